@@ -19,12 +19,12 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress
 from pinwarden.gateway.http.merged import merged_route
 from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
-from pinwarden.gateway.http.record_then_send import StepLog, StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstream
 from pinwarden.gateway.http.telemetry import Tracing
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
+from pinwarden.gateway.recorder import LoopRecorder, OutputRecorder
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
@@ -62,7 +62,7 @@ class RecordingStream:
         """Do nothing: tests look at the recorded messages."""
 
 
-class InMemoryRecorder(StepLog):
+class InMemoryRecorder(OutputRecorder):
     """Records every session output in memory."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class RunningGateway:
 @contextmanager
 def gateway(
     servers: Mapping[str, UpstreamServer],
-    recorder: StepLog | None = None,
+    recorder: OutputRecorder | None = None,
     limits: HttpLimits | None = None,
     clients: Mapping[str, Client] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
@@ -195,10 +195,10 @@ def gateway(
     thread.start()
 
     async def start() -> RunningGateway:
-        recording = StepRecorder(recorder or InMemoryRecorder(), note)
-        recording.tracing = tracing
+        recording = LoopRecorder(recorder or InMemoryRecorder(), note)
         upstreams = {
-            name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
+            name: Upstream(name, name, each.guard, recording, each.opener(limits), tracing)
+            for name, each in servers.items()
         }
         manager = SessionManager(upstreams, limits, loop.time)
         access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})

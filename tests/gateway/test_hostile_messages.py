@@ -14,7 +14,7 @@ import pytest
 from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.record_then_send import StepRecorder
+from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.server import INTERCEPTORS as EXTENSION
 from tests.gateway.http_gateway import InMemoryRecorder, RecordingStream
 from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, refusal_code
@@ -378,7 +378,7 @@ def conversation(limits: HttpLimits, recorder: InMemoryRecorder) -> Conversation
     """Return an HTTP session without a client and a server."""
     harness = SessionHarness(HONEST)
     harness.open()
-    return Conversation(harness.session, StepRecorder(recorder), limits, lambda: 0.0, lambda _: None)
+    return Conversation(harness.session, LoopRecorder(recorder), limits, lambda: 0.0, lambda _: None)
 
 
 def in_a_loop(work: Callable[[], None]) -> None:
@@ -413,7 +413,7 @@ def test_attack_a_server_that_causes_refusals_faster_than_they_are_recorded_is_s
         made = conversation(HttpLimits(max_in_flight=100), InMemoryRecorder())
         for number in range(300):
             made.from_server(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % number)
-        ended.append(made.closed or len(made._recording._tasks) <= 100)
+        ended.append(made.closed or len(made._recorder._tasks) <= 100)
 
     in_a_loop(work)
     assert ended == [True]

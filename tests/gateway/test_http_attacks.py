@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,11 +28,11 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.merged import MergedConversation, slugs_of
 from pinwarden.gateway.http.process_transport import LineReader
-from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
+from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.messages import Frame, RequestId, parse_client
 from pinwarden.gateway.session.session import Session
 from pinwarden.surface.probe.event_stream import EventParser
@@ -192,13 +193,21 @@ class Waits:
 
 
 class Answered:
-    """The connection of a client that uses the fast path."""
+    """The connection of a client that makes plain calls and ignores the responses."""
+
+    owner = SimpleNamespace(draining=False)
 
     def begin(self, reply: Any) -> None:
         """It waits."""
 
     def result(self, body: bytes) -> None:
-        """It has its answer."""
+        """The response on the fast path."""
+
+    def write(self, data: bytes) -> None:
+        """The response on the general path."""
+
+    def answered(self, *, keep: bool) -> None:
+        """The response is complete."""
 
 
 class WhenTold(Executor):
@@ -227,7 +236,7 @@ class Talk:
         self.now = 0.0
         self.noted: list[int | str] = []
         session = Session(guard("notes", APPROVED), name="talk", client="tester")
-        recording = StepRecorder(self.kept, lambda _, number: self.noted.append(number))
+        recording = LoopRecorder(self.kept, lambda _, number: self.noted.append(number))
         executor = FairExecutor(pool=threads)
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)
         self.conversation.link = self.wire
@@ -547,7 +556,7 @@ class Asking:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def tell(self, frame: Frame) -> None:
+    def notify(self, frame: Frame) -> None:
         self.told.append(json.loads(frame.data))
 
 
@@ -567,7 +576,7 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
     assert len(merged._questions) == 5
     for asked in stream.messages[-2:]:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
-        merged.tell(Frame(json.dumps(answer).encode(), answer))
+        merged.notify(Frame(json.dumps(answer).encode(), answer))
     assert [each["id"] for each in server.told[1:]] == [18, 19]
 
 

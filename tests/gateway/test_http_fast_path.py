@@ -292,7 +292,7 @@ def test_every_fast_path_call_is_in_the_audit_log(tmp_path: Path) -> None:
     ):
         for number in range(1, 8):
             assert "result" in raw.request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
-        assert made.call_on_loop(lambda: made.manager.upstreams["notes"].recording.kinds["called"]) == 7
+        assert made.call_on_loop(lambda: made.manager.upstreams["notes"].recorder.kinds["called"]) == 7
     log.close()
     with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
         facts = [entry.fact for entry in entries(database)]

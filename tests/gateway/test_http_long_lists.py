@@ -19,7 +19,7 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard, SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.record_then_send import StepRecorder
+from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.lock.gateway_policy import gateway_policy
 from pinwarden.surface.surface import Item, ItemKind, surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
@@ -178,7 +178,7 @@ def test_messages_queued_behind_a_long_one_keep_their_order() -> None:
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(
                 harness.session,
-                StepRecorder(InMemoryRecorder()),
+                LoopRecorder(InMemoryRecorder()),
                 limits,
                 lambda: 0.0,
                 lambda _: None,
@@ -208,7 +208,7 @@ def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_st
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(
                 harness.session,
-                StepRecorder(InMemoryRecorder()),
+                LoopRecorder(InMemoryRecorder()),
                 limits,
                 lambda: 0.0,
                 closed.append,

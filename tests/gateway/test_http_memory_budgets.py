@@ -20,11 +20,11 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
 from pinwarden.gateway.http.process_transport import TOO_MUCH, LineReader
-from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
+from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.messages import Frame
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.connections import NetworkRules
@@ -211,7 +211,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
                     closed.append((name, why))
 
                 made[name] = Conversation(
-                    harness.session, StepRecorder(InMemoryRecorder()), limits, lambda: 0.0, gone, executor, budget
+                    harness.session, LoopRecorder(InMemoryRecorder()), limits, lambda: 0.0, gone, executor, budget
                 )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()
@@ -228,7 +228,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
             assert [code for code, _ in asks.got] == [-32000]
             assert 0 < budget.pending_bytes < 200_000
             judged.set()
-            await until(lambda: not made["modest"]._session_queue.busy and not made["greedy"]._session_queue.busy)
+            await until(lambda: not made["modest"]._queue.busy and not made["greedy"]._queue.busy)
             assert budget.pending_bytes == 0
             assert not made["modest"].closed
 

@@ -59,13 +59,13 @@ class Disk(Talk):
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
-        self.conversation.tell(parse_client(json.dumps(message).encode(), self.conversation._json))
+        self.conversation.notify(parse_client(json.dumps(message).encode(), self.conversation._json))
 
     async def written(self) -> None:
         """Let the recorder continue, and deliver what waited for it."""
         self.ready.set()
         async with asyncio.timeout(60):
-            while self.conversation._recording._tasks:
+            while self.conversation._recorder._tasks:
                 await asyncio.sleep(0.01)
 
 
@@ -200,6 +200,7 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
     talk.call(1)
     talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
     talk.say(id=1, result={"content": []})
+    called.got.clear()
     talk.ask("prompts/list", {}, 7)
     talk.say(id=7, result={"prompts": [], "nextCursor": "2"})
     rest = talk.wire.sent[-1]

@@ -112,7 +112,7 @@ def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, fa
         recorder.record(SessionOutput(sightings=(refused({**POISONED, "name": "other"}),)))
         recorder.close()
         assert [review.item for review in state.reviews.listed()] == ["other"]
-    assert said == [f"what the server serves could not be kept for review: {told}"]
+    assert said == [f"definitions could not be stored for review: {told}"]
 
 
 def test_a_closed_state_closes_all_its_databases_and_can_be_reopened(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_attack_large_task_results_that_wait_for_a_list_share_a_budget() -> None
         frame = json.dumps({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}).encode()
         harness.session.on_server_message(frame, harness.now)
     held = harness.session._deferred
-    assert [json.loads(each.frame)["params"]["taskId"] for each in held._queue] == ["t0", "t1", "t2", "t3"]
+    assert [json.loads(each.frame)["params"]["taskId"] for each in held.queue] == ["t0", "t1", "t2", "t3"]
     call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "x" * 20_000}}).encode()
     (answer,) = harness.session.on_client_message(call, harness.now).to_client
     assert "too many requests wait for a list" in json.loads(answer)["error"]["message"]

@@ -1,86 +1,162 @@
-"""Where the steps of sessions are written down: facts into the audit log, definitions into the store for review."""
+"""Records what sessions decide: audit events into the log, definitions into the store for review.
+
+`Recorder` is for the sessions of one server, on any transport. `LoopRecorder` adds what the HTTP gateway needs: it
+never blocks the event loop, and counts for the metrics.
+"""
 
 from __future__ import annotations
 
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.audit.event import CALLED, AuditEvent
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.session.output import SessionOutput
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pinwarden.gateway.audit.log import AuditLog
     from pinwarden.gateway.store.reviews import SightingRecorder
 
-_MAX_WAITING = 1_000  # steps with definitions; a server that serves more than the store takes is not observed whole
+_MAX_QUEUED = 1_000  # outputs with definitions that wait for the store
+
+
+class OutputRecorder(Protocol):
+    """Records outputs, from any thread. Raises ``PinwardenError`` if an output cannot be recorded."""
+
+    def record(self, output: SessionOutput) -> None:
+        """Record an output without waiting for the disk, unless it is durable."""
+
+    def record_durably(self, output: SessionOutput) -> None:
+        """Record an output, and return when its events would survive a power failure."""
 
 
 class Recorder:
-    """Records for the sessions of one server. Definitions are stored on a thread of their own, facts by the log."""
+    """Writes events to the audit log, and definitions to the review store on a thread of its own."""
 
     def __init__(
         self, log: AuditLog | None, sightings: Callable[[], SightingRecorder] | None, say: Callable[[str], None]
     ) -> None:
-        """``sightings`` opens the store when something is seen for the first time; it is called on the thread."""
-        self._log = log
-        self._open = sightings
+        """``sightings`` opens the review store. It is called on the thread, when the first definition is seen."""
+        self.log = log
+        self._open_store = sightings
         self._say = say
         self._queue: SimpleQueue[tuple[Verdict, ...] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._lock = Lock()
 
-    def record(self, step: SessionOutput) -> None:
-        """Take a step, at once; durably if it says so."""
-        self._take(step, durably=step.durable)
+    def record(self, output: SessionOutput) -> None:
+        """Record an output without waiting for the disk, unless it is durable."""
+        self._record(output, durably=output.durable)
 
-    @property
-    def log(self) -> AuditLog | None:
-        """Where facts go, for those who pack them themselves."""
-        return self._log
-
-    def record_durably(self, step: SessionOutput) -> None:
-        """Take a step, and return when its facts would survive a power cut."""
-        self._take(step, durably=True)
+    def record_durably(self, output: SessionOutput) -> None:
+        """Record an output, and return when its events would survive a power failure."""
+        self._record(output, durably=True)
 
     def close(self) -> None:
-        """Store what waits. The log is closed by whoever opened it."""
+        """Store the queued definitions. The log is closed by its owner."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(10)
 
-    def _take(self, step: SessionOutput, *, durably: bool) -> None:
-        if step.events and self._log is not None:
+    def _record(self, output: SessionOutput, *, durably: bool) -> None:
+        log = self.log
+        if output.events and log is not None:
             if durably:
-                if step.to_server:  # a refusal is kept in any case; what is let through beside it needs leave
-                    self._log.admit()
-                self._log.record_durably(*step.events)
+                if output.to_server:  # a refusal is recorded in any case, but a message needs a log that accepts it
+                    log.admit()
+                log.record_durably(*output.events)
             else:
-                self._log.record(*step.events)
-        if step.sightings and self._open is not None:
-            self._see(step.sightings)
+                log.record(*output.events)
+        if output.sightings and self._open_store is not None:
+            self._queue_definitions(output.sightings)
 
-    def _see(self, verdicts: tuple[Verdict, ...]) -> None:
+    def _queue_definitions(self, verdicts: tuple[Verdict, ...]) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = Thread(target=self._store, name="sightings", daemon=True)
+                self._thread = Thread(target=self._store_definitions, name="sightings", daemon=True)
                 self._thread.start()
-        if self._queue.qsize() > _MAX_WAITING:
-            raise PinwardenError("DATABASE_UNAVAILABLE", "the store does not keep up with what the server serves")
+        if self._queue.qsize() > _MAX_QUEUED:
+            raise PinwardenError("DATABASE_UNAVAILABLE", "the server lists definitions faster than they can be stored")
         self._queue.put(verdicts)
 
-    def _store(self) -> None:
+    def _store_definitions(self) -> None:
         store: SightingRecorder | None = None
         while (verdicts := self._queue.get()) is not None:
             try:
-                if store is None and self._open is not None:
-                    store = self._open()
-                held = () if store is None else store.keep(verdicts)
-                if held and self._log is not None:
-                    self._log.record(*held)
-            except Exception as err:  # noqa: BLE001  whatever it is, the next definitions are to be kept
-                why = err.message if isinstance(err, PinwardenError) else type(err).__name__
-                self._say(f"what the server serves could not be kept for review: {why}")
+                if store is None and self._open_store is not None:
+                    store = self._open_store()
+                events = () if store is None else store.keep(verdicts)
+                if events and self.log is not None:
+                    self.log.record(*events)
+            except Exception as err:  # noqa: BLE001  the next definitions must still be stored
+                reason = err.message if isinstance(err, PinwardenError) else type(err).__name__
+                self._say(f"definitions could not be stored for review: {reason}")
+
+
+class LoopRecorder:
+    """Records outputs without blocking the event loop, and counts them."""
+
+    def __init__(self, recorder: OutputRecorder, note: Callable[[AuditEvent, int | str], None] | None = None) -> None:
+        self._recorder = recorder
+        self._note = note
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.outputs = 0
+        self.refusals = 0
+        self.kinds: dict[str, int] = {}
+        """Number of recorded events by kind."""
+
+    def record(self, output: SessionOutput) -> None:
+        """Record an output that need not be durable."""
+        self.count(output)
+        self._recorder.record(output)
+
+    def record_uncounted(self, output: SessionOutput) -> None:
+        """`record` for other threads. `count` the output on the event loop afterwards."""
+        self._recorder.record(output)
+
+    def record_durably(
+        self, output: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]
+    ) -> None:
+        """Record an output on a thread, and call ``then`` when it is durable, or ``failed``."""
+        import asyncio
+
+        self.count(output)
+        self.refusals += 1
+        task = asyncio.get_running_loop().create_task(self._record_on_thread(output, then, failed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _record_on_thread(
+        self, output: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]
+    ) -> None:
+        import asyncio
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._recorder.record_durably, output)
+        except PinwardenError as err:
+            failed(err)
+            return
+        then()
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether calls can be recorded by `note`."""
+        return self._note is not None
+
+    def note(self, event: AuditEvent, request_id: int | str) -> None:
+        """Record a call on the fast path: ``event`` lacks only the request id."""
+        assert self._note is not None  # noqa: S101  see `takes_notes`
+        self._note(event, request_id)
+        self.outputs += 1
+        self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
+
+    def count(self, output: SessionOutput) -> None:
+        """Count a recorded output."""
+        self.outputs += 1
+        for event in output.events:
+            self.kinds[event.kind] = self.kinds.get(event.kind, 0) + 1

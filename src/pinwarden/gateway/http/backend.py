@@ -166,7 +166,7 @@ class Backend:
             why = str(error.get("message")) if isinstance(error, dict) else "no handshake"
             raise BackendError(SERVER_AWAY, why[:_LONGEST_REASON])
         note = {"jsonrpc": "2.0", "method": INITIALIZED}
-        conversation.tell(Frame(data=encode(note), message=note))
+        conversation.notify(Frame(data=encode(note), message=note))
         conversation.listen(_Ear(self, self._hear))
         conversation.stream_counts = False  # the gateway's own stream does not keep an unused session open
         return result
@@ -228,10 +228,10 @@ class Backend:
             self.conversation.stream_counts = True  # the client waits for updates
         return self.conversation.request(frame, answer, parameters)
 
-    def tell(self, frame: Frame) -> None:
+    def notify(self, frame: Frame) -> None:
         """Send a notification or a response of the client. Stateless servers get no notifications."""
         if self.conversation is not None and (frame.is_response or not self.modern):
-            self.conversation.tell(frame)
+            self.conversation.notify(frame)
 
     def close(self) -> None:
         """Close the session, unless other requests of the client share it."""
@@ -360,7 +360,7 @@ class ServerRequests:
         found = self._open.pop(number, None) if type(number) is str else None
         if found is not None:
             backend, own = found
-            backend.tell(Frame(replace_value(frame.data, ("id",), encode(own)), {**frame.members, "id": own}))
+            backend.notify(Frame(replace_value(frame.data, ("id",), encode(own)), {**frame.members, "id": own}))
 
     def withdrawn(self, backend: Backend, frame: Frame) -> Frame | None:
         """The cancellation of a server's request, for the client; None if the server sent no such request."""
@@ -383,4 +383,4 @@ class ServerRequests:
 def refuse(backend: Backend, frame: Frame, why: str) -> None:
     """Answer a request of a server with an error, in place of the client."""
     answer = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": why}}
-    backend.tell(Frame(encode(answer), answer))
+    backend.notify(Frame(encode(answer), answer))

@@ -95,7 +95,7 @@ class Bridge:
         work.task.add_done_callback(lambda _: self._work.pop(number, None))
         return number
 
-    def tell(self, frame: Frame) -> None:
+    def notify(self, frame: Frame) -> None:
         """Send a notification to all servers, or a response to the server that sent the request."""
         self.used = self._manager.clock()
         if frame.is_response:
@@ -104,7 +104,7 @@ class Bridge:
             self._cancelled(frame)
         elif frame.method != INITIALIZED:
             for backend in self._backends.values():
-                backend.tell(frame)
+                backend.notify(frame)
 
     def give_up(self, number: RequestId | None) -> None:
         """The client of one request hung up."""
@@ -301,7 +301,7 @@ class Bridge:
             elif work.inner is not None:
                 own = work.inner[1]
                 data = replace_value(frame.data, ("params", "requestId"), encode(own))
-                work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
+                work.backend.notify(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
 
     # From servers
 

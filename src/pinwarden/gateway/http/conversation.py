@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from functools import partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
@@ -18,10 +18,22 @@ from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.header_checks import HeaderMismatch, declared_parameters
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.http.notifications import EventSink, ListChangedThrottle, NotificationStream
+from pinwarden.gateway.http.notifications import (
+    LIST_CHANGED_MARK,
+    EventSink,
+    ListChangedThrottle,
+    NotificationStream,
+)
 from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
-from pinwarden.gateway.http.record_then_send import RecordThenSend, SessionQueue, StepRecorder
+from pinwarden.gateway.http.session_queue import (
+    DurableRefusals,
+    Judgement,
+    OffloadResult,
+    SessionQueue,
+    judge_on_thread,
+)
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
+from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
 from pinwarden.gateway.session.messages import (
     CALL,
@@ -44,6 +56,12 @@ from pinwarden.gateway.splice import replace_id
 from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.telemetry import Tracing
+
+Then = Callable[[bool], None]
+"""Called with whether a message may be the expected response."""
+
 
 class Conversation:
     """Passes messages of clients and of the server through the session, and delivers them to where they belong."""
@@ -51,19 +69,21 @@ class Conversation:
     def __init__(  # noqa: PLR0913, PLR0917  what a session needs from around it
         self,
         session: Session,
-        recording: StepRecorder,
+        recorder: LoopRecorder,
         limits: HttpLimits,
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
         executor: FairExecutor | None = None,
         budget: MemoryBudget | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.session = session
         self._fast_path = session.fast_path
-        self._notes = recording.notes
+        self._takes_notes = recorder.takes_notes
         self.link: UpstreamTransport | None = None
         self.on_not_understood: Callable[[], None] = lambda: None
-        self._recording = recording
+        self._recorder = recorder
+        self._tracing = tracing
         self.limits = self._limits = limits
         self._json = Limits(max_bytes=limits.max_answer_bytes)
         self._clock = clock
@@ -74,18 +94,13 @@ class Conversation:
         self._notifications = NotificationStream(limits)
         self.budget = budget or MemoryBudget(limits.max_all_waiting_bytes)
         self._executor = executor or FairExecutor()
-        self._session_queue = SessionQueue(
-            self._executor, session.client, limits.max_unsent_bytes, self.budget, self._overflow
-        )
+        self._queue = SessionQueue(self._executor, session.client, limits.max_unsent_bytes, self.budget, self._overflow)
+        self._refusals = DurableRefusals(recorder, self._queue, limits.max_in_flight)
         self._large = limits.max_bytes_at_once
-        self._steps = RecordThenSend(
-            self, session, recording, self._session_queue, self._json, limits.max_in_flight, self._abandoned
-        )
-        self._take = self._steps.take
-        self._notices = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._late_notice)
-        self._stale: set[str] = set()
+        self._throttle = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._deferred_notification)
+        self._outdated: set[str] = set()
         """Methods of deferred notifications that the session does not know yet."""
-        self._long_waiting = 0
+        self._slow_requests = 0
         """Queued requests of the client that take long to judge."""
         self.closed = False
         self.ended = False
@@ -106,9 +121,9 @@ class Conversation:
     @property
     def traced(self) -> bool:
         """Whether requests get spans."""
-        return self._recording.tracing is not None
+        return self._tracing is not None
 
-    # From clients
+    # Messages of clients: parse (in `endpoint`), decide, record, forward
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns the id towards the server, or None if it was not sent."""
@@ -125,7 +140,7 @@ class Conversation:
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, sink):
             return None
-        if is_slow_client_message(frame.message, len(frame.data)) and not self._admit_long(sink):
+        if is_slow_client_message(frame.message, len(frame.data)) and not self._reserve_slow(sink):
             return None
         pending = PendingRequest(frame, sink, parameters)
         # A subscription is answered when it ends.
@@ -133,12 +148,53 @@ class Conversation:
         frame, request_id = self._open.add(
             frame, request_id, pending, shared=self.link is not None and self.link.shared
         )
-        if self._recording.tracing is not None:
+        if self._tracing is not None:
             call = f"{self.session.name}/{request_id[1]}"
-            traced = self._recording.tracing.traced(sink, frame, self.session.guard.server, self.session.client, call)
+            traced = self._tracing.traced(sink, frame, self.session.guard.server, self.session.client, call)
             pending.sink, pending.given_up = traced, traced.given_up
-        self._feed(frame)
+        self._from_client(frame)
         return request_id
+
+    def notify(self, frame: Frame) -> None:
+        """A notification of the client, or its response to a request of the server."""
+        self.used = self._clock()
+        if not self.closed:
+            if frame.method == CANCELLED:
+                self._open.cancel(frame.params.get("requestId"))
+            self._from_client(frame)
+
+    def _from_client(self, frame: Frame) -> None:
+        """Let the session decide about a message, now or when earlier messages are decided."""
+        if not self._queue.busy:
+            self._decide_client_message(frame)
+        elif not self._queue.run(partial(self._decide_client_message, frame), len(frame.data)):
+            self.close("too many bytes wait for this server's list to be judged")
+
+    def _decide_client_message(self, frame: Frame) -> None:
+        if self.closed:
+            return
+        now = self._clock()
+        slow = is_slow_client_message(frame.message, len(frame.data))
+        if slow and frame.is_request:
+            self._release_slow(1)
+        if slow or self.session.may_be_slow(now):
+            self._offload(lambda: (frame, self.session.on_client_message(frame.data, now, frame.message)))
+        else:
+            self._record_and_send(self.session.on_client_message(frame.data, now, frame.message), frame)
+
+    def _reserve_slow(self, sink: ResponseSink) -> bool:
+        """Reserve a place on the executor for a request that takes long to judge; if there is none, fail it."""
+        try:
+            self._executor.reserve(self.client)
+        except OverloadedError as err:
+            sink.failed(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
+            return False
+        self._slow_requests += 1
+        return True
+
+    def _release_slow(self, count: int) -> None:
+        self._slow_requests -= count
+        self._executor.release(self.client, count)
 
     def call(  # noqa: PLR0913  what is known about it already
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, modern: bool
@@ -167,43 +223,20 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.begin(call)
         self._open.add_call(request_id, call, token)
-        busy = self._session_queue.busy  # a queued message may say that the tool changed
-        if self._notes and not busy:
+        # A message in the queue may say that the tool changed.
+        if self._takes_notes and not self._queue.busy:
             event = self._fast_path.admit(message, now)
             if event is not None:
                 try:
-                    self._recording.note(event, request_id[1])
+                    self._recorder.note(event, request_id[1])
                 except PinwardenError:
-                    self._fast_path.withdraw(
-                        request_id[1]
-                    )  # the session fails to record it too, and answers with the reason
+                    # The session will fail to record it too, and answer with the reason.
+                    self._fast_path.withdraw(request_id[1])
                 else:
                     link.call(call, body, message, name)
                     return True
-        if busy or self.session.may_be_slow(now):
-            self._feed(Frame(body, message))
-            return True
-        step = self.session.on_client_message(body, now, message)
-        sent = step.to_server
-        if len(sent) != 1 or sent[0] is not body or step.to_client or step.durable or step.sightings:
-            self._take(step, Frame(body, message), None, 0)
-            return True
-        if step.events:
-            try:
-                self._recording.soon(step)
-            except PinwardenError as err:
-                self._steps.unrecorded(step, err)
-                return True
-        link.call(call, body, message, name)
+        self._from_client(Frame(body, message))
         return True
-
-    def tell(self, frame: Frame) -> None:
-        """A notification of the client, or its response to a request of the server."""
-        self.used = self._clock()
-        if not self.closed:
-            if frame.method == CANCELLED:
-                self._open.cancel(frame.params.get("requestId"))
-            self._feed(frame)
 
     def give_up(self, request_id: RequestId | None) -> None:
         """The client of a request left: cancel the request."""
@@ -215,7 +248,7 @@ class Conversation:
         if self.closed:
             return
         self._open.abandon(request_id)
-        self._session_queue.do(partial(self._cancel, request_id))
+        self._queue.run(partial(self._cancel, request_id))
 
     def _cancel(self, request_id: RequestId) -> None:
         if self.closed:
@@ -223,122 +256,73 @@ class Conversation:
         # The server may respond late or never. For the session the request is over.
         if not self.session.abandon(request_id[1]):
             # It was deferred, or is answered. The id stays in use until a refusal is durable.
-            if not self._steps.after(partial(self._is_over, request_id)):
-                self._is_over(request_id)
+            if not self._refusals.after(partial(self._free_id, request_id)):
+                self._free_id(request_id)
         elif self.link is not None:
             self.link.cancel(request_id)
 
-    def _is_over(self, request_id: RequestId) -> None:
+    def _free_id(self, request_id: RequestId) -> None:
         self._abandoned.pop(request_id, None)
-
-    def _feed(self, frame: Frame) -> None:
-        """Queue a message of the client for the session."""
-        if not self._session_queue.do(partial(self._from_client, frame), len(frame.data)):
-            self.close("too many bytes wait for this server's list to be judged")
-
-    def _from_client(self, frame: Frame) -> None:
-        if self.closed:
-            return
-        now = self._clock()
-        is_long = is_slow_client_message(frame.message, len(frame.data))
-        if is_long and frame.is_request:
-            self._leave_long(1)
-        if is_long or self.session.may_be_slow(now):
-            self._steps.offload(lambda: (frame, self.session.on_client_message(frame.data, now, frame.message)))
-        else:
-            self._take(self.session.on_client_message(frame.data, now, frame.message), frame, None, 0)
-
-    def _admit_long(self, sink: ResponseSink) -> bool:
-        """Reserve a place for a request that takes long to judge. If there is none, the request fails."""
-        try:
-            self._executor.reserve(self.client)
-        except OverloadedError as err:
-            sink.failed(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
-            return False
-        self._long_waiting += 1
-        return True
-
-    def _leave_long(self, count: int) -> None:
-        """Release places of requests that take long to judge."""
-        self._long_waiting -= count
-        self._executor.release(self.client, count)
 
     def listen(self, reply: EventSink) -> None:
         """Attach the notification stream. It replaces an older one."""
         self.used = self._clock()
         self._notifications.listen(reply)
 
-    # From the server
+    # Messages of the server: parse, decide, record, deliver
 
     def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request with this id is open, including the session's own."""
         return request_id in self._pending or self.session.is_own(request_id[1])
 
     def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """A message of the server: a line of a process, or a complete HTTP response to ``expected_id``."""
+        """A message of the server: a line of a process, or a complete HTTP response to ``expected_id``.
+
+        Returns whether it may be the response. If that takes longer to find out, a request without one is answered.
+        """
         if self.closed:
             return True
-        if self._defers(data):
+        if LIST_CHANGED_MARK in data and self._defers(data):
             return False
-        if len(data) > self._large or self._session_queue.busy:
-            self._queue(data, expected_id, 0, partial(self._if_not_answered, expected_id))
+        if len(data) > self._large or self._queue.busy:
+            self._queue_server_message(data, expected_id, 0, partial(self._answer_if_unanswered, expected_id))
             return True
-        return self._received(data, expected_id)
-
-    def _defers(self, data: bytes) -> bool:
-        """Whether a message is a deferred notification. The session marks its list as outdated immediately."""
-        method = self._notices.deferred(data)
-        if not method:
-            return False
-        self.last_received = self._clock()
-        if method not in self._stale:
-            self._stale.add(method)
-            self._session_queue.do(partial(self._expire, method))
-        return True
-
-    def _expire(self, method: str) -> None:
-        self._stale.discard(method)
-        self.session.expire_list(method)
-
-    def _late_notice(self, data: bytes) -> None:
-        if not self.closed:
-            self._queue(data, None, 0, lambda _: None)
-
-    def _received(self, data: bytes, expected_id: RequestId | None) -> bool:
         now = self.last_received = self._clock()
         self.answered_once = True
         try:
             message = parse_json(data, self._json)
         except PinwardenError:
             message = None  # the session judges it
-        is_long = is_slow_server_message(message, len(data))
         if type(message) is dict and "method" not in message:
             request_id = request_id_of(message.get("id"))
             call = None if request_id is None else self._pending.get(request_id)
-            if type(call) is ToolCall and (expected_id is None or expected_id == call.request_id) and not is_long:
-                self._answered(call, data, message, now)
-                return "result" in message or "error" in message
-        if is_long or self.session.may_be_slow(now):
-            self._steps.judge_offloaded(data, now, expected_id, 0, partial(self._if_not_answered, expected_id))
+            if (
+                type(call) is ToolCall
+                and (expected_id is None or expected_id == call.request_id)
+                and self._fast_path.relays(data, message)
+            ):
+                self._open.forget(call.request_id)
+                call.result(data, message)
+                return True
+        if is_slow_server_message(message, len(data)) or self.session.may_be_slow(now):
+            self._judge_offloaded(data, now, expected_id, 0, partial(self._answer_if_unanswered, expected_id))
             return True
-        return self._take_frame(with_known_id(Frame(data, message), self._json), expected_id, 0)
+        return self._decide_server_message(with_known_id(Frame(data, message), self._json), now, expected_id, 0)
 
-    def part_from_server(
-        self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]
-    ) -> None:
+    def part_from_server(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
         """A message on a response stream; ``then`` is called with whether it may be the response."""
-        if self._defers(data):
+        if LIST_CHANGED_MARK in data and self._defers(data):
             then(False)
             return
-        self._queue(data, expected_id, status, then)
+        self._queue_server_message(data, expected_id, status, then)
 
-    def _queue(self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
+    def _queue_server_message(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
         self.last_received = self._clock()
         self.answered_once = True
-        if not self._session_queue.do(partial(self._in_turn, data, expected_id, status, then), len(data)):
+        if not self._queue.run(partial(self._take_queued, data, expected_id, status, then), len(data)):
             self.close("the server sends faster than can be judged")
 
-    def _in_turn(self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
+    def _take_queued(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
         if self.closed:
             then(True)
             return
@@ -346,42 +330,52 @@ class Conversation:
         slow = len(data) > self._large or self.session.may_be_slow(now)
         frame = None if slow else frame_from_server(data, self._json)
         if frame is None or is_slow_server_message(frame.message, len(data)):
-            self._steps.judge_offloaded(data, now, expected_id, status, then)
+            self._judge_offloaded(data, now, expected_id, status, then)
         else:
-            then(self._take_frame(frame, expected_id, status))
+            then(self._decide_server_message(frame, now, expected_id, status))
 
-    def _take_frame(self, frame: Frame, expected_id: RequestId | None, status: int) -> bool:
-        """Let the session judge a message. Returns whether it may be the response."""
+    def _decide_server_message(self, frame: Frame, now: float, expected_id: RequestId | None, status: int) -> bool:
+        """Let the session decide about a message. Returns whether it may be the expected response."""
         if self._abandoned and frame.is_response and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
-        self._take(self.session.on_server_message(frame.data, self._clock(), frame.message), frame, expected_id, status)
+        output = self.session.on_server_message(frame.data, now, frame.message)
+        self._record_and_send(output, frame, expected_id, status)
         return frame.may_answer(expected_id)
 
-    def _answered(self, call: ToolCall, data: bytes, message: Any, now: float) -> None:
-        """The response to a call."""
-        if self._fast_path.relays(data, message):
-            self._open.forget(call.request_id)
-            call.result(data, message)
-            return
-        step = self.session.on_server_message(data, now, message)
-        sent = step.to_client
-        if len(sent) != 1 or sent[0] is not data or step.to_server or step.events or "result" not in message:
-            self._take(step, Frame(data, message), call.request_id, 0)
-            return
-        self._open.forget(call.request_id)
-        call.result(data, message)
+    # Coalesced list_changed notifications
+
+    def _defers(self, data: bytes) -> bool:
+        """Whether a notification is deferred. The session marks its list as outdated immediately."""
+        method = self._throttle.deferred(data)
+        if not method:
+            return False
+        self.last_received = self._clock()
+        if method not in self._outdated:
+            self._outdated.add(method)
+            self._queue.run(partial(self._expire_list, method))
+        return True
+
+    def _expire_list(self, method: str) -> None:
+        self._outdated.discard(method)
+        self.session.expire_list(method)
+
+    def _deferred_notification(self, data: bytes) -> None:
+        if not self.closed:
+            self._queue_server_message(data, None, 0, lambda _: None)
+
+    # Requests without a response
 
     def unanswered(self, request_id: RequestId, why: str) -> None:
         """The server's response ended without a message for the request."""
-        self._session_queue.do(partial(self._unanswered, request_id, why))
+        self._queue.run(partial(self._unanswered, request_id, why))
 
     def _unanswered(self, request_id: RequestId, why: str) -> None:
         if not self.closed:
             data = error_response(request_id[1], SERVER_AWAY, why)
-            self._take_frame(Frame(data, parse_server(data, self._json)), request_id, 0)
+            self._decide_server_message(Frame(data, parse_server(data, self._json)), self._clock(), request_id, 0)
 
-    def _if_not_answered(self, expected_id: RequestId | None, answers: bool) -> None:
+    def _answer_if_unanswered(self, expected_id: RequestId | None, answers: bool) -> None:
         if expected_id is not None and not answers:
             self.unanswered(expected_id, "the response was empty")
 
@@ -391,7 +385,7 @@ class Conversation:
 
     def refused_unread(self, request_id: RequestId, why: str) -> None:
         """The server did not execute a request, because it does not know the session."""
-        self._session_queue.do(partial(self._refused_unread, request_id, why))
+        self._queue.run(partial(self._refused_unread, request_id, why))
 
     def _refused_unread(self, request_id: RequestId, why: str) -> None:
         pending = None if self.closed else self._open.forget(request_id)
@@ -406,38 +400,39 @@ class Conversation:
     def session_ended(self, sent: Set[RequestId], why: str) -> None:
         """The server forgot the session. Requests that were not sent can be sent in another session."""
         self.ended = True
-        for request_id in [each for each in self._pending if each not in sent]:
+        for request_id in [pending for pending in self._pending if pending not in sent]:
             self.refused_unread(request_id, why)
 
     def server_lost(self, why: str) -> None:
         """The server is gone: fail all open requests, and end the conversation."""
         if not self.closed:
-            self._session_queue.do(partial(self._lost, why))
+            self._queue.run(partial(self._lost, why))
 
     def _lost(self, why: str) -> None:
         if self.closed:
             return
-        if self._steps.after(partial(self._lost, why)):  # deliver the server's last messages first
+        if self._refusals.after(partial(self._lost, why)):  # deliver the server's last messages first
             if self.link is not None:
                 self.link.close()
             return
-        step = self.session.on_server_closed()
-        recorded = SessionOutput(events=step.events, durable=step.durable, sightings=step.sightings)
-        self._take(recorded, None, None, 0)
+        output = self.session.on_server_closed()
+        self._record_and_send(
+            SessionOutput(events=output.events, durable=output.durable, sightings=output.sightings), None
+        )
         self.close(why)  # fails all open requests
 
     # From the clock
 
     def tick(self) -> None:
-        """Whatever is due."""
+        """Run what is due: the session's timers, deadlines of requests, and the check for a server that hangs."""
         if self.closed:
             return
         now = self._clock()
-        if not self._session_queue.busy:
+        if not self._queue.busy:
             if self.session.may_be_slow(now):
-                self._steps.offload(lambda: (None, self.session.tick(now)))
+                self._offload(lambda: (None, self.session.tick(now)))
             else:
-                self._take(self.session.tick(now), None, None, 0)
+                self._record_and_send(self.session.tick(now), None)
         hung = False
         for request_id, pending in self._open.due(now):
             if self._open.is_cancelled(pending):
@@ -468,25 +463,23 @@ class Conversation:
     @property
     def idle(self) -> bool:
         """Whether no request is open and no stream counts as use."""
-        return (
-            not self._pending and not self._session_queue.busy and not (self.stream_counts and self._notifications.open)
-        )
+        return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.open)
 
     def close(self, why: str) -> None:
         """End the conversation. Open requests fail with the reason."""
         if self.closed:
             return
         self.closed = True
-        sink = [(each.sink, self._open.is_cancelled(each)) for each in self._pending.values()]
-        self._session_queue.drop()
-        self._notices.clear()
-        self._leave_long(self._long_waiting)
+        sinks = [(pending.sink, self._open.is_cancelled(pending)) for pending in self._pending.values()]
+        self._queue.drop()
+        self._throttle.clear()
+        self._release_slow(self._slow_requests)
         self._open.clear()
-        for each, cancelled in sink:
+        for sink, cancelled in sinks:
             if cancelled:
-                each.dropped()
+                sink.dropped()
             else:
-                each.failed(SERVER_AWAY, why)
+                sink.failed(SERVER_AWAY, why)
         self.end_stream()
         if self.link is not None:
             self.link.close()
@@ -495,7 +488,7 @@ class Conversation:
     def end_stream(self) -> None:
         """End streams without an end of their own: notifications and subscriptions."""
         self._notifications.end()
-        for request_id in [request_id for request_id, each in self._pending.items() if each.deadline == inf]:
+        for request_id in [request_id for request_id, pending in self._pending.items() if pending.deadline == inf]:
             sink = self._pending[request_id].sink
             self.give_up(request_id)
             sink.dropped()
@@ -503,30 +496,101 @@ class Conversation:
     def _overflow(self) -> None:
         self.close("too many bytes wait for lists to be judged, and most of them are in this session")
 
-    # What comes out of the session
+    # Recording and sending
 
-    def send(
+    def _record_and_send(
         self,
-        step: SessionOutput,
+        output: SessionOutput,
         frame: Frame | None,
-        expected_id: RequestId | None,
-        status: int,
-        made: tuple[Frame, ...] = (),
+        expected_id: RequestId | None = None,
+        status: int = 0,
+        to_client: tuple[Frame, ...] = (),
     ) -> None:
-        """Send the messages of a recorded step."""
-        if step.to_server and self.link is not None and not self.closed:
-            for data in step.to_server:
-                sent = self._read(data, frame)
-                request_id = sent.id if sent.is_request else None
-                pending = None if request_id is None else self._pending.get(request_id)
-                if request_id is not None and self._is_cancelled(request_id, pending):
-                    continue
-                if pending is None or not pending.parameters:
-                    self.link.send(sent, b"")
-                else:
-                    self._send_with(pending, sent, self.link)
-        for own in made or [self._read(data, frame) for data in step.to_client]:
-            self._deliver(own, expected_id, status if own is frame else 0)
+        """Record an output, then send its messages. A refusal is sent when it is durable.
+
+        ``frame`` is the message that the output is about. ``to_client`` are the messages for the client, if they are
+        parsed already.
+        """
+        if output.events or output.sightings:
+            try:
+                if output.durable:
+                    send = partial(self._send, output, frame, expected_id, status, to_client)
+                    if self._refusals.full:
+                        self.close("the server causes refusals faster than they can be recorded")
+                    else:
+                        self._refusals.record(output, send, partial(self._undo, output))
+                    return
+                self._recorder.record(output)
+            except PinwardenError as err:
+                self._undo(output, err)
+                return
+        self._send(output, frame, expected_id, status, to_client)
+
+    def _undo(self, output: SessionOutput, err: PinwardenError) -> None:
+        """An output could not be recorded: answer with the reason instead."""
+        self._send(self.session.undo(output, err), None)
+
+    def _send(
+        self,
+        output: SessionOutput,
+        frame: Frame | None,
+        expected_id: RequestId | None = None,
+        status: int = 0,
+        to_client: tuple[Frame, ...] = (),
+    ) -> None:
+        """Send the messages of a recorded output."""
+        if output.to_server and self.link is not None and not self.closed:
+            for data in output.to_server:
+                self._send_to_server(self._parsed(data, frame), self.link)
+        for message in to_client or [self._parsed(data, frame) for data in output.to_client]:
+            self._deliver(message, expected_id, status if message is frame else 0)
+
+    def _send_to_server(self, frame: Frame, link: UpstreamTransport) -> None:
+        request_id = frame.id if frame.is_request else None
+        pending = None if request_id is None else self._pending.get(request_id)
+        if request_id is not None and self._is_cancelled(request_id, pending):
+            return
+        if pending is None or not pending.parameters:
+            link.send(frame, b"")
+        else:
+            self._send_with(pending, frame, link)
+
+    # Judging on a thread
+
+    def _judge_offloaded(self, data: bytes, now: float, expected_id: RequestId | None, status: int, then: Then) -> None:
+        """Let the session decide about a message of the server on a thread."""
+
+        def judge() -> tuple[Frame, SessionOutput | None]:
+            frame = frame_from_server(data, self._json)
+            if frame.is_response and frame.id in self._abandoned:
+                return frame, None
+            return frame, self.session.on_server_message(data, now, frame.message)
+
+        self._offload(judge, expected_id, status, then)
+
+    def _offload(
+        self, judge: Judgement, expected_id: RequestId | None = None, status: int = 0, then: Then | None = None
+    ) -> None:
+        self._queue.offload(
+            partial(judge_on_thread, judge, self._recorder, self._json),
+            partial(self._on_judged, expected_id, status, then),
+            partial(self.close, "a message could not be judged"),
+        )
+
+    def _on_judged(self, expected_id: RequestId | None, status: int, then: Then | None, result: OffloadResult) -> None:
+        frame, output = result.frame, result.output
+        if output is None:
+            if frame is not None and frame.id is not None:
+                self._abandoned.pop(frame.id, None)
+        elif result.problem is not None:
+            self._undo(output, result.problem)
+        elif result.recorded:
+            self._recorder.count(output)
+            self._send(output, frame, expected_id, status, result.to_client)
+        else:
+            self._record_and_send(output, frame, expected_id, status, result.to_client)
+        if then is not None and frame is not None:
+            then(output is None or frame.may_answer(expected_id))
 
     def _is_cancelled(self, request_id: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
         """Whether a request was cancelled while it was recorded, so that the server must not get it."""
@@ -565,7 +629,7 @@ class Conversation:
         definition = self.session.definition(name) if type(name) is str else None
         return declared_parameters(parameters, definition, frame.params.get("arguments"))
 
-    def _read(self, data: bytes, known: Frame | None) -> Frame:
+    def _parsed(self, data: bytes, known: Frame | None) -> Frame:
         return known if known is not None and data is known.data else Frame(data, parse_server(data, self._json))
 
     def _deliver(self, frame: Frame, expected_id: RequestId | None, status: int) -> None:

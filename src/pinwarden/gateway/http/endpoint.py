@@ -284,7 +284,7 @@ class Endpoint:
             exchange = HttpResponseSink(reply, frame.members.get("id"))
             session.conversation.request(frame, exchange, request.parameters)
         else:
-            session.conversation.tell(frame)
+            session.conversation.notify(frame)
             reply.send(202)
 
     def _cache_route(

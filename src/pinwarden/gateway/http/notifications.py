@@ -76,7 +76,8 @@ class NotificationStream:
             stream.end_events()
 
 
-_MARK = b"list_changed"
+LIST_CHANGED_MARK = b"list_changed"
+"""Occurs in every ``list_changed`` notification."""
 _LONGEST = 1024  # bytes of a notification; real ones are below 200
 _BURST = 16  # notifications of one kind that pass in an interval; real servers send a few at start-up
 _MOST = 32  # kinds of notifications, by subscription, that are coalesced in one conversation
@@ -101,7 +102,7 @@ class ListChangedThrottle:
 
     def deferred(self, data: bytes) -> str:
         """The method of a notification that is deferred to the end of its interval; empty if the message passes now."""
-        if len(data) > _LONGEST or _MARK not in data:
+        if len(data) > _LONGEST or LIST_CHANGED_MARK not in data:
             return ""
         key = _key(data)
         if key is None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
@@ -19,13 +19,16 @@ from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.notifications import EventSink
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.process_transport import ProcessTransport
-from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
+from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.messages import Frame, RequestId
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.telemetry import Tracing
 
 T = TypeVar("T")
 Opener = Callable[[TransportOwner], UpstreamTransport]
@@ -49,7 +52,7 @@ class AnyConversation(Protocol):
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns an id for `give_up`."""
 
-    def tell(self, frame: Frame) -> None:
+    def notify(self, frame: Frame) -> None:
         """Send a notification, or a response to a request of the server."""
 
     def give_up(self, number: RequestId | None) -> None:
@@ -86,13 +89,22 @@ class Route(Protocol):
 class Upstream:
     """One server: its guard, its recorder, and how to reach it."""
 
-    def __init__(self, name: str, slug: str, guard: Guard, recording: StepRecorder, opener: Opener) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917  the parts of one server
+        self,
+        name: str,
+        slug: str,
+        guard: Guard,
+        recorder: LoopRecorder,
+        opener: Opener,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.name = name
         self.slug = slug
         """Its name in paths, and the prefix of its tools at `/mcp`."""
         self.guard = guard
-        self.recording = recording
+        self.recorder = recorder
         self.open = opener
+        self.tracing = tracing
         self.requests = 0
         self.losses = 0
         self.era = ""
@@ -115,7 +127,14 @@ class Upstream:
             self.failing = not made.answered_once and not (made.link is not None and made.link.evicted)
 
         made = Conversation(
-            session, self.recording, manager.limits, manager.clock, closed, manager.executor, manager.budget
+            session,
+            self.recorder,
+            manager.limits,
+            manager.clock,
+            closed,
+            manager.executor,
+            manager.budget,
+            self.tracing,
         )
         made.on_not_understood = partial(self._doubt_era, manager)
         self._record(STARTED, session, "")
@@ -180,7 +199,7 @@ class Upstream:
     def _record(self, kind: str, session: Session, why: str) -> None:
         fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
         with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
-            self.recording.soon(SessionOutput(events=(fact,)))
+            self.recorder.record(SessionOutput(events=(fact,)))
 
 
 class ClientSession:

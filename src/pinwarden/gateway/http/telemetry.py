@@ -121,8 +121,8 @@ def _server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     counters: tuple[tuple[str, str, Callable[[Upstream], int]], ...] = (
         ("server_requests_total", "Requests to a server.", lambda upstream: upstream.requests),
         ("server_losses_total", "Conversations that the server ended.", lambda upstream: upstream.losses),
-        ("server_facts_total", "Messages with recorded events.", lambda upstream: upstream.recording.steps),
-        ("server_refusals_total", "Messages with a refusal.", lambda upstream: upstream.recording.refusals),
+        ("server_facts_total", "Messages with recorded events.", lambda upstream: upstream.recorder.outputs),
+        ("server_refusals_total", "Messages with a refusal.", lambda upstream: upstream.recorder.refusals),
     )
     for name, help_text, count_of in counters:
         samples = [({"server": upstream.name}, float(count_of(upstream))) for upstream in upstreams]
@@ -130,7 +130,7 @@ def _server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     kinds = [
         ({"server": upstream.name, "kind": kind}, float(count))
         for upstream in upstreams
-        for kind, count in sorted(upstream.recording.kinds.items())
+        for kind, count in sorted(upstream.recorder.kinds.items())
     ]
     yield from _metric("events_total", "counter", "Events in the audit log, by kind.", kinds)
 

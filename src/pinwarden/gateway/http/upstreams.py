@@ -17,11 +17,10 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import slugs_of
 from pinwarden.gateway.http.process_supervisor import ProcessSlots, ProcessSupervisor
-from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, Upstream
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
-from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.recorder import LoopRecorder, Recorder
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
@@ -153,9 +152,8 @@ class UpstreamFactory:
         guard = Guard(name, LockApprovals(self._project.lock, name, shared=self.shared), self.policy)
         opener = self._opener(name, entry)
         recorder = self._recorder(name)
-        recording = StepRecorder(recorder, None if recorder.log is None else recorder.log.note)
-        recording.tracing = self.tracing
-        return Upstream(name, slug, guard, recording, opener)
+        loop_recorder = LoopRecorder(recorder, None if recorder.log is None else recorder.log.note)
+        return Upstream(name, slug, guard, loop_recorder, opener, self.tracing)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
         target = probe_target(entry, self._project.configs())

@@ -26,24 +26,20 @@ class DeferredMessages:
     def __init__(self, limits: SessionLimits, audit: SessionAudit) -> None:
         self._limits = limits
         self._audit = audit
-        self._queue: list[DeferredMessage] = []
+        self.queue: list[DeferredMessage] = []
         self._bytes = 0
-
-    def __bool__(self) -> bool:
-        """Whether any message waits."""
-        return bool(self._queue)
 
     def __contains__(self, request_id: Any) -> bool:
         """Whether a request with this id, or its response, waits."""
         return any(
-            message.request_id == request_id for message in self._queue if not isinstance(message, TaskNotification)
+            message.request_id == request_id for message in self.queue if not isinstance(message, TaskNotification)
         )
 
     def add(self, message: DeferredMessage, out: OutputBuilder) -> None:
         """Queue a message, or answer its request with an error if the queue is full."""
         size = len(message.frame)
-        if len(self._queue) < self._limits.max_deferred and self._bytes + size <= self._limits.max_deferred_bytes:
-            self._queue.append(message)
+        if len(self.queue) < self._limits.max_deferred and self._bytes + size <= self._limits.max_deferred_bytes:
+            self.queue.append(message)
             self._bytes += size
         elif not isinstance(message, TaskNotification):  # the client can still poll the task
             text = "pinwarden: too many requests wait for a list"
@@ -51,29 +47,29 @@ class DeferredMessages:
 
     def cancel(self, request_id: Any) -> bool:
         """Drop a request that the client cancelled. Returns whether it waited."""
-        before = len(self._queue)
+        before = len(self.queue)
         self._set(
             [
                 message
-                for message in self._queue
+                for message in self.queue
                 if not isinstance(message, ClientRequest) or message.request_id != request_id
             ]
         )
-        return len(self._queue) != before
+        return len(self.queue) != before
 
     def forget(self, request_id: Any) -> None:
         """Drop a request and its response. Another request may use the id from now on."""
         self._set(
             [
                 message
-                for message in self._queue
+                for message in self.queue
                 if isinstance(message, TaskNotification) or message.request_id != request_id
             ]
         )
 
     def take_all(self) -> list[DeferredMessage]:
         """Remove and return all messages."""
-        messages = self._queue
+        messages = self.queue
         self._set([])
         return messages
 
@@ -84,8 +80,8 @@ class DeferredMessages:
     def refuse_overdue(self, now: float, out: OutputBuilder) -> None:
         """Refuse messages that waited longer than any list may take."""
         limit = self._limits.list_seconds * 2
-        overdue = [message for message in self._queue if now - message.since > limit]
-        self._set([message for message in self._queue if now - message.since <= limit])
+        overdue = [message for message in self.queue if now - message.since > limit]
+        self._set([message for message in self.queue if now - message.since <= limit])
         for message in overdue:
             call = self._audit.call_id(message.request_id)
             reason = "The server did not send its lists in time."
@@ -96,7 +92,7 @@ class DeferredMessages:
                 out.to_client.append(error_response(message.request_id, INVALID_PARAMS, text, data))
 
     def _set(self, queue: list[DeferredMessage]) -> None:
-        self._queue = queue
+        self.queue = queue
         self._bytes = sum(len(message.frame) for message in queue)
 
 

@@ -212,7 +212,10 @@ class TaskNotification:
 
 def encode(message: Any) -> bytes:
     """A message, or a part of one, as compact JSON."""
-    return dumps(message, separators=(",", ":")).encode()
+    try:
+        return dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return dumps(message, separators=(",", ":")).encode()
 
 
 def request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:

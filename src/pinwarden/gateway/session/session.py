@@ -124,12 +124,12 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether no request is open or deferred, in either direction."""
-        return not (self._open or self._deferred or self._server_requests.open)
+        return not (self._open or self._deferred.queue or self._server_requests.open)
 
     @property
     def waits_for_list(self) -> bool:
         """Whether a message is deferred, or may be when the server answers an open request for a list."""
-        if self._deferred:
+        if self._deferred.queue:
             return True
         # A copy, because the fast path adds and removes calls without the lock.
         open_requests = [
@@ -336,7 +336,7 @@ class Session:
     def _is_in_use(self, request_id: Any) -> bool:
         if request_id in self._open or self._lists.is_own(request_id):
             return True
-        return bool(self._deferred) and request_id in self._deferred
+        return bool(self._deferred.queue) and request_id in self._deferred
 
     def _decide_request(self, request: ClientRequest, now: float, out: OutputBuilder) -> None:
         """Forward a request, answer it, or defer it."""
