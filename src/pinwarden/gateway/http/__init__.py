@@ -2,9 +2,8 @@
 
 Start with `gateway` (the root: reads lock, policy and tokens) and `endpoint` (from a request to its conversation). A
 call takes one path: `connection` parses it with `http1`; `header_checks` and `endpoint` decide where it goes;
-`conversation` lets the session judge it; `record_then_send` records and sends it; and a transport (`process_transport`,
-`shared_process`, `remote_transport`) forwards it. The response comes back through `conversation` and `open_requests`.
+`conversation` lets the session decide, records and sends; a transport (`process_transport`, `shared_process`,
+`remote_transport`) forwards it. The response comes back through `conversation` and `open_requests`.
 
-Pure modules: `frames`, `http_limits`. Decisions about messages are not made here but in `gateway.session`. This package
-must not import `dashboard` or `cli`.
+Nothing here is pure except `http_limits`: decisions about messages are made in `gateway.session`.
 """
