@@ -29,7 +29,7 @@ LAYERS = (
 """From the top down. A package imports only packages below it."""
 
 Import = tuple[str, str]
-"""The importing and the imported thing."""
+"""The importing and the imported module or package."""
 
 _WIDTH, _MARGIN, _LABEL = 1180, 24, 116
 _BOX, _LOOPS, _GAP = 44, 36, 78  # heights: of a box, of the space under it for its loops, between two layers
@@ -86,7 +86,7 @@ def imports(known: Mapping[str, Path]) -> set[Import]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """What a file of Python says, read once however many ask."""
+    """The syntax tree of a Python file, parsed once."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -101,7 +101,7 @@ def _imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below this one that is there when the program runs."""
+    """Every node below this one, except those for type checkers."""
     for child in ast.iter_child_nodes(node):
         yield child
         if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
@@ -115,7 +115,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 @dataclass(slots=True, kw_only=True)
 class _Box:
-    """A sub-package, or the files that stand in a package itself."""
+    """A sub-package, or the modules directly in a package."""
 
     package: str
     label: str
@@ -173,7 +173,7 @@ def _laid_out(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> list[li
 
 
 def _pull(box: _Box, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> float:
-    """Where a box would stand if its links were springs."""
+    """The position of a box if its links were springs."""
     total = weight = 0.0
     for (a, b), count in links.items():
         ends = (boxes[a], boxes[b])
@@ -252,7 +252,7 @@ def _box(box: _Box) -> str:
 
 
 def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[str]:
-    """The heaviest first, so that the thin ones lie over them."""
+    """The heaviest lines first, so that thin ones are drawn over them."""
     leaves = {name: _ports(name, 0, boxes, links) for name in boxes}
     enters = {name: _ports(name, 1, boxes, links) for name in boxes}
     for (a, b), count in sorted(links.items(), key=lambda link: (-link[1], link[0])):
@@ -274,7 +274,7 @@ def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[s
 
 
 def _ports(name: str, end: int, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> dict[str, float]:
-    """Where the lines leave (0) or enter (1) a box, in the order of where they go, so that they do not cross there."""
+    """The points where lines leave (0) or enter (1) a box, ordered so that the lines do not cross there."""
     box = boxes[name]
     others = sorted((link[1 - end] for link in links if link[end] == name), key=lambda other: boxes[other].middle)
     step = (box.width - 20) / (len(others) + 1)

@@ -1,4 +1,4 @@
-"""The parts of surfaces and locks that schemas share: documents are published with them, and outputs hold them."""
+"""Parts of surfaces and locks that the schemas of documents and of outputs share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lock_body() -> Schema:
 
 
 def lock_definitions() -> dict[str, Schema]:
-    """What the body of a lock refers to."""
+    """The definitions that the schema of a lock refers to."""
     return {
         "entry": _entry(),
         "trust": _trust(),

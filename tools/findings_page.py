@@ -1,4 +1,4 @@
-"""The page of findings: code, level and meaning of each, from the tables beside the code that finds."""
+"""The page of findings: code, level and meaning, from the tables beside the code that reports them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pinwarden.surface.scan.scan import MESSAGES
 
 
 def text_kinds() -> FindingKinds:
-    """The advisories about names and texts. What only mentions a phrase is ``info``, whatever the phrase."""
+    """The advisories about names and texts. A phrase that is only mentioned is ``info``."""
     quiet = set(CUE_CODES) - ATTACK_CODES
     ours = [
         FindingKind(kind=code, severity="info" if code in quiet else "warning", reason=f"It {message}.")

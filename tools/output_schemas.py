@@ -1,4 +1,4 @@
-"""JSON Schemas of what each command prints under --format json. Every object is closed: a schema names all members."""
+"""JSON Schemas of the output of each command with --format json. A schema names all members of every object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words that JSON Schemas are written in."""
+"""Building blocks of the JSON Schemas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def members(required: dict[str, Schema], optional: dict[str, Schema] | None = No
 
 
 def exactly(required: dict[str, Schema], optional: dict[str, Schema] | None = None, **more: Any) -> Schema:
-    """An object of these members and no other."""
+    """An object with exactly these members."""
     return members(required, optional, additionalProperties=False, **more)
 
 

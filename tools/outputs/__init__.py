@@ -1,1 +1,1 @@
-"""JSON Schemas of what each command prints under --format json: a file for what belongs together."""
+"""JSON Schemas of the output of each command with --format json, one module per topic."""

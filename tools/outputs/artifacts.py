@@ -1,4 +1,4 @@
-"""What the commands about the bytes of locked packages print."""
+"""Output schemas of the commands about the bytes of locked packages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def enforce() -> Schema:
     actions = one_of(("created", "updated", "unchanged", "locked only"))
     entry = exactly({"server": FULL_TEXT, "client": LOCK_CLIENT, "action": actions}, {"file": FULL_TEXT})
     body = exactly({"entries": array(entry), "findings": array(ref("row"))})
-    return output("enforce", body, "What is started through pinwarden run now, and what is not.", row=report_row())
+    return output("enforce", body, "Which entries are now started through pinwarden run.", row=report_row())
 
 
 def sbom() -> Schema:

@@ -1,4 +1,4 @@
-"""What the commands about bundles print."""
+"""Output schemas of the commands about bundles."""
 
 from __future__ import annotations
 

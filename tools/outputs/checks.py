@@ -1,4 +1,4 @@
-"""What the commands print that check a project and the machine it is used on."""
+"""Output schemas of the commands that check a project and this machine."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def secrets_audit() -> Schema:
         dependentRequired={name: [other for other in secret if other != name] for name in secret},
     )
     body = exactly({"ok": TRUTH, "checked": COUNT, "servers": COUNT, "findings": array(finding)})
-    return output("secrets audit", body, "Where secrets lie open. No value is ever part of it.")
+    return output("secrets audit", body, "The locations of plaintext secrets, never their values.")
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

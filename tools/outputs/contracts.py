@@ -1,4 +1,4 @@
-"""JSON Schemas of what the commands about an author's lock print."""
+"""Output schemas of the commands about contracts of server authors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check() -> Schema:
     return output(
         "contract check",
         exactly(body, _SEALED),
-        "Whether the server keeps its contract: the original's result, every change with its severity, the cost.",
+        "Whether the server matches its contract: mcp-fusion's result, all changes, the token costs.",
         row=report_row(),
     )
 

@@ -1,4 +1,4 @@
-"""What the commands about the gateway, its reviews and its audit log print."""
+"""Output schemas of the commands about the gateway, its reviews and its audit log."""
 
 from __future__ import annotations
 

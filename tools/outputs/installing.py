@@ -1,4 +1,4 @@
-"""What the commands print that install bundles, and say whose they may be."""
+"""Output schemas of the commands that install bundles and manage trust."""
 
 from __future__ import annotations
 

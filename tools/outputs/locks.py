@@ -1,4 +1,4 @@
-"""What the commands print that lock servers and show what is locked."""
+"""Output schemas of the commands that lock servers and show the lock."""
 
 from __future__ import annotations
 

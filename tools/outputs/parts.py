@@ -1,4 +1,4 @@
-"""What the outputs of several commands have in common."""
+"""Parts that the outputs of several commands share."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ POINTER: Schema = {"type": "string", "pattern": "^(?:/.*)?$"}
 KEY: Schema = {"type": "string", "pattern": ":"}
 """The key of an entry in a lock: name and client."""
 ENTITIES = (*(kind.entity for kind in surface.ITEM_KINDS), "server")
-"""What a change or a finding can be about."""
+"""Subjects of changes and findings."""
 
 
 def output(command: str, body: Schema, description: str | None = None, **definitions: Schema) -> Schema:
-    """The schema of a command. The line that --help has for it is the description unless there is more to say."""
+    """The schema of a command's output. The default description is the command's line in --help."""
     name = command.replace(" ", "-")
     description = description or f"{COMMANDS[command]}."
     return document(f"{name}:1", f"pinwarden {command} --format json", description, body, **definitions)
 
 
 def report_row() -> Schema:
-    """One thing that a person should look at."""
+    """A finding."""
     return exactly(
         {"code": CODE, "severity": LEVEL, "entity": FULL_TEXT, "name": TEXT, "path": TEXT, "message": TEXT},
         {"before": TEXT, "after": TEXT, "file": FULL_TEXT, "line": {"type": "integer", "minimum": 1}},
@@ -82,7 +82,7 @@ def surface_change() -> Schema:
 
 
 def problem() -> Schema:
-    """Something that is wrong with a lock."""
+    """A problem of a lock."""
     return exactly(
         {
             "code": one_of(PROBLEMS),

@@ -1,4 +1,4 @@
-"""What the commands about policies print."""
+"""Output schemas of the commands about policies."""
 
 from __future__ import annotations
 

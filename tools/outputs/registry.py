@@ -1,4 +1,4 @@
-"""What the commands about a registry of bundles and its log print."""
+"""Output schemas of the commands about a registry of bundles and its log."""
 
 from __future__ import annotations
 

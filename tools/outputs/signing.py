@@ -1,4 +1,4 @@
-"""What the commands about digests, signatures and forms of a lock print."""
+"""Output schemas of the commands about digests and signatures of a lock."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def keygen() -> Schema:
     body = exactly(
         {"private_key": FULL_TEXT, "public_key": FULL_TEXT, "did": DID, "fingerprint": SRI, "encrypted": TRUTH}
     )
-    return output("keygen", body, "Where the keys are and what the public one is called. No private key is printed.")
+    return output("keygen", body, "The files of the key pair and the public key. The private key is never printed.")
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

@@ -1,4 +1,4 @@
-"""What the commands about surfaces print."""
+"""Output schemas of the commands about surfaces."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def scan() -> Schema:
         }
     )
     body = exactly({"findings": array(finding), "counts": exactly(dict.fromkeys(severities, COUNT))})
-    return output("scan", body, "What a person should look at.")
+    return output("scan", body, "Text that may try to manipulate the model.")
 
 
 def digest() -> Schema:
