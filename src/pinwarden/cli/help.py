@@ -27,7 +27,7 @@ def overview(commands: Mapping[str, str], tasks: Mapping[str, Sequence[str]], fa
 
 def family_help(name: str, summary: str, commands: Mapping[str, str]) -> str:
     """The commands that share a first word."""
-    about = f"{summary}.\n\n" if summary else ""
+    about = f"{_paragraph(f'{summary}.')}\n" if summary else ""
     usage = _paragraph(f"usage: pinwarden {name} COMMAND [OPTIONS]")
     return f"{usage}\n{about}{definition_list(commands)}\n{_closing(f'{name} ')}"
 
