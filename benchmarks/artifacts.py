@@ -1,4 +1,4 @@
-"""Files of artifacts: how fast their bytes are verified, against openssl on the same file."""
+"""Verifying the bytes of artifacts, compared with openssl on the same file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The author's lock: what checking adds to importing the server, and how generating and checking grow."""
+"""Contracts: the cost of a check compared with importing the server, and how it grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the published attack texts the scan finds, and how often it suspects honest ones."""
+"""How many published attack texts the scan finds, and how many harmless texts it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stdio server that does next to nothing, so that what stands before it is what is measured."""
+"""A minimal stdio server, so that a benchmark measures what is in front of it."""
 
 from __future__ import annotations
 

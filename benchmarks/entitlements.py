@@ -1,4 +1,4 @@
-"""What is found in the handlers of published servers, against what people read there; and how long that takes."""
+"""Accuracy of the entitlement analysis on published servers, and its speed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, 
     scores = {"development": Score(), "held out": Score()}
     counts = dict.fromkeys(scores, 0)
     for name, truth in TRUTH.items():
-        told = analyse(servers[name], handlers[name]).handlers
+        analysed = analyse(servers[name], handlers[name]).handlers
         for handler, expected in truth["handlers"].items():
-            kinds = told[handler].kinds if handler in told else ()
+            kinds = analysed[handler].kinds if handler in analysed else ()
             scores[truth["set"]].add(f"{name} {handler}", expected["entitlements"], kinds)
             counts[truth["set"]] += 1
     lines = [f"Entitlements of {sum(counts.values())} handlers of {len(TRUTH)} published servers"]

@@ -1,4 +1,4 @@
-"""A server of files on loopback that costs next to nothing, so that whoever fetches is what is measured.
+"""A minimal file server on loopback, so that a benchmark measures the client.
 
 ``python -m benchmarks.file_server FOLDER`` prints its port and serves until its input ends.
 """

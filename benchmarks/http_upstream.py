@@ -1,4 +1,4 @@
-"""A trivial MCP server over HTTP for the bench: the newest revision, JSON answers, one tool that says what it is told.
+"""A trivial MCP server over HTTP for the benchmark: newest revision, JSON responses, one tool that echoes its argument.
 
 ``python -m benchmarks.http_upstream`` prints its port.
 """

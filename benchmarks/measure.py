@@ -48,13 +48,13 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
 
 
 def order(candidates: Sequence[_T], number: int) -> list[_T]:
-    """The order of a round. What one leaves to be done after its turn must not always fall into the same other's."""
+    """The order of a round, varied so that deferred work of one candidate does not always slow down the same other one."""
     return random.Random(number).sample(candidates, len(candidates))
 
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """All that is started is on one core and, where that is permitted, before whatever else the machine does there."""
+    """Run all processes on one core and, if permitted, with a higher priority."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

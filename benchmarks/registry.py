@@ -1,4 +1,4 @@
-"""The registry: what an append costs as the log grows, how fast it publishes, and how fast it is read beside nginx."""
+"""The registry: the cost of an append as the log grows, publishing, and reading compared with nginx."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def reading_report() -> str:
         return "Reading: nginx or wrk is not installed (tools/system-packages.sh nginx-light wrk): NOT MET"
     with TemporaryDirectory(dir="/tmp") as folder:
         root = Path(folder)
-        root.chmod(0o755)  # for nginx's worker, which is somebody else
+        root.chmod(0o755)  # for nginx's worker, which is another user
         registry = _registry(root / "registry")
         operating.add_namespace(registry, "acme", KEY.public_key.did)
         token = str(operating.add_token(registry, "acme", "", 1).facts["token"])

@@ -1,11 +1,10 @@
 """What the gateway adds to a call over stdio, beside two pipes (``cat``) and MCP Hangar with pins and its store.
 
-Latency is measured on one core, so that what is compared is work and not the placement of processes: the client writes
-a line and reads a line; the server does next to nothing. The same call is sent in every spelling of `SPELLINGS`, since
+Latency is measured on one core, so that the placement of processes does not matter: the client writes
+a line and reads a line; the server does almost nothing. The same call is sent in every spelling of `SPELLINGS`, since
 clients choose theirs: what the gateway adds is compared with what ``cat`` adds to a call in the same spelling.
-Throughput is that of a server written with the official SDK, on all cores. Behind a server that does nothing, what a
-call costs anybody is all there is, and even two pipes cost much of it: that is shown, and no goal. Ours has its audit
-log on.
+Throughput is measured with a server of the official SDK, on all cores. With the minimal server it is shown without a
+goal, because even two pipes take much of the time of a call. The gateway writes its audit log.
 """
 
 from __future__ import annotations

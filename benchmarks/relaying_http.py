@@ -1,7 +1,7 @@
 """What the gateway adds to a call over HTTP, beside nginx as a reverse proxy and a proxy built on the SDK's sessions.
 
-Everything runs on one core, so that what is compared is work and not the placement of processes. The client is a plain
-socket; the server answers 100-byte calls as JSON. Ours has its audit log on.
+Everything runs on one core, so that the placement of processes does not matter. The client is a plain socket; the
+server answers 100-byte calls as JSON. The gateway writes its audit log.
 """
 
 from __future__ import annotations

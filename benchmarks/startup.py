@@ -1,4 +1,4 @@
-"""How long the installed console script takes to start, against an interpreter that does nothing."""
+"""Start-up time of the installed console script, compared with an empty interpreter."""
 
 from __future__ import annotations
 

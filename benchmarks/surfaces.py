@@ -1,4 +1,4 @@
-"""Judging surfaces: diff and scan against parsing, growth with the number of tools, probing many servers at once."""
+"""Surfaces: diff and scan compared with parsing, growth with the number of tools, probing many servers at once."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def status(found: ArtifactFacts, **how: Any) -> str:
 
 
 class TestJudging:
-    def test_bytes_that_agree_with_what_the_registry_says_are_proof(self) -> None:
+    def test_bytes_that_match_the_registrys_digest_are_proof(self) -> None:
         outcome = judge_artifact(HONEST)
         assert outcome.issues == ()
         assert outcome.evidence == (
@@ -134,7 +134,7 @@ class TestJudging:
         assert (row["status"], row["required"]) == ("failed", True)
         assert row["failureReason"] == judge_artifact(found).issues[0].message
 
-    def test_attack_one_false_file_among_honest_ones_fails_the_release(self) -> None:
+    def test_attack_one_wrong_file_among_correct_ones_fails_the_release(self) -> None:
         two = facts(file(GOOD, claims=(GOOD,)), file(EVIL, claims=(GOOD,), name="other.whl"))
         assert (status(two), issues(two)) == ("failed", [("critical", "npm_integrity_mismatch")])
 
@@ -153,7 +153,7 @@ class TestJudging:
     def test_the_claim_about_an_image_is_its_digest(self, claim: Digest, expected: str) -> None:
         assert status(image(), claim=claim) == expected
 
-    def test_a_missing_artifact_is_told_once_whatever_was_claimed_of_it(self) -> None:
+    def test_a_missing_artifact_is_reported_once_whatever_its_claims(self) -> None:
         assert issues(facts(missing="version"), claim=GOOD) == [("critical", "npm_version_missing")]
 
     def test_what_was_withdrawn_and_what_has_scripts_is_a_warning_and_no_failure(self) -> None:
@@ -179,7 +179,7 @@ class TestJudging:
         assert row["code"] == "registry_signature_verified"
         assert (row["status"], row["verifiedByToolPin"], row["trustedAnchor"]) == expected
 
-    def test_bytes_that_nobody_could_fetch_are_unavailable_and_never_ok(self) -> None:
+    def test_bytes_that_could_not_be_fetched_are_unavailable_and_never_ok(self) -> None:
         outcome = unavailable_artifact(PACKAGE, REGISTRY, "the registry does not answer")
         assert outcome.issues == ()
         assert outcome.evidence == (
@@ -234,7 +234,7 @@ class TestPins:
         ],
         ids=["file", "image", "nothing pinned", "nothing pinned, nothing there", "listed"],
     )
-    def test_what_is_as_it_was_pinned_is_no_change(self, pinned: Extension, found: ArtifactFacts) -> None:
+    def test_an_artifact_that_matches_its_pins_has_no_changes(self, pinned: Extension, found: ArtifactFacts) -> None:
         assert compare_pins("notes", pinned, found) == ()
 
     @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ class TestPins:
         ],
         ids=["bytes", "listed bytes", "no version", "no package", "no file", "registry"],
     )
-    def test_every_way_in_which_files_differ(self, found: ArtifactFacts, expected: Change) -> None:
+    def test_every_kind_of_file_difference_is_reported(self, found: ArtifactFacts, expected: Change) -> None:
         assert compare_pins("notes", PINNED, found) == (expected,)
 
     def test_attack_a_registry_that_agrees_with_itself_does_not_agree_with_the_pin(self) -> None:
@@ -283,16 +283,16 @@ class TestPins:
         ],
         ids=["tag", "platform gone", "platform", "platform added", "manifest"],
     )
-    def test_every_way_in_which_images_differ(self, found: ArtifactFacts, expected: Change) -> None:
+    def test_every_kind_of_image_difference_is_reported(self, found: ArtifactFacts, expected: Change) -> None:
         assert compare_pins("notes", PINNED_IMAGE, found) == (expected,)
 
-    def test_a_tag_that_moved_away_from_an_index_is_told_by_the_digest_of_the_index(self) -> None:
+    def test_a_tag_that_moved_from_an_index_is_reported_with_the_index_digest(self) -> None:
         pinned = replace(PINNED_IMAGE, image=ImagePin(index=GOOD, platforms={"linux/amd64": EVIL}))
         # The tag now has the manifest of one platform: another root, though every byte of it was locked.
         (found,) = compare_pins("notes", pinned, image(EVIL))
         assert (found.kind, found.before, found.after) == ("tag_moved", str(GOOD), str(EVIL))
 
-    def test_the_registry_can_be_told_without_asking_it(self) -> None:
+    def test_a_registry_change_is_reported_without_contacting_the_registry(self) -> None:
         expected = change("registry_changed", "registry", REGISTRY, "https://evil.example.com/")
         assert registry_change("notes", REGISTRY, "https://evil.example.com/") == expected
 
@@ -300,7 +300,7 @@ class TestPins:
 class TestReleases:
     NEXT = PackageRef(ecosystem="npm", name="notes", version="1.0.1")
 
-    def test_a_release_by_the_same_people_is_no_change(self) -> None:
+    def test_a_release_by_the_same_publisher_has_no_changes(self) -> None:
         before = replace(HONEST, publisher="alice")
         assert compare_releases("notes", before, replace(before, package=self.NEXT)) == ()
 
@@ -317,7 +317,9 @@ class TestReleases:
             ),
         ],
     )
-    def test_other_people_scripts_and_names_are_told(self, members: Any, expected: tuple[Any, ...]) -> None:
+    def test_another_publisher_new_scripts_and_other_names_are_reported(
+        self, members: Any, expected: tuple[Any, ...]
+    ) -> None:
         before = replace(HONEST, publisher="alice")
         after = replace(before, **{"package": self.NEXT, **members})
         assert compare_releases("notes", before, after) == (change(*expected),)

@@ -143,7 +143,7 @@ def test_what_was_written_is_as_it_was_locked(tree: Tree) -> None:
     ],
     ids=["bytes", "mode", "empty", "gone", "more", "pipe", "link inside", "link out"],
 )
-def test_attack_one_file_of_thousands_is_found_wherever_it_is(
+def test_attack_one_changed_file_among_thousands_is_detected(
     tree: Tree, path: str, change: Callable[[Path], object], says: str
 ) -> None:
     change(tree.place / path)
@@ -152,7 +152,7 @@ def test_attack_one_file_of_thousands_is_found_wherever_it_is(
         assert left == 0
 
 
-def test_attack_a_folder_that_is_a_link_to_one_with_the_same_files_is_found(tree: Tree) -> None:
+def test_attack_a_folder_replaced_by_a_link_to_the_same_files_is_detected(tree: Tree) -> None:
     (tree.place / "d3").rename(tree.folder / "d3")
     (tree.place / "d3").symlink_to("../d3")
     assert all((problem or "").startswith("d3") for problem, _, _ in tree.looked_at())

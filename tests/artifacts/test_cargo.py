@@ -79,7 +79,7 @@ class TestFacts:
         assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == registry.data
 
-    def test_attack_other_bytes_than_the_index_says_are_told_apart(self) -> None:
+    def test_attack_bytes_that_differ_from_the_index_are_detected(self) -> None:
         (file,) = Registry(line={"cksum": "1" * 64}).look().files
         assert file.claims == (Digest.parse("sha256:" + "1" * 64),)
         assert file.digests != file.claims
@@ -106,7 +106,7 @@ class TestFacts:
     def test_attack_a_crate_that_cannot_be_read_is_a_problem(self, data: bytes) -> None:
         assert [each.code for each in Registry(data=data).look().problems] == [cargo.ARCHIVE_UNSAFE]
 
-    def test_downloads_are_where_the_markers_of_the_configuration_lead(self) -> None:
+    def test_download_urls_follow_the_markers_in_the_configuration(self) -> None:
         registry = Registry()
         digest = Digest.of_bytes(registry.data).hex
         registry.extra = {f"/c/se/rv/server-1.2.3-{digest}.crate": Said(body=registry.data)}
@@ -125,7 +125,7 @@ class TestFacts:
         assert facts.files[0].sha256.hex == digest
 
     @pytest.mark.parametrize(
-        ("registry", "told"),
+        ("registry", "expected"),
         [
             (Registry(line={"name": "other"}), ("FETCH_FAILED", "protocol")),
             (Registry(line={"vers": "1.2.2"}), ("FETCH_FAILED", "protocol")),
@@ -140,20 +140,20 @@ class TestFacts:
             (Registry(extra={"/dl/server/1.2.3/download": Said(status=404)}), ("FETCH_FAILED", "status")),
         ],
     )
-    def test_attack_a_registry_that_says_something_else_is_a_failure(
-        self, registry: Registry, told: tuple[str, str]
+    def test_attack_a_registry_with_an_inconsistent_response_is_refused(
+        self, registry: Registry, expected: tuple[str, str]
     ) -> None:
         version = "1.2.2" if registry.line.get("vers") == "1.2.2" else "1.2.3"
-        assert registry.failure(version=version) == told
+        assert registry.failure(version=version) == expected
 
     @pytest.mark.parametrize(
         ("name", "version"),
         [("../x", "1.0.0"), ("", "1.0.0"), ("a/b", "1.0.0"), ("1a", "1.0.0"), ("a", "1"), ("a", "^1.0.0")],
     )
-    def test_attack_a_name_that_leads_elsewhere_is_never_asked_for(self, name: str, version: str) -> None:
+    def test_attack_a_name_that_is_a_path_is_never_requested(self, name: str, version: str) -> None:
         assert Registry().failure(name, version) == ("PACKAGE_INVALID", None)
 
-    def test_names_are_laid_out_as_the_documentation_says(self) -> None:
+    def test_index_paths_follow_the_documentation(self) -> None:
         paths = [index_path(name) for name in ("a", "ab", "abc", "Cargo")]
         assert paths == ["1/a", "2/ab", "3/a/abc", "ca/rg/cargo"]
 

@@ -43,7 +43,7 @@ def test_packages_for_other_environments_are_left_out() -> None:
     assert choose_wheels([here, windows], LINUX, TAGS) == ((here, here.files[0]),)
 
 
-def test_of_two_forks_the_one_for_this_environment_is_taken() -> None:
+def test_of_two_forks_the_one_for_this_environment_is_chosen() -> None:
     old = package("a", "py3-none-any", marker="python_full_version < '3.11'")
     new = package("a", "py3-none-any", marker="python_full_version >= '3.11'", version="2.0")
     assert [each.version for each, _ in choose_wheels([old, new], LINUX, TAGS)] == ["2.0"]
@@ -68,7 +68,7 @@ def test_two_forks_for_one_environment_are_refused() -> None:
         ([], None),
     ],
 )
-def test_the_best_wheel_is_the_one_that_installers_take(names: list[str], best: int | None) -> None:
+def test_the_best_wheel_is_the_one_that_installers_choose(names: list[str], best: int | None) -> None:
     assert best_wheel(names, TAGS) == (None if best is None else names[best])
 
 

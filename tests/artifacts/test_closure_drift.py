@@ -88,19 +88,19 @@ def test_attack_scripts_do_not_hide_other_bytes() -> None:
     assert change.kind == "bytes"
 
 
-def test_scripts_that_were_there_before_are_not_told_again() -> None:
+def test_existing_install_scripts_are_not_reported_again() -> None:
     before, after = package("a", install_scripts=True), package("a", "1.0.1", install_scripts=True)
     (change,) = compare_closures(closure(before), closure(after))
     assert change.kind == "version"
 
 
-def test_the_same_package_in_two_folders_is_two_places() -> None:
+def test_the_same_package_in_two_folders_is_two_changes() -> None:
     nested = package("a", "2.0.0", path="node_modules/b/node_modules/a")
     (change,) = compare_closures(closure(package("a")), closure(package("a"), nested))
     assert (change.kind, change.path) == ("added", "node_modules/b/node_modules/a")
 
 
-def test_the_gravest_come_first_and_then_by_name() -> None:
+def test_changes_are_sorted_by_severity_and_then_by_name() -> None:
     before = closure(package("gone"), package("z"), package("y"), package("b"), package("s"))
     after = closure(
         package("new"),
@@ -119,7 +119,7 @@ def test_the_gravest_come_first_and_then_by_name() -> None:
     ]
 
 
-def test_python_packages_are_told_apart_by_their_marker() -> None:
+def test_python_packages_are_distinguished_by_their_marker() -> None:
     linux, windows = "sys_platform == 'linux'", "sys_platform == 'win32'"
     both = closure(wheel("a", "1.0", "a1", marker=linux), wheel("a", "0.9", "a0", marker=windows))
     newer = closure(wheel("a", "1.0", "a1", marker=linux), wheel("a", "1.0", "a1", marker=windows))
@@ -127,18 +127,18 @@ def test_python_packages_are_told_apart_by_their_marker() -> None:
     assert (change.kind, change.before and change.before.version) == ("version", "0.9")
 
 
-def test_a_wheel_more_under_a_locked_version_is_told() -> None:
-    """An installer elsewhere may take it: it is in nobody's review."""
+def test_an_added_wheel_under_a_locked_version_is_reported() -> None:
+    """An installer on another platform may choose it, although it was not reviewed."""
     (change,) = compare_closures(closure(wheel("a", "1.0", "x")), closure(wheel("a", "1.0", "x", "y")))
     assert (change.kind, change.message) == ("files", "a 1.0 has different files under the same version: y was added")
 
 
-def test_a_wheel_less_under_a_locked_version_is_told() -> None:
+def test_a_removed_wheel_under_a_locked_version_is_reported() -> None:
     (change,) = compare_closures(closure(wheel("a", "1.0", "x", "y")), closure(wheel("a", "1.0", "x")))
     assert (change.kind, change.message) == ("files", "a 1.0 has different files under the same version: y was removed")
 
 
-def test_the_same_file_somewhere_else_is_told() -> None:
+def test_the_same_file_at_another_host_is_reported() -> None:
     here = package("a")
     moved = ClosureFile(name=here.files[0].name, url="https://evil.example/x", digest=here.files[0].digest)
     (change,) = compare_closures(closure(here), closure(package("a", files=(moved,))))

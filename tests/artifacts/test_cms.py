@@ -90,7 +90,7 @@ def resigned(signature: bytes, change: Callable[[list[bytes]], list[bytes]]) -> 
 
 
 class TestGoodSignatures:
-    def test_a_signature_that_a_trusted_authority_vouches_for_is_valid(self, tmp_path: Path) -> None:
+    def test_a_signature_under_a_trusted_authority_is_valid(self, tmp_path: Path) -> None:
         root = authority()
         signer = issue(Wish(), root)
         signature = sign_with_openssl(tmp_path, CONTENT, signer)
@@ -152,7 +152,7 @@ class TestGoodSignatures:
 
 
 class TestUntrustedSigners:
-    """A good signature by somebody nobody vouches for."""
+    """A valid signature by an untrusted signer."""
 
     def verdict(self, folder: Path, signer: Identity, root: Identity, *between: Identity) -> tuple[str, str, str]:
         return both(folder, sign_with_openssl(folder, CONTENT, signer, certificates=between), root)
@@ -162,12 +162,12 @@ class TestUntrustedSigners:
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish()), authority()) == untrusted
 
-    def test_without_any_trusted_certificate_nobody_is_known(self, tmp_path: Path) -> None:
+    def test_without_trusted_certificates_no_signer_is_trusted(self, tmp_path: Path) -> None:
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), authority()))
         reason = "the policy names no trusted certificate"
         assert both(tmp_path, signature) == ("valid-untrusted", reason, "valid-untrusted")
 
-    def test_attack_another_authority_of_the_same_name_does_not_vouch(self, tmp_path: Path) -> None:
+    def test_attack_another_authority_of_the_same_name_is_not_trusted(self, tmp_path: Path) -> None:
         signer = issue(Wish(), authority(number=2))
         reason = "a certificate is not signed by the issuer it names"
         assert self.verdict(tmp_path, signer, authority()) == ("valid-untrusted", reason, "valid-untrusted")
@@ -192,7 +192,7 @@ class TestUntrustedSigners:
         earlier = (datetime.now(UTC) - timedelta(days=1)).isoformat()
         assert judge(tmp_path, signature, root, at=earlier).reason == "it says that it was made in the future"
 
-    def test_attack_an_authority_that_expired_does_not_vouch(self, tmp_path: Path) -> None:
+    def test_attack_an_expired_authority_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(days=(-20, -1))
         state, reason, oracle = self.verdict(tmp_path, issue(Wish(), root), root)
         assert (state, oracle) == ("valid-untrusted", "valid-untrusted")
@@ -206,13 +206,13 @@ class TestUntrustedSigners:
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, signer, root, no_authority) == untrusted
 
-    def test_attack_an_authority_without_the_right_to_issue_does_not_vouch(self, tmp_path: Path) -> None:
+    def test_attack_an_authority_without_the_right_to_issue_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(may_sign=False)
         reason = "a certificate was issued with a key that may not sign certificates"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish(), root), root) == untrusted
 
-    def test_attack_an_authority_deeper_than_allowed_does_not_vouch(self, tmp_path: Path) -> None:
+    def test_attack_an_authority_deeper_than_allowed_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(path_length=0)
         between = issue(Wish(name="Deeper", key=rsa_key(2), authority=True), root)
         reason = "the certificate path is longer than an authority in it allows"
@@ -227,7 +227,7 @@ class TestUntrustedSigners:
         assert self.verdict(tmp_path, signer, root) == ("valid-untrusted", reason, "valid-untrusted")
 
     @pytest.mark.parametrize("critical", [True, False])
-    def test_attack_names_that_an_authority_may_not_vouch_for_stricter_than_openssl(
+    def test_attack_name_constraints_are_not_trusted_stricter_than_openssl(
         self, tmp_path: Path, critical: bool
     ) -> None:
         limits = x509.NameConstraints(permitted_subtrees=[x509.DNSName("example.org")], excluded_subtrees=None)
@@ -348,12 +348,12 @@ class TestFalseSignatures:
         assert (state, reason) == ("invalid", "the signature is made with an RSA key of 1024 bits")
         assert oracle in ("valid", "valid-untrusted")
 
-    def test_attack_a_content_of_its_own_stricter_than_openssl(self, tmp_path: Path) -> None:
+    def test_attack_embedded_content_is_refused_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), root), "-nodetach")
         assert judge(tmp_path, signature, root).reason == "the signature includes content, but must be detached"
 
-    def test_a_signature_without_attributes_is_not_taken_stricter_than_openssl(self, tmp_path: Path) -> None:
+    def test_a_signature_without_attributes_is_refused_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), root), "-noattr")
         assert both(tmp_path, signature, root) == ("invalid", "the signature has no signed attributes", "valid")

@@ -72,7 +72,7 @@ def helper(home: Path, name: str, script: str) -> str:
         ("localhost:443/a", "https://localhost:443/v2/"),
     ],
 )
-def test_a_reference_leads_where_docker_would_go(reference: str, url: str, tmp_path: Path) -> None:
+def test_a_reference_resolves_to_the_registry_that_docker_uses(reference: str, url: str, tmp_path: Path) -> None:
     endpoint = found(reference, settings(tmp_path), "default")
     expected = Endpoint(url=url, configured_by="default", source=f"the image {parse_reference(reference)}")
     assert endpoint == expected
@@ -111,7 +111,7 @@ def test_an_identity_token_goes_before_a_password_and_is_marked_as_one(tmp_path:
     assert found("ghcr.io/a/b", settings(tmp_path)).authorization == basic("<token>")
 
 
-def test_the_settings_of_docker_and_podman_are_found_where_the_environment_says(tmp_path: Path) -> None:
+def test_the_settings_of_docker_and_podman_follow_the_environment(tmp_path: Path) -> None:
     files = {
         "REGISTRY_AUTH_FILE": tmp_path / "1" / "any.json",
         "DOCKER_CONFIG": tmp_path / "2" / "config.json",
@@ -137,7 +137,7 @@ def test_podmans_credential_for_a_part_of_a_registry_goes_before_that_for_all_of
     assert found("ghcr.io/ab/c", where).authorization == basic("all")
 
 
-def test_a_credential_helper_is_asked_for_the_host_on_its_standard_input(tmp_path: Path) -> None:
+def test_a_credential_helper_gets_the_host_on_its_standard_input(tmp_path: Path) -> None:
     script = 'test "$1" = get && read -r host; printf \'{"Username":"%s","Secret":"x"}\' "$host"'
     path = helper(tmp_path, "lab", script)
     write(tmp_path / ".docker" / "config.json", {"credHelpers": {"ghcr.io": "lab"}, "credsStore": "lab"})
@@ -225,7 +225,7 @@ def test_certificates_for_a_registry_are_used_and_make_it_speak_https(tmp_path: 
     assert found("localhost:5001/a", settings(tmp_path)).ca_file is None
 
 
-def test_attack_an_image_that_a_repository_names_does_not_lead_to_a_service_of_this_machine(tmp_path: Path) -> None:
+def test_attack_an_image_that_a_repository_names_does_not_reach_a_local_service(tmp_path: Path) -> None:
     fetcher = Fetcher(FetchRules(limits=FetchLimits(attempts=1)))
     with scripted() as server:
         reference = parse_reference(f"{server.host}/a/b:v1")

@@ -184,7 +184,7 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
 
 @NODE
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_environment_that_was_tampered_with_is_found_and_built_anew(store: Store, attack: str) -> None:
+def test_a_tampered_environment_is_detected_and_rebuilt(store: Store, attack: str) -> None:
     closure = npm_closure(store)
     folder = built_node(store, closure)
     ATTACKS[attack](folder)
@@ -224,7 +224,7 @@ def test_a_package_that_is_needed_and_not_for_this_platform_is_an_error(store: S
     assert caught.value.code == "NO_USABLE_FILE"
 
 
-def test_a_program_that_leads_out_of_its_package_is_refused(store: Store) -> None:
+def test_a_program_outside_its_package_is_refused(store: Store) -> None:
     archive = npm_archive("evil", "1.0.0", {"x.js": ""}, bin="../../../../../../bin/sh")
     package = npm_package(store, "evil", archive, "node_modules/evil")
     closure = Closure(
@@ -388,7 +388,7 @@ PYTHON_ATTACKS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("attack", PYTHON_ATTACKS)
-def test_a_python_environment_that_was_tampered_with_is_found_and_built_anew(store: Store, attack: str) -> None:
+def test_a_tampered_python_environment_is_detected_and_rebuilt(store: Store, attack: str) -> None:
     closure = python_closure(store)
     folder = built_python(store, closure)
     PYTHON_ATTACKS[attack](folder)
@@ -460,7 +460,7 @@ def test_attack_a_file_that_the_manifest_calls_made_here_does_not_run_unless_it_
     assert run_python(folder, closure).startswith("approved")
 
 
-def test_attack_bytecode_that_the_manifest_says_was_made_here_is_held_to_the_stores_record(store: Store) -> None:
+def test_attack_planted_bytecode_in_the_manifest_does_not_match_the_stores_record(store: Store) -> None:
     closure = python_closure(store)
     folder = built_python(store, closure)
     poison_bytecode(folder)

@@ -38,7 +38,7 @@ def test_a_claim_that_is_not_a_digest_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("state", "status"), [("valid", "passed"), ("valid-untrusted", "unavailable"), ("invalid", "failed")]
 )
-def test_only_a_signature_that_somebody_trusted_vouches_for_is_evidence(state: str, status: str) -> None:
+def test_only_a_trusted_signature_is_evidence(state: str, status: str) -> None:
     signer = FileSignature(state=state, subject="CN=Ada", fingerprint=Digest.of_bytes(b"certificate"))  # type: ignore[arg-type]
     facts = ArtifactFacts(
         package=BUNDLE,

@@ -132,7 +132,7 @@ class TestFacts:
         assert state(look(tmp_path / "a.mcpb")) == "valid-untrusted"
 
     @needs_openssl
-    def test_attack_a_changed_member_is_no_longer_what_was_signed(
+    def test_attack_a_changed_member_invalidates_the_signature(
         self, tmp_path: Path, signed: tuple[bytes, Identity]
     ) -> None:
         content, signature = signature_in(signed[0])
@@ -157,7 +157,7 @@ class TestFacts:
         assert "secret" not in facts.registry
         assert (nothing.missing, nothing.files, nothing.signer) == ("package", (), None)
 
-    def test_attack_an_address_inside_the_network_is_not_asked(self, fetcher: Fetcher) -> None:
+    def test_attack_a_private_address_is_not_contacted(self, fetcher: Fetcher) -> None:
         with plain_server(files({"/a.mcpb": b""})) as server:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}a.mcpb")
             with pytest.raises(PinwardenError) as caught:
@@ -176,7 +176,7 @@ class TestFacts:
     def test_a_path_that_is_not_there_is_missing(self, tmp_path: Path) -> None:
         assert look(tmp_path / "none.mcpb").missing == "package"
 
-    def test_attack_a_bundle_that_is_another_one_is_told_apart(self, tmp_path: Path) -> None:
+    def test_attack_another_bundle_than_the_expected_one_is_detected(self, tmp_path: Path) -> None:
         facts = look(packed(tmp_path), manifest_name="other-notes")
         assert codes(facts) == ["mcpb_manifest_mismatch"]
 
@@ -201,7 +201,7 @@ class TestSignatureBlocks:
         assert self.refused(tmp_path, data) == "the bundle has a signature block that is not at its end"
 
     @pytest.mark.parametrize("length", [0, 2, 4, 0xFFFFFFFF], ids=["zero", "short", "long", "enormous"])
-    def test_attack_a_length_that_lies(self, tmp_path: Path, length: int) -> None:
+    def test_attack_a_wrong_signature_length_is_refused(self, tmp_path: Path, length: int) -> None:
         data = zipped([SERVER]) + block(b"one", length)
         assert "no block of the stated length" in self.refused(tmp_path, data)
 
@@ -245,7 +245,7 @@ class TestUnsafeArchives:
     @pytest.mark.parametrize(
         "name", ["../evil", "/etc/passwd", "a/../../b", "C:/x", "a\\b", "SERVER/index.js", "server/index.js/x"]
     )
-    def test_attack_names_that_lead_elsewhere_or_meet(self, tmp_path: Path, name: str) -> None:
+    def test_attack_names_outside_the_bundle_or_with_duplicates_are_refused(self, tmp_path: Path, name: str) -> None:
         assert self.problems(tmp_path, zipped([SERVER, (name, b"")])) == ["mcpb_unsafe_archive"]
 
     def test_attack_a_second_manifest_in_other_capitals(self, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ class TestUnsafeArchives:
         for data in (b"", b"PK", b"hello", b"PK\x05\x06" + b"\xff" * 18, b"\0" * 5000):
             assert self.problems(tmp_path, data) == ["mcpb_unsafe_archive"]
 
-    def test_a_manifest_that_is_missing_or_names_no_file_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_manifest_or_entry_point_is_reported(self, tmp_path: Path) -> None:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("README", "no manifest")
@@ -416,7 +416,7 @@ class TestEnvironment:
             World(tmp_path, tmp_path / "a.mcpb").output()
         assert caught.value.code == "NO_USABLE_FILE"
 
-    def test_attack_a_changed_extra_or_missing_file_is_found_and_built_anew(self, tmp_path: Path) -> None:
+    def test_attack_a_changed_extra_or_missing_file_is_detected_and_rebuilt(self, tmp_path: Path) -> None:
         world = World(tmp_path, packed(tmp_path))
         script = world.built() / TREE / "server/index.js"
         script.chmod(0o644)

@@ -72,7 +72,9 @@ class TestSplit:
         assert caught.value.code == "BUNDLE_INVALID"
 
     @given(st.lists(st.sampled_from([HEADER, FOOTER, b"\x0c\0\0\0", b"\0\0\0\0", b"PK\x05\x06", b"x"]), max_size=12))
-    def test_attack_marks_in_any_order_give_one_answer_or_none(self, pieces: list[bytes]) -> None:
+    def test_attack_signature_marks_in_any_order_have_one_interpretation_or_are_refused(
+        self, pieces: list[bytes]
+    ) -> None:
         data = b"".join(pieces)
         try:
             found = parts_of(data)
@@ -87,7 +89,7 @@ class TestSplit:
 
 
 class TestManifest:
-    def test_what_a_manifest_says_is_read_and_what_is_unknown_is_kept(self) -> None:
+    def test_a_manifest_is_parsed_and_unknown_members_are_kept(self) -> None:
         found = read(
             manifest_version="0.4",
             tools=[{"name": "note", "description": "Writes"}],
@@ -254,6 +256,6 @@ class TestFilling:
     def test_values_that_do_not_fit_are_refused(self, row: dict[str, Any], value: str) -> None:
         assert self.failure({"args": []}, {"it": row}, {"it": value}) == ("VARIABLE_MISSING", "it")
 
-    def test_names_that_nobody_knows_are_refused(self) -> None:
+    def test_unknown_placeholders_are_refused(self) -> None:
         assert self.failure({"args": ["${SECRET}"]}, {}, {}) == ("VARIABLE_MISSING", "SECRET")
         assert self.failure({"args": []}, {}, {"other": "x"}) == ("VARIABLE_MISSING", "other")

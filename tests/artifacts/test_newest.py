@@ -24,7 +24,7 @@ def test_only_tags_that_are_built_alike_are_compared(locked: str, newest: str | 
     assert newest_tag(TAGS, locked) == newest
 
 
-def test_a_commit_is_no_release_however_high_its_number() -> None:
+def test_a_commit_tag_is_not_a_release() -> None:
     assert [tag for tag in TAGS if is_release_tag(tag)] == ["1.9", "1.10", "1.11-alpine", "2", "v3.0"]
     assert (is_newer_tag("1.10", "1.9"), is_newer_tag("1.9", "1.9"), is_newer_tag("1.8", "1.9")) == (True, False, False)
 
@@ -46,7 +46,7 @@ def test_previews_and_withdrawn_releases_are_not_the_newest_of_a_python_package(
 
 
 @pytest.mark.parametrize("latest", ["9.0.0", "../evil", 7])
-def test_attack_a_tag_latest_that_leads_to_nothing_is_an_error_and_not_no_news(latest: Any) -> None:
+def test_attack_a_tag_latest_without_a_release_is_an_error(latest: Any) -> None:
     document = {"name": "notes", "dist-tags": {"latest": latest}, "versions": {}}
     with pytest.raises(PinwardenError) as refused:
         newest_npm(document, parse_name("notes"))
@@ -70,13 +70,13 @@ def test_attack_a_tag_latest_that_leads_to_nothing_is_an_error_and_not_no_news(l
         ("python3 server.py 1.0", "1.1", None),
     ],
 )
-def test_exactly_the_word_that_names_the_release_is_exchanged(
+def test_only_the_word_that_names_the_release_is_replaced(
     command: str, version: str, word: tuple[str, str] | None
 ) -> None:
     assert replace_release(StdioTarget(command=tuple(command.split())), version, None) == word
 
 
-def test_a_word_that_stands_twice_or_nowhere_in_an_entry_is_not_guessed() -> None:
+def test_a_release_that_occurs_twice_or_never_in_an_entry_is_not_replaced() -> None:
     assert replace_word({"command": "npx", "args": ["a@1", "a@1"]}, "a@1", "a@2") is None
     assert replace_word({"command": "npx a@1"}, "a@1", "a@2") is None
     assert replace_word({"command": ["npx", "a@1"], "env": {"A": "a@1"}}, "a@1", "a@2") == {

@@ -68,7 +68,7 @@ def failure(url: str, name: str, version: str = "1.0.0", **members: Any) -> tupl
 
 
 def npm_lock(folder: Path, url: str) -> None:
-    """Let npm resolve the package.json of a folder, with nobody's settings."""
+    """Let npm resolve the package.json of a folder, without any user settings."""
     program = shutil.which("npm")
     assert program is not None
     subprocess.run(
@@ -109,7 +109,7 @@ class TestARealRegistry:
         assert (facts.files[0].name, facts.files[0].sha256) == ("tool-2.0.0-rc.1.tgz", Digest.of_bytes(data))
         assert facts.problems == ()
 
-    def test_attack_a_tarball_that_was_changed_on_the_registrys_disk_is_not_what_it_claims(
+    def test_attack_a_tarball_changed_on_the_registrys_disk_does_not_match_its_digest(
         self, registry: Verdaccio
     ) -> None:
         manifest, data = package("tampered")
@@ -125,7 +125,7 @@ class TestARealRegistry:
     def test_attack_tarball_and_document_changed_together_agree_and_are_not_what_was_locked(
         self, registry: Verdaccio
     ) -> None:
-        """The registry, or whoever broke in, agrees with itself. Only a pin from before tells."""
+        """The registry, or an attacker in control of it, is consistent. Only an earlier pin reveals the change."""
         manifest, data = package("republished")
         registry.publish(manifest, data)
         locked = look(registry.url, "republished").files[0]
@@ -181,13 +181,13 @@ class TestARealRegistry:
         "name",
         HOSTILE_NAMES,
     )
-    def test_attack_a_name_that_leads_elsewhere_is_never_asked_for(self, name: str) -> None:
+    def test_attack_a_name_that_is_a_path_is_never_requested(self, name: str) -> None:
         with plain_server(lambda _: Said(body=b"{}")) as server:
             assert failure(server.url, name) == ("PACKAGE_INVALID", None)
         assert server.asked == []
 
     @pytest.mark.parametrize("version", ["", "latest", "^1.0.0", "1", "1.0", "1.0.0/..", "v1.0.0", "01.0.0", "1.0.0\n"])
-    def test_attack_a_version_that_is_not_exact_is_never_asked_for(self, version: str) -> None:
+    def test_attack_a_version_that_is_not_exact_is_never_requested(self, version: str) -> None:
         with plain_server(lambda _: Said(body=b"{}")) as server:
             assert failure(server.url, "a", version) == ("PACKAGE_INVALID", None)
         assert server.asked == []
@@ -241,7 +241,7 @@ class Lies:
 
 
 class TestDocuments:
-    def test_everything_that_the_registry_says_is_told_as_a_claim(self) -> None:
+    def test_everything_the_registry_states_is_recorded_as_a_claim(self) -> None:
         lies = Lies(
             both={"scripts": {"postinstall": "node steal.js", "test": "x"}, "repository": "github:a/b"},
             manifest={"_npmUser": {"name": "mallory"}, "deprecated": "use another", "hasInstallScript": True},
@@ -317,7 +317,7 @@ class TestTarballAddresses:
         assert server.paths == ["/tool", "/tool/-/tool-1.0.0.tgz"]
         assert (facts.files[0].sha256, facts.files[0].host) == (Digest.of_bytes(lies.tarball), None)
 
-    def test_another_host_than_the_registrys_is_told(self, tmp_path: Path) -> None:
+    def test_another_download_host_than_the_registrys_is_reported(self, tmp_path: Path) -> None:
         from tests.servers.authority import Authority
 
         authority = Authority(tmp_path)
@@ -375,7 +375,7 @@ class TestManifestConfusion:
             Lies(name="@s/tool", packed={"bin": "cli.js"}, manifest={"bin": {"tool": "cli.js"}}),
         ],
     )
-    def test_what_npm_itself_changes_on_publishing_is_no_difference(self, lies: Lies) -> None:
+    def test_changes_that_npm_makes_on_publishing_are_not_differences(self, lies: Lies) -> None:
         assert lies.look().problems == ()
 
     @pytest.mark.parametrize("written", [{}, {"gypfile": True, "scripts": {"install": "node-gyp rebuild"}}])
@@ -390,10 +390,10 @@ class TestManifestConfusion:
         facts = Lies(data=tarball({"package/package.json": manifest})).look()
         assert (facts.install_scripts, facts.problems) == (("postinstall",), mismatch("scripts"))
 
-    def test_a_script_that_the_registry_knows_of_and_nobody_names_is_still_one(self) -> None:
+    def test_an_install_script_that_only_the_registry_announces_counts(self) -> None:
         assert Lies(manifest={"hasInstallScript": True}).look().install_scripts == ("install",)
 
-    def test_attack_a_script_that_only_the_tarball_has_is_told(self) -> None:
+    def test_attack_a_script_that_only_the_tarball_has_is_reported(self) -> None:
         assert Lies(packed={"scripts": {"postinstall": "x"}}).look().install_scripts == ("postinstall",)
 
 
@@ -544,13 +544,13 @@ SLSA = "https://slsa.dev/provenance/v1"
 
 
 class TestAttestations:
-    def test_bundles_are_kept_byte_for_byte_with_their_kind(self) -> None:
+    def test_bundles_are_stored_byte_for_byte_with_their_kind(self) -> None:
         bundle = b'{"mediaType" : "m", "n": 1.0}'
         body = b'{"attestations": [{"predicateType": "%s", "bundle": %s}]}' % (SLSA.encode(), bundle)
         lies = Lies(name="@s/tool", dist=ATTESTED, extra={"/-/npm/v1/attestations/@s%2Ftool@1.0.0": Said(body=body)})
         assert lies.look().attestations == (Attestation(kind=SLSA, bundle=bundle),)
 
-    def test_attack_only_the_registry_is_asked_whatever_address_the_document_names(self) -> None:
+    def test_attack_only_the_registry_is_contacted_whatever_address_the_document_names(self) -> None:
         lies = Lies(dist=ATTESTED)
         with plain_server(lies.answer) as server:
             facts = look(server.url, "tool")
@@ -594,7 +594,7 @@ class TestTheRegistryThatThisMachineReaches:
         assert "modelcontextprotocol/servers" in facts.repository
 
 
-def test_nothing_but_the_registry_is_asked_for_a_package_without_signatures() -> None:
+def test_only_the_registry_is_contacted_for_a_package_without_signatures() -> None:
     def paths(server: PlainServer) -> list[str]:
         look(server.url, "tool")
         return server.paths

@@ -22,7 +22,7 @@ from pinwarden.core.errors import PinwardenError
         ("x" * 214, "", "x" * 214, "x" * 214),
     ],
 )
-def test_a_name_is_taken_apart(text: str, scope: str, bare: str, in_url: str) -> None:
+def test_a_name_is_split_into_scope_and_package(text: str, scope: str, bare: str, in_url: str) -> None:
     name = parse_name(text)
     assert (name.scope, name.bare, name.in_url, str(name)) == (scope, bare, in_url, text)
 

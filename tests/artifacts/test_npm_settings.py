@@ -81,7 +81,7 @@ class TestWhichRegistry:
         found = machine.registry(argument="https://argument.example").endpoint
         assert (found.url, found.configured_by) == ("https://argument.example/", "argument")
 
-    def test_a_scope_has_a_registry_of_its_own(self, machine: Machine) -> None:
+    def test_a_scope_can_have_its_own_registry(self, machine: Machine) -> None:
         write(machine, user="registry=https://all.example/\n@team:registry=https://team.example/\n")
         assert machine.url("@team/tool") == "https://team.example/"
         assert machine.url("@other/tool") == machine.url("team") == "https://all.example/"
@@ -115,7 +115,7 @@ class TestWhichRegistry:
         "value",
         ["ftp://h/", "https://me:secret@h/", "//h/", "https://h/?q=secret", "https://h/#f", "h", "https://${NO}/"],
     )
-    def test_a_registry_that_is_no_plain_address_is_an_error_that_does_not_show_it(
+    def test_a_registry_with_an_invalid_address_is_an_error_that_hides_the_address(
         self, machine: Machine, value: str
     ) -> None:
         write(machine, user=f"registry={value.replace('#', chr(92) + '#')}")
@@ -196,7 +196,7 @@ class TestCredentials:
         assert caught.value.code == "CONFIG_INVALID"
         assert "secret" not in caught.value.message
 
-    def test_attack_a_repository_that_asks_for_no_encryption_gets_no_token_along(self, machine: Machine) -> None:
+    def test_attack_a_plain_http_registry_that_a_repository_names_gets_no_token(self, machine: Machine) -> None:
         write(machine, user="//corp.example/:_authToken=secret", project="registry=http://corp.example/")
         assert machine.authorization() is None
 
@@ -209,7 +209,7 @@ class TestCredentials:
         )
         assert machine.authorization() == "Bearer t1"
 
-    def test_attack_a_repository_does_not_name_authorities_that_vouch_for_it(self, machine: Machine) -> None:
+    def test_attack_certificate_authorities_that_a_repository_names_are_not_trusted(self, machine: Machine) -> None:
         write(machine, project="cafile=./evil.pem\nstrict-ssl=false\n")
         found = machine.registry()
         assert found.endpoint.ca_file is None
@@ -282,11 +282,11 @@ class TestSyntax:
         }
         keys = ["registry", *(f"@{scope}:registry" for scope in SCOPES)]
         theirs = _npm(["config", "get", *keys], tmp_path, variables)
-        told = dict(line.split("=", 1) for line in theirs.splitlines())
+        effective = dict(line.split("=", 1) for line in theirs.splitlines())
         settings = SettingsSources(home=tmp_path / "home", project=tmp_path / "project", variables=variables)
         for scope in SCOPES:
-            said = told[f"@{scope}:registry"]
-            expected = told["registry"] if said == "undefined" else said
+            registry = effective[f"@{scope}:registry"]
+            expected = effective["registry"] if registry == "undefined" else registry
             try:
                 ours = registry_for(f"@{scope}/x", settings).endpoint.url
             except PinwardenError as err:

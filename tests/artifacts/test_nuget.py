@@ -108,7 +108,7 @@ class TestFacts:
         assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == source.data
 
-    def test_attack_other_bytes_than_the_catalog_says_are_told_apart(self) -> None:
+    def test_attack_bytes_that_differ_from_the_catalog_are_detected(self) -> None:
         (file,) = Source(entry={"packageHash": b64encode(bytes(64)).decode()}).look().files
         assert file.claims == (Digest(bytes(64), "sha512"),)
         assert file.digest("sha512") != file.claims[0]
@@ -130,7 +130,7 @@ class TestFacts:
             ({"deprecation": {"reasons": ["Legacy"]}}, "deprecated"),
         ],
     )
-    def test_what_is_no_longer_listed_is_withdrawn(self, entry: dict[str, Any], withdrawn: str) -> None:
+    def test_an_unlisted_version_is_withdrawn(self, entry: dict[str, Any], withdrawn: str) -> None:
         assert Source(entry=entry).look().withdrawn == withdrawn
 
     @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ class TestFacts:
             (b"?", ["nuget-signature"]),
         ],
     )
-    def test_whose_signatures_are_there_is_told(self, signature: bytes, kinds: list[str]) -> None:
+    def test_the_kinds_of_signatures_are_reported(self, signature: bytes, kinds: list[str]) -> None:
         facts = Source(data=nupkg(members=[(".signature.p7s", signature)])).look()
         assert [each.kind for each in facts.attestations] == kinds
         assert {each.bundle for each in facts.attestations} == {signature}
@@ -170,7 +170,7 @@ class TestFacts:
             assert [each.code for each in Source(data=data).look().problems] == [nuget.ARCHIVE_UNSAFE]
 
     @pytest.mark.parametrize(
-        ("source", "told"),
+        ("source", "expected"),
         [
             (Source(extra={"/v3/index.json": Said(body=b"[")}), ("FETCH_FAILED", "protocol")),
             (Source(extra={"/v3/index.json": Said(body=b"{}")}), ("FETCH_FAILED", "protocol")),
@@ -191,14 +191,16 @@ class TestFacts:
             ),
         ],
     )
-    def test_attack_a_source_that_says_something_else_is_a_failure(self, source: Source, told: tuple[str, str]) -> None:
-        assert source.failure() == told
+    def test_attack_a_source_with_an_inconsistent_response_is_refused(
+        self, source: Source, expected: tuple[str, str]
+    ) -> None:
+        assert source.failure() == expected
 
     @pytest.mark.parametrize(
         ("name", "version"),
         [("../x", "1.0.0"), ("", "1.0"), ("a/b", "1.0"), ("a..b", "1.0"), ("a", "1"), ("a", "[1.0]")],
     )
-    def test_attack_a_name_that_leads_elsewhere_is_never_asked_for(self, name: str, version: str) -> None:
+    def test_attack_a_name_that_is_a_path_is_never_requested(self, name: str, version: str) -> None:
         assert Source().failure(name, version) == ("PACKAGE_INVALID", None)
 
     def test_versions_are_written_as_addresses_have_them(self) -> None:
@@ -277,7 +279,7 @@ class TestSettings:
         assert found.main.authorization == "Basic " + b64encode(b"me:pw").decode()
         assert found.main.authorization not in repr(found)
 
-    def test_sources_of_both_files_are_asked_the_nearest_first(self, tmp_path: Path) -> None:
+    def test_sources_of_both_files_are_used_nearest_first(self, tmp_path: Path) -> None:
         user, project = config(add("u", "https://u.example/v3/index.json")), add("p", "https://p.example/feed")
         found = self.find(tmp_path, user=user, project=config(project))
         assert [each.url for each in (found.main, *found.extra)] == ["https://p.example/feed/", "https://u.example/v3/"]
@@ -298,7 +300,7 @@ class TestSettings:
         assert "secret" not in found.main.url
         assert found.main.authorization is None
 
-    def test_a_disabled_source_and_a_folder_are_not_asked(self, tmp_path: Path) -> None:
+    def test_a_disabled_source_and_a_folder_are_not_used(self, tmp_path: Path) -> None:
         text = config(
             add("a", "https://a.example/")
             + add("b", "/srv/packages")

@@ -285,7 +285,7 @@ def test_attack_a_layer_changed_on_disk_is_found(
 
 
 @needs_registry
-def test_attack_a_layer_with_more_bytes_than_its_manifest_says_is_not_taken(
+def test_attack_a_layer_larger_than_stated_in_its_manifest_is_refused(
     registry: DockerRegistry, name: str, fetcher: Fetcher
 ) -> None:
     built = image(f"a longer layer of {name}")
@@ -326,7 +326,7 @@ def test_attack_a_header_that_claims_another_digest_is_recorded_and_by_digest_th
 # Documents that cannot be meant
 
 
-def test_attack_an_oversized_manifest_is_not_taken(fetcher: Fetcher) -> None:
+def test_attack_an_oversized_manifest_is_refused(fetcher: Fetcher) -> None:
     built = image("grown")
     grown = replace(built.manifest, data=built.manifest.data + b" " * (4 * 1024 * 1024))
     with scripted() as server:
@@ -394,7 +394,7 @@ def test_attack_two_manifests_for_one_platform_are_refused() -> None:
         assert refused(lambda: all_facts(f"{server.host}/a/b:v1", fetcher)).code == "IMAGE_INVALID"
 
 
-def test_an_entry_without_platform_is_for_what_its_config_says() -> None:
+def test_an_entry_without_platform_uses_the_platform_in_its_config() -> None:
     built = image("unnamed", platform="linux/arm64")
     whole = index({}, extra=(built.manifest.described(),))
     with scripted() as server, closing(ONE_TRY) as fetcher:
@@ -516,7 +516,7 @@ def certificate(key: ec.EllipticCurvePrivateKey, name: str, *, hosts: tuple[str,
 
 
 @needs_registry
-def test_a_bearer_token_is_got_once_for_reading_one_repository_and_renewed_when_it_has_run_out(
+def test_a_bearer_token_is_requested_once_per_repository_and_renewed_after_expiry(
     tmp_path: Path, fetcher: Fetcher
 ) -> None:
     built = image("guarded")
@@ -604,7 +604,7 @@ def test_attack_a_token_realm_on_a_foreign_host_gets_no_credential(tls: tuple[ss
         assert ALICE not in server.authorizations()
 
 
-def test_attack_a_token_realm_that_is_not_encrypted_is_not_asked(fetcher: Fetcher) -> None:
+def test_attack_a_token_realm_over_plain_http_is_not_contacted(fetcher: Fetcher) -> None:
     with scripted() as server, scripted(name="localhost") as foreign:
         challenging(server, f"http://{foreign.host}/token", {})
         reference = parse_reference(f"{server.host}/a/b:v1")
@@ -665,7 +665,7 @@ def test_attack_a_blob_redirect_to_another_host_gets_no_authorization(fetcher: F
         assert storage.authorizations() == [None, None]
 
 
-def test_an_identity_token_is_no_password(fetcher: Fetcher) -> None:
+def test_an_identity_token_is_not_sent_as_a_password(fetcher: Fetcher) -> None:
     identity = "Basic " + base64.b64encode(b"<token>:my-identity").decode()
     with scripted() as server:
         server.answer = lambda _: Reply(status=401, headers={"www-authenticate": 'Basic realm="x"'})
@@ -675,7 +675,7 @@ def test_an_identity_token_is_no_password(fetcher: Fetcher) -> None:
         assert set(server.authorizations()) == {None}
 
 
-def test_a_registry_that_asks_for_no_credential_gets_none(fetcher: Fetcher) -> None:
+def test_a_registry_without_a_challenge_gets_no_credential(fetcher: Fetcher) -> None:
     built = image("open")
     with scripted() as server:
         serve(server, contents(built))
@@ -818,7 +818,7 @@ def test_referrers_are_read_page_by_page_from_a_registry_that_lists_them(fetcher
 @needs_registry
 @needs_skopeo
 @pytest.mark.parametrize("docker", [False, True])
-def test_a_saved_layout_is_what_skopeo_takes_byte_for_byte(
+def test_a_saved_layout_is_accepted_by_skopeo_byte_for_byte(
     registry: DockerRegistry, name: str, fetcher: Fetcher, docker: bool, tmp_path: Path
 ) -> None:
     built = {each: image("saved", platform=each, docker=docker) for each in ("linux/amd64", "linux/arm64")}
@@ -837,7 +837,7 @@ def test_a_saved_layout_is_what_skopeo_takes_byte_for_byte(
 
 @needs_registry
 @needs_skopeo
-def test_a_layout_of_one_platform_holds_only_that(
+def test_a_layout_of_one_platform_has_only_that_platform(
     registry: DockerRegistry, name: str, fetcher: Fetcher, tmp_path: Path
 ) -> None:
     built = {each: image("saved", platform=each) for each in ("linux/amd64", "linux/arm64")}
@@ -871,7 +871,7 @@ def test_attack_a_layout_with_a_changed_blob_is_never_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_layout_never_takes_the_place_of_something_else(fetcher: Fetcher, tmp_path: Path) -> None:
+def test_a_layout_never_replaces_an_existing_folder(fetcher: Fetcher, tmp_path: Path) -> None:
     (tmp_path / "layout").symlink_to(tmp_path / "nowhere")
     asking = opened("127.0.0.1:1/a/b:v1", fetcher)
     assert refused(lambda: save_layout(asking, Digest.of_bytes(b""), tmp_path / "layout")).code == "FILE_EXISTS"

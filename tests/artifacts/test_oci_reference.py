@@ -57,7 +57,7 @@ def document_code(data: bytes, media_type: str) -> str:
         (f"ghcr.io/a/b:1@{SHA512}", f"ghcr.io/a/b:1@{SHA512}"),
     ],
 )
-def test_a_reference_means_what_docker_takes_it_for(text: str, canonical: str) -> None:
+def test_a_reference_is_interpreted_as_by_docker(text: str, canonical: str) -> None:
     assert str(parse_reference(text)) == canonical
     assert str(parse_reference(canonical)) == canonical
 
@@ -133,7 +133,7 @@ def test_attack_a_reference_with_another_algorithm_or_spelling_of_digest_is_refu
 @given(st.text(alphabet="aA0.:/@_-[]%", max_size=40))
 @example("A/0")
 @example("LOCALHOST/a")
-def test_whatever_is_read_as_a_reference_has_one_canonical_text(text: str) -> None:
+def test_every_valid_reference_has_one_canonical_text(text: str) -> None:
     try:
         reference = parse_reference(text)
     except PinwardenError as err:
@@ -226,17 +226,17 @@ def test_a_document_of_another_kind_is_refused(media_type: str) -> None:
     assert document_code(image("a").manifest.data, media_type) == "IMAGE_INVALID"
 
 
-def test_a_docker_manifest_says_its_own_kind() -> None:
+def test_a_docker_manifest_states_its_media_type() -> None:
     assert document_code(changed(mediaType=None), DOCKER_MANIFEST) == "IMAGE_INVALID"
     assert parse_document(changed(mediaType=None), OCI_MANIFEST)
 
 
-def test_a_config_tells_platform_and_labels() -> None:
+def test_a_config_has_platform_and_labels() -> None:
     config = parse_config(image("a", platform="linux/arm64", labels={"a": "b"}).config.data)
     assert (str(config.platform), config.labels) == ("linux/arm64", {"a": "b"})
 
 
-def test_a_platform_is_found_by_what_clients_take_its_name_to_mean() -> None:
+def test_a_platform_is_matched_as_clients_do() -> None:
     arm = Platform(os="linux", architecture="arm64", variant="v8")
     assert [arm.answers(asked) for asked in ("linux/arm64", "linux/arm64/v8", "linux/arm64/v9", "linux/amd64")] == [
         True,

@@ -77,7 +77,7 @@ def test_ecosystems_have_our_names() -> None:
         {"affected": [{"versions": [1]}]},
     ],
 )
-def test_a_record_that_is_not_one_is_refused(members: dict[str, Any]) -> None:
+def test_an_invalid_record_is_refused(members: dict[str, Any]) -> None:
     with pytest.raises(PinwardenError) as caught:
         parse(**members)
     assert caught.value.code == "OSV_INVALID"

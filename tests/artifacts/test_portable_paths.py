@@ -52,11 +52,11 @@ def at_once(paths: list[str]) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(PATHS | TREES)
-def test_all_paths_at_once_are_judged_as_one_by_one(paths: list[str]) -> None:
+def test_checking_all_paths_at_once_gives_the_same_result_as_one_by_one(paths: list[str]) -> None:
     assert at_once(paths) == one_by_one(paths)
 
 
-def test_a_thousand_plain_paths_are_taken_and_one_that_is_alike_is_not() -> None:
+def test_a_thousand_plain_paths_are_accepted_and_a_case_duplicate_is_refused() -> None:
     paths = [f"lib{number % 7}/file{number}.js" for number in range(1000)]
     assert at_once(paths)
     assert not at_once([*paths, "LIB1/other.js"])

@@ -47,7 +47,7 @@ def test_a_locked_identity_is_read_as_it_was_written() -> None:
     assert to_json(identity_from_json(RECORD)) == RECORD
 
 
-def test_a_key_is_written_without_what_it_does_not_say() -> None:
+def test_empty_fields_of_an_identity_are_not_written() -> None:
     assert to_json(Identity(kind="npm-publish", key_id="SHA256:abc")) == {"kind": "npm-publish", "keyId": "SHA256:abc"}
 
 
@@ -75,7 +75,7 @@ def test_a_record_that_does_not_fit_is_refused_by_its_place(change: dict[str, An
     assert f"p{path}" in str(caught.value)
 
 
-def test_a_record_that_names_nobody_is_refused() -> None:
+def test_a_record_without_a_signer_is_refused() -> None:
     with pytest.raises(PinwardenError) as caught:
         identity_from_json({"kind": "in-toto", "issuer": "https://accounts.example"})
 
@@ -93,7 +93,7 @@ def test_a_record_that_names_nobody_is_refused() -> None:
         ("", "other"),
     ],
 )
-def test_the_class_of_a_ref_is_told_by_its_full_name(ref: str, expected: str) -> None:
+def test_the_class_of_a_ref_follows_from_its_full_name(ref: str, expected: str) -> None:
     assert ref_class(ref) == expected
 
 
@@ -113,7 +113,7 @@ def test_the_class_of_a_ref_is_told_by_its_full_name(ref: str, expected: str) ->
         "https://github.com/acme/slack/tree/main/packages/server",
     ],
 )
-def test_one_repository_has_one_address_however_it_is_written(text: str) -> None:
+def test_every_spelling_of_a_repository_has_the_same_address(text: str) -> None:
     assert repository_uri(text) == "https://github.com/acme/slack"
 
 
@@ -129,7 +129,7 @@ def test_one_repository_has_one_address_however_it_is_written(text: str) -> None
         ("none of your business", ""),
     ],
 )
-def test_other_hosts_keep_their_paths_and_what_is_no_address_gives_none(text: str, expected: str) -> None:
+def test_other_hosts_keep_their_paths_and_invalid_addresses_are_empty(text: str, expected: str) -> None:
     assert repository_uri(text) == expected
 
 
@@ -145,7 +145,7 @@ def test_other_hosts_keep_their_paths_and_what_is_no_address_gives_none(text: st
         ("https://spdx.dev/Document", "in-toto"),
     ],
 )
-def test_the_kind_of_a_statement_is_told_by_its_predicate(predicate_type: str, kind: str) -> None:
+def test_the_kind_of_a_statement_follows_from_its_predicate(predicate_type: str, kind: str) -> None:
     text = f"""{{"_type": "https://in-toto.io/Statement/v0.1", "predicateType": "{predicate_type}",
         "subject": [{{"name": "a", "digest": {{"sha256": "{DIGEST.hex}", "gitCommit": "abc"}}}}]}}"""
 
@@ -157,7 +157,7 @@ def test_the_kind_of_a_statement_is_told_by_its_predicate(predicate_type: str, k
     assert statement.kind == kind
 
 
-def test_what_is_not_a_signature_of_an_image_is_refused() -> None:
+def test_a_payload_that_is_not_an_image_signature_is_refused() -> None:
     good = f"""{{"critical": {{"type": "cosign container image signature", "identity": {{}},
         "image": {{"docker-manifest-digest": "{DIGEST}"}}}}}}"""
 
@@ -168,7 +168,7 @@ def test_what_is_not_a_signature_of_an_image_is_refused() -> None:
         assert caught.value.code == "PROVENANCE_INVALID"
 
 
-def test_what_is_not_a_list_of_keys_is_refused() -> None:
+def test_a_key_document_without_a_list_of_keys_is_refused() -> None:
     assert parse_registry_keys(b'{"keys": [{"keyid": "a", "key": "*"}]}') == ()
     for text in (b"[]", b"{}", b'{"keys": {}}'):
         with pytest.raises(PinwardenError) as caught:
@@ -188,7 +188,7 @@ def test_a_file_is_known_by_its_own_name_on_pypi_and_by_its_package_elsewhere() 
     assert expected_image(image, DIGEST) == ExpectedSubject(ecosystem="oci", name="host/a:1", digests=(DIGEST,))
 
 
-def test_the_identity_to_pin_is_the_verified_one_that_says_most() -> None:
+def test_the_strongest_verified_identity_is_pinned() -> None:
     publish = Identity(kind="npm-publish", key_id="k")
     build = identity_from_json(RECORD)
 

@@ -46,11 +46,11 @@ def messages(locked: Identity, *found: ProvenanceOutcome) -> list[str]:
     return [each.message for each in compare_provenance(locked, found)]
 
 
-def test_the_next_release_of_the_same_workflow_is_no_finding() -> None:
+def test_the_next_release_of_the_same_workflow_has_no_findings() -> None:
     assert codes(LOCKED, verified(PUBLISH), verified(NEXT), metadata_repository="github:acme/slack-mcp") == []
 
 
-def test_nothing_locked_and_nothing_found_is_no_finding() -> None:
+def test_no_locked_and_no_current_provenance_has_no_findings() -> None:
     assert codes(None) == []
 
 
@@ -77,7 +77,7 @@ def test_attack_an_identity_that_changed_is_critical(change: dict[str, str], mes
     assert messages(LOCKED, now) == [message]
 
 
-def test_attack_a_republished_fork_with_its_own_good_proof_is_critical_and_contradicts_its_metadata() -> None:
+def test_attack_a_republished_fork_with_valid_provenance_is_critical_and_contradicts_its_metadata() -> None:
     """Row 8: a fork under a near name keeps the original's metadata and builds in a repository of its own."""
     fork = "https://github.com/iflow/slack-mcp"
     now = replace(
@@ -110,14 +110,14 @@ def test_attack_a_repository_that_was_deleted_and_made_again_under_its_name_is_c
     assert codes(LOCKED, verified(now)) == [("provenance_changed", "critical")] * 2
 
 
-def test_attack_repositories_on_a_host_without_owners_are_told_apart() -> None:
+def test_attack_repositories_on_a_host_without_owners_are_distinguished() -> None:
     locked = replace(LOCKED, repository="https://git.example/slack", repository_id="", owner_id="")
     now = replace(locked, repository="https://git.example/evil")
 
     assert codes(locked, verified(now)) == [("provenance_changed", "critical")]
 
 
-def test_a_repository_that_was_renamed_is_shown_and_not_taken_for_another() -> None:
+def test_a_renamed_repository_is_reported_as_renamed() -> None:
     moved = "https://github.com/acme/mcp-slack"
     now = replace(NEXT, repository=moved, builder=f"{moved}/.github/workflows/release.yml")
 
@@ -129,7 +129,7 @@ def test_attack_a_release_that_was_not_built_from_a_tag_any_more_is_critical(ref
     assert codes(LOCKED, verified(replace(NEXT, ref=ref))) == [("provenance_weaker", "critical")]
 
 
-def test_a_release_from_a_tag_instead_of_a_branch_is_no_finding() -> None:
+def test_a_release_from_a_tag_instead_of_a_branch_has_no_findings() -> None:
     assert codes(replace(LOCKED, ref="refs/heads/main"), verified(NEXT)) == []
 
 
@@ -151,8 +151,8 @@ def test_the_build_level_follows_from_who_defines_and_who_runs_the_build() -> No
     assert slsa_level(replace(LOCKED, kind="pypi-publish")) == 0
 
 
-def test_attack_a_release_pushed_with_a_stolen_token_has_only_the_registrys_word_and_is_critical() -> None:
-    """Rows 2 and 13: the registry still signs that somebody published it."""
+def test_attack_a_release_pushed_with_a_stolen_token_has_only_a_registry_signature_and_is_critical() -> None:
+    """Rows 2 and 13: the registry still signs the publication."""
     assert codes(LOCKED, verified(PUBLISH)) == [("provenance_weaker", "critical")]
 
 
@@ -163,7 +163,7 @@ def test_attack_proof_that_vanished_is_critical() -> None:
     ]
 
 
-def test_attack_proof_that_is_no_longer_good_is_critical() -> None:
+def test_attack_provenance_that_no_longer_verifies_is_critical() -> None:
     assert codes(LOCKED, bad()) == [("provenance_weaker", "critical"), ("provenance_failed", "review")]
     assert codes(LOCKED, bad(), bad("unavailable")) == [
         ("provenance_weaker", "critical"),
@@ -178,11 +178,11 @@ def test_proof_that_could_not_be_checked_is_for_review_even_beside_lesser_proof(
 
 
 @pytest.mark.parametrize("signer", ["key", "unknown"])
-def test_attack_something_uncheckable_in_the_place_of_the_locked_proof_does_not_soften_its_loss(signer: str) -> None:
+def test_attack_uncheckable_provenance_instead_of_the_locked_one_is_still_critical(signer: str) -> None:
     assert codes(LOCKED, bad("unavailable", signer)) == [("provenance_vanished", "critical")]
 
 
-def test_attack_a_key_in_the_place_of_a_certificate_is_critical() -> None:
+def test_attack_a_key_instead_of_a_certificate_is_critical() -> None:
     by_key = Identity(kind="slsa-provenance/v1", key_id="sha256:ab")
 
     assert codes(LOCKED, verified(by_key)) == [("provenance_changed", "critical")]
@@ -196,17 +196,17 @@ def test_another_key_than_the_locked_one_is_critical_unless_it_is_the_registrys(
     assert codes(PUBLISH, verified(replace(PUBLISH, key_id="SHA256:new"))) == []
 
 
-def test_proof_that_was_gained_is_told_and_pins_nothing_by_itself() -> None:
+def test_new_provenance_is_reported_and_not_pinned() -> None:
     assert codes(None, verified(NEXT)) == [("provenance_gained", "info")]
     assert codes(PUBLISH, verified(PUBLISH), verified(NEXT)) == [("provenance_gained", "info")]
 
 
-def test_a_bad_attestation_beside_a_good_one_is_told() -> None:
+def test_an_invalid_attestation_next_to_a_valid_one_is_reported() -> None:
     assert codes(LOCKED, verified(NEXT), bad()) == [("provenance_failed", "info")]
     assert codes(None, bad()) == [("provenance_failed", "review")]
 
 
-def test_a_repository_that_the_proof_or_the_metadata_does_not_name_is_no_contradiction() -> None:
+def test_a_missing_repository_in_provenance_or_metadata_is_not_a_contradiction() -> None:
     account = Identity(kind="pypi-publish", issuer="https://accounts.google.com", signer="a@b.example")
 
     assert codes(account, verified(account), metadata_repository=REPOSITORY) == []

@@ -33,7 +33,7 @@ def statement(archive: bytes, predicate_type: str, predicate: Any) -> bytes:
     return compact({"_type": kind, "subject": subject, "predicateType": predicate_type, "predicate": predicate})
 
 
-def test_a_release_is_proven_and_a_later_one_from_a_fork_is_found_out(tmp_path: Path) -> None:
+def test_a_release_is_verified_and_a_later_one_from_a_fork_is_detected(tmp_path: Path) -> None:
     forge, key = Forge(), new_key()
     root = tmp_path / "root.json"
     root.write_text(json.dumps(forge.trusted_root()))
@@ -95,7 +95,7 @@ def keys_of(body: bytes | None) -> tuple[RegistryKey, ...]:
         client.close()
 
 
-def test_a_registry_without_keys_has_none_and_one_with_garbage_could_not_be_asked() -> None:
+def test_a_registry_without_keys_has_none_and_invalid_keys_are_an_error() -> None:
     assert keys_of(None) == ()
     assert keys_of(b'{"keys": []}') == ()
     for body in (b"<html>", b"[]", b'{"keys": 1, "keys": []}'):

@@ -58,8 +58,8 @@ def test_a_lock_as_uv_writes_it_is_read() -> None:
 def file(
     url: str = "https://f.example/acme_notes-1.0-py3-none-any.whl", more: str = "", hashes: str | None = None
 ) -> str:
-    told = f'{{ sha256 = "{HEX}" }}' if hashes is None else hashes
-    return f'wheels = [{{ url = "{url}", hashes = {told}{more} }}]'
+    stated = f'{{ sha256 = "{HEX}" }}' if hashes is None else hashes
+    return f'wheels = [{{ url = "{url}", hashes = {stated}{more} }}]'
 
 
 @pytest.mark.parametrize(

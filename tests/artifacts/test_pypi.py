@@ -90,7 +90,7 @@ def test_every_file_of_a_release_is_hashed_and_the_index_is_recorded(tmp_path: P
     assert (found.registry, found.checked_at, found.missing, found.problems) == (url, NOW, None, ())
 
 
-def test_attack_an_index_that_lies_together_with_its_file_does_not_match_the_locked_digest(tmp_path: Path) -> None:
+def test_attack_an_index_and_file_changed_together_do_not_match_the_locked_digest(tmp_path: Path) -> None:
     """pypiserver computes its hashes from the disk, so wheel and index change together and pip accepts both."""
     (tmp_path / WHEEL).write_bytes(GOOD)
     with package_index(tmp_path) as url:
@@ -113,7 +113,7 @@ def test_attack_an_index_that_lies_together_with_its_file_does_not_match_the_loc
     )
 
 
-def test_a_real_index_says_which_of_package_and_version_is_missing(tmp_path: Path) -> None:
+def test_a_real_index_distinguishes_a_missing_package_from_a_missing_version(tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(GOOD)
     with package_index(tmp_path) as url:
         no_package = look(url, PackageRef(ecosystem="pypi", name="nobody", version="1.0"))
@@ -158,7 +158,7 @@ def test_a_download_that_fails_is_an_error_and_leaves_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_times_owners_repository_and_withdrawal_are_told() -> None:
+def test_times_owners_repository_and_withdrawal_are_reported() -> None:
     wheel = make_wheel("acme-notes", "1.0", headers=("Project-URL: Source, https://git.example/acme/notes",))
     document = {
         "info": {"version": "1.0", "project_urls": {"Source": "https://git.example/somebody/else"}},
@@ -356,7 +356,7 @@ def test_provenance_is_looked_for_at_its_usual_place_where_the_page_is_older() -
     assert [each.kind for each in found.attestations] == ["https://index.example/attestations/publish/v1"]
 
 
-def test_no_provenance_is_asked_for_where_the_page_says_that_there_is_none() -> None:
+def test_no_provenance_is_requested_if_the_page_has_none() -> None:
     served: dict[str, bytes | Said] = {
         "/simple/acme-notes/": page(listed(WHEEL, GOOD), version="1.3"),
         f"/files/{WHEEL}": GOOD,
@@ -401,7 +401,7 @@ def test_attack_announced_provenance_that_vanishes_or_is_garbage_is_a_problem(an
         ("x", "1 "),
     ],
 )
-def test_names_and_versions_that_are_not_exact_are_refused_before_anybody_is_asked(name: str, version: str) -> None:
+def test_names_and_versions_that_are_not_exact_are_refused_before_any_request(name: str, version: str) -> None:
     with plain_server(files({})) as server:
         with pytest.raises(PinwardenError) as caught:
             look(f"{server.url}simple/", PackageRef(ecosystem="pypi", name=name, version=version))
@@ -409,7 +409,7 @@ def test_names_and_versions_that_are_not_exact_are_refused_before_anybody_is_ask
     assert caught.value.code == "PACKAGE_INVALID"
 
 
-def test_the_credential_goes_to_the_index_and_its_files_and_to_nobody_else() -> None:
+def test_the_credential_is_sent_only_to_the_index_and_its_files() -> None:
     secret = "Basic " + b64encode(b"user:hunter2-hunter2").decode()
 
     def with_credential(url: str, server: PlainServer) -> list[str | None]:
@@ -437,7 +437,7 @@ def test_the_credential_goes_to_the_index_and_its_files_and_to_nobody_else() -> 
         {"filename": WHEEL, "url": WHEEL, "hashes": {}, "size": -1},
     ],
 )
-def test_attack_a_listing_that_can_be_read_in_two_ways_is_refused(row: dict[str, Any]) -> None:
+def test_attack_an_ambiguous_listing_is_refused(row: dict[str, Any]) -> None:
     with plain_server(index_of({WHEEL: GOOD}, row)) as server, pytest.raises(PinwardenError) as caught:
         look(f"{server.url}simple/")
     assert (caught.value.code, caught.value.data["reason"]) == ("FETCH_FAILED", "protocol")
@@ -457,7 +457,7 @@ def default_index(nowhere: Path) -> Endpoint:
 
 
 @pytest.mark.parametrize("name", ["mcp-server-time", "mcp-server-git"])
-def test_real_servers_are_what_the_default_index_says(tmp_path: Path, name: str) -> None:
+def test_real_servers_match_the_default_index(tmp_path: Path, name: str) -> None:
     index = default_index(tmp_path)
     version = importlib.metadata.version(name)
     with_retries = Fetcher(FetchRules(), {})

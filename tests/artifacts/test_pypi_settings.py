@@ -49,15 +49,15 @@ def basic(pair: str) -> str:
 
 def test_without_settings_the_default_comes_from_the_table_of_package_addresses(home: Path) -> None:
     found = look(home)
-    told = urlsplit(str(get_repo_url("pkg:pypi/anything")))  # type: ignore[no-untyped-call]
+    default = urlsplit(str(get_repo_url("pkg:pypi/anything")))  # type: ignore[no-untyped-call]
     expected = Endpoint(
-        url=f"{told.scheme}://{told.netloc}/simple/", configured_by="default", source="the clients' own default"
+        url=f"{default.scheme}://{default.netloc}/simple/", configured_by="default", source="the clients' own default"
     )
     assert found == Indexes(main=expected)
-    assert json_api(found.main) == f"{told.scheme}://{told.netloc}/pypi/"
+    assert json_api(found.main) == f"{default.scheme}://{default.netloc}/pypi/"
 
 
-def test_the_nearest_setting_wins_one_after_the_other(home: Path) -> None:
+def test_the_setting_with_the_highest_precedence_wins(home: Path) -> None:
     """Each layer is added under the one before, from the weakest to the strongest."""
     project, venv = home.parent / "project", home.parent / "venv"
     system = home.parent / "system"
@@ -106,7 +106,7 @@ def test_pip_reads_the_same_file_as_we_do(home: Path) -> None:
     assert look_as("pip", home, {}).url == said == "https://install.example/simple/"
 
 
-def test_each_client_can_be_asked_for_alone(home: Path) -> None:
+def test_the_settings_of_one_client_can_be_read_alone(home: Path) -> None:
     variables = {"UV_DEFAULT_INDEX": "https://uv.example/simple", "PIP_INDEX_URL": "https://pip.example/simple"}
     clients: tuple[Client, ...] = ("uv", "pip", "any")
     assert [look_as(client, home, variables).url for client in clients] == [
@@ -116,7 +116,7 @@ def test_each_client_can_be_asked_for_alone(home: Path) -> None:
     ]
 
 
-def test_attack_extra_indexes_are_told_apart_from_the_main_one(home: Path) -> None:
+def test_attack_extra_indexes_are_separate_from_the_main_one(home: Path) -> None:
     """Dependency confusion: a name that only the company has can come from any of them."""
     write(
         home / ".config" / "pip" / "pip.conf",
@@ -150,7 +150,7 @@ def test_the_null_device_turns_pip_files_off(home: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["PIP_CONFIG_FILE", "UV_CONFIG_FILE"])
-def test_settings_that_are_named_and_missing_do_not_lead_to_the_default_in_silence(home: Path, variable: str) -> None:
+def test_missing_settings_files_from_the_environment_are_an_error(home: Path, variable: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         look_as("any", home, {variable: str(home / "nothing")})
     assert caught.value.code == "FILE_UNREADABLE"
@@ -210,7 +210,7 @@ def test_attack_a_repository_that_names_an_index_does_not_get_the_password_of_th
         (".config/uv/uv.toml", "[[index]]\nname = 'x'\n"),
     ],
 )
-def test_settings_that_cannot_be_read_are_an_error_that_tells_no_secret(home: Path, path: str, text: str) -> None:
+def test_unreadable_settings_are_an_error_without_secrets(home: Path, path: str, text: str) -> None:
     write(home / path, text)
     with pytest.raises(PinwardenError) as caught:
         look(home)
@@ -234,7 +234,7 @@ def test_settings_that_cannot_be_read_are_an_error_that_tells_no_secret(home: Pa
         ("https://h.example/", "https://h.example/", None),
     ],
 )
-def test_files_and_other_interfaces_lie_one_step_above(url: str, above: str, json: str | None) -> None:
+def test_files_and_other_apis_are_below_the_parent_url(url: str, above: str, json: str | None) -> None:
     index = Endpoint(url=url, configured_by="user")
     assert (above_simple(index).url, json_api(index)) == (above, json)
 
@@ -247,7 +247,7 @@ def test_files_and_other_interfaces_lie_one_step_above(url: str, above: str, jso
         ("https://main.example:8443/simple/", False),
     ],
 )
-def test_attack_a_repository_does_not_get_a_kept_password_sent_in_the_clear_or_to_another_port(
+def test_attack_a_stored_password_is_not_sent_over_plain_http_or_to_another_port_that_a_repository_names(
     home: Path, url: str, sent: bool
 ) -> None:
     write(home / ".netrc", f"machine main.example login me password {SECRET}\n").chmod(0o600)

@@ -42,13 +42,13 @@ def test_names_have_one_normal_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x-", "a/b", "a b", "..", "é", "x" * 300, "a\n"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         normalized_name(name)
     assert caught.value.code == "PACKAGE_INVALID"
 
 
-def test_versions_are_compared_by_meaning_and_ranges_are_none() -> None:
+def test_versions_are_compared_by_meaning_and_ranges_are_refused() -> None:
     assert str(exact_version("1.0-RC.1")) == "1.0rc1"
     assert same_version("1.0", "1.0.0")
     assert same_version("1!2.0.post1+Local.1", "1!2.post1+local-1")
@@ -77,7 +77,7 @@ def test_a_file_belongs_to_a_release_by_name_and_version(file: str, kind: str, *
     assert (file_kind(file), belongs_to(file, "acme-notes", "1.0")) == (kind, belongs)
 
 
-def test_an_html_page_gives_all_that_it_says_about_each_file() -> None:
+def test_an_html_page_gives_all_facts_about_each_file() -> None:
     page = html(
         '<!doctype html><html><head><meta name="pypi:repository-version" content="1.3"></head><body>'
         f'<a href="../../packages/x/acme_notes-1.0-py3-none-any.whl#sha256={HEX}&amp;egg=x"'
@@ -105,7 +105,7 @@ def test_an_html_page_gives_all_that_it_says_about_each_file() -> None:
     )
 
 
-def test_a_json_page_gives_all_that_it_says_about_each_file() -> None:
+def test_a_json_page_gives_all_facts_about_each_file() -> None:
     row = {
         "filename": "acme_notes-1.0.tar.gz",
         "url": "https://files.example/acme_notes-1.0.tar.gz",
@@ -168,7 +168,7 @@ def test_attack_a_page_that_keeps_a_reader_busy_or_hides_a_link_is_refused(text:
     assert caught.value.code == "FETCH_FAILED"
 
 
-def test_what_is_around_the_links_of_a_page_does_not_matter() -> None:
+def test_text_around_the_links_of_a_page_is_ignored() -> None:
     page = html(
         "<!DOCTYPE html><!--SERIAL 1--><style>a > b { }</style><script>if (1 < 2) '<a href=x-1.zip>'</script>"
         '<h1>2 < 3 & 4 > 3</h1><A HREF="a-1.tar.gz" data-requires-python=">=3.10">a</A>'
@@ -177,14 +177,14 @@ def test_what_is_around_the_links_of_a_page_does_not_matter() -> None:
 
 
 @given(st.text(alphabet="<>a=\"'#&/!-[]? hrefmtbs\x00", max_size=80))
-def test_no_text_makes_the_reader_fail_in_another_way(text: str) -> None:
+def test_any_text_is_parsed_or_refused_with_a_defined_error(text: str) -> None:
     try:
         html(text)
     except PinwardenError as err:
         assert err.code == "FETCH_FAILED"
 
 
-def test_the_json_document_of_a_project_gives_the_release_that_was_asked_for() -> None:
+def test_the_json_document_of_a_project_gives_the_requested_release() -> None:
     row: dict[str, Any] = {
         "filename": "acme_notes-1.0.tar.gz",
         "url": "../../packages/acme_notes-1.0.tar.gz",

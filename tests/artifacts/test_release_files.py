@@ -95,7 +95,7 @@ def test_a_file_that_is_gone_is_for_review() -> None:
     assert kinds(findings) == [("file_removed", "review", SOURCE)]
 
 
-def test_files_that_were_not_fetched_are_judged_by_what_the_index_says() -> None:
+def test_files_that_were_not_fetched_are_compared_by_the_indexs_digests() -> None:
     rows = (
         ListedFile(name=PURE, claims=(digest(PURE),)),
         ListedFile(name=FAST, claims=(digest("other"),)),

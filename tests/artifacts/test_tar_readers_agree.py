@@ -117,9 +117,7 @@ def refused(data: bytes, path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_a_tarball_that_programs_read_differently_is_refused_by_who_judges_and_who_unpacks(
-    attack: str, tmp_path: Path
-) -> None:
+def test_attack_an_ambiguous_tarball_is_refused_when_checked_and_when_unpacked(attack: str, tmp_path: Path) -> None:
     plain = ATTACKS[attack]
     assert refused(gzip.compress(plain, mtime=0), tmp_path / "a.tgz") == ["ARCHIVE_UNSAFE"] * 2
 
@@ -127,7 +125,7 @@ def test_attack_a_tarball_that_programs_read_differently_is_refused_by_who_judge
 @pytest.mark.parametrize(
     "attack", sorted(set(ATTACKS) - {each for each in ATTACKS if "folder" in each or "capitals" in each})
 )
-def test_attack_a_tarball_that_programs_read_differently_is_no_bundle(attack: str) -> None:
+def test_attack_an_ambiguous_tarball_is_refused_as_a_bundle(attack: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         [file.read() for file in tar_in_memory(ATTACKS[attack], DEFAULT_LIMITS)]
     assert caught.value.code == "ARCHIVE_UNSAFE"
@@ -169,7 +167,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("kind", HONEST)
-def test_an_honest_tarball_has_the_files_that_the_standard_library_sees(kind: str, tmp_path: Path) -> None:
+def test_an_ordinary_tarball_has_the_files_that_the_standard_library_sees(kind: str, tmp_path: Path) -> None:
     data = gzip.compress(HONEST[kind] + END, mtime=0)
     path = tmp_path / "a.tgz"
     path.write_bytes(data)

@@ -51,7 +51,7 @@ def run(url: str, name: str = "acme-notes", version: str = "1.0", **more: Any) -
     return resolve(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 240.0, **more})
 
 
-def test_uv_resolves_a_package_with_what_it_depends_on(tmp_path: Path) -> None:
+def test_uv_resolves_a_package_with_its_dependencies(tmp_path: Path) -> None:
     notes = make_wheel("acme-notes", "1.0", headers=("Requires-Dist: acme-base>=2",))
     base = make_wheel("acme-base", "2.5")
     (tmp_path / wheel_name("acme-notes", "1.0")).write_bytes(notes)
@@ -141,7 +141,7 @@ def test_a_resolver_that_never_ends_is_ended(tmp_path: Path) -> None:
     ],
 )
 def test_attack_uv_is_not_sent_where_our_own_client_would_not_go(url: str, configured_by: Origin, code: str) -> None:
-    """A repository that names an index inside the user's network, and an index that anybody on the way can change."""
+    """A repository that names an index inside the user's network, and an index over plain HTTP."""
     with pytest.raises(PinwardenError) as caught:
         resolve("notes", "1.0", Endpoint(url=url, configured_by=configured_by), uv=Path("/nowhere/uv"), variables={})
     assert caught.value.code == code

@@ -121,6 +121,6 @@ def test_one_name_in_two_ecosystems_is_two_packages() -> None:
     assert answer(about("PyPI", "mcp-remote", {"introduced": "0"}), npm("0.1.15")) is False
 
 
-def test_a_limit_ends_what_is_affected() -> None:
+def test_a_limit_event_ends_the_affected_range() -> None:
     known = about("npm", "x", {"introduced": "1.0.0"}, {"limit": "2.0.0"})
     assert (answer(known, npm("1.5.0", "x")), answer(known, npm("2.0.0", "x"))) == (True, False)

@@ -47,13 +47,13 @@ def edited(lockfile: Lockfile, *path: str, to: Any) -> Lockfile:
 
 
 def test_the_surface_digest_is_the_one_that_a_consumers_lock_pins() -> None:
-    told = listing(wire_tool("read_note"), instructions="Be brief.", prompts=[{"name": "hello"}])
-    lockfile = parse_lockfile(serialize_lockfile(locked(told)))
+    server = listing(wire_tool("read_note"), instructions="Be brief.", prompts=[{"name": "hello"}])
+    lockfile = parse_lockfile(serialize_lockfile(locked(server)))
     assert lockfile.extension is not None
-    assert lockfile.extension["surfaceDigest"] == str(surface_from_listing(told).digest)
+    assert lockfile.extension["surfaceDigest"] == str(surface_from_listing(server).digest)
     kept = surface_of(lockfile)
     assert kept is not None
-    assert kept.digest == surface_from_listing(told).digest
+    assert kept.digest == surface_from_listing(server).digest
 
 
 def test_the_same_server_gives_the_same_bytes_whatever_the_order_of_its_tools() -> None:
@@ -61,9 +61,9 @@ def test_the_same_server_gives_the_same_bytes_whatever_the_order_of_its_tools() 
     assert serialize_lockfile(locked(listing(one, two))) == serialize_lockfile(locked(listing(two, one)))
 
 
-def test_contracts_are_kept_whole_with_their_hidden_parts() -> None:
-    told = listing(wire_tool("read_note"))
-    assert contracts_of(parse_lockfile(serialize_lockfile(locked(told)))) == extension_of(told).contracts
+def test_contracts_are_stored_with_their_hidden_parts() -> None:
+    server = listing(wire_tool("read_note"))
+    assert contracts_of(parse_lockfile(serialize_lockfile(locked(server)))) == extension_of(server).contracts
     assert contracts_of(generate_lockfile("notes", {}, generated_at=MADE_AT)) is None
 
 
@@ -87,7 +87,7 @@ def test_an_edit_anywhere_is_noticed_before_anything_is_compared(path: tuple[str
     )
 
 
-def test_an_extension_that_is_not_ours_or_newer_is_not_taken_for_none() -> None:
+def test_an_unknown_or_newer_extension_is_not_treated_as_missing() -> None:
     lockfile = locked(listing(wire_tool("read_note")))
     assert (
         refusal(lambda: check_body(edited(lockfile, "pinwarden", "format", to="pinwarden-contract/2")))
@@ -110,7 +110,7 @@ def test_a_hint_that_was_not_declared_is_a_third_state() -> None:
     assert set(tri_state(None).values()) == {None}
 
 
-# An attacker who computes the digests anew, for nothing in the file is secret
+# An attacker can recompute the digests, because nothing in the file is secret
 
 
 def resealed(lockfile: Lockfile) -> Lockfile:
@@ -119,11 +119,11 @@ def resealed(lockfile: Lockfile) -> Lockfile:
 
 
 def test_a_resealed_body_that_hides_a_description_is_refused() -> None:
-    told = listing(wire_tool("read_note"))
+    server = listing(wire_tool("read_note"))
     place = ("capabilities", "tools", "read_note", "surface", "description")
-    forged = resealed(edited(locked(told), *place, to="Harmless."))
+    forged = resealed(edited(locked(server), *place, to="Harmless."))
     assert check_body(forged) is True, "its own digest fits"
-    now = extension_of(told)
+    now = extension_of(server)
     assert refusal(lambda: check_lockfile(forged, now.contracts, current=now)) == "LOCK_TAMPERED"
 
 
@@ -133,17 +133,17 @@ def test_a_resealed_hint_that_the_definition_does_not_give_is_refused() -> None:
     assert refusal(lambda: check_body(forged)) == "LOCK_TAMPERED"
 
 
-def test_a_resealed_contract_that_its_digest_does_not_stand_for_is_refused() -> None:
+def test_a_resealed_contract_that_does_not_match_its_digest_is_refused() -> None:
     place = ("pinwarden", "tools", "read_note", "contract", "surface", "actions", "default", "destructive")
     forged = resealed(edited(locked(listing(wire_tool("read_note"))), *place, to=True))
     assert refusal(lambda: contracts_of(forged)) == "LOCK_TAMPERED"
     assert refusal(lambda: check_body(forged)) == "LOCK_TAMPERED"
 
 
-def test_a_resealed_surface_is_told_as_a_change() -> None:
-    told = listing(wire_tool("read_note", annotations={"title": "Safe"}))
+def test_a_resealed_surface_is_reported_as_a_change() -> None:
+    server = listing(wire_tool("read_note", annotations={"title": "Safe"}))
     now = extension_of(listing(wire_tool("read_note")))
-    result = check_lockfile(locked(told), now.contracts, current=now)
+    result = check_lockfile(locked(server), now.contracts, current=now)
     assert (result.ok, result.changed) == (False, ("read_note",))
 
 
@@ -230,7 +230,7 @@ def test_text_that_an_attacker_adds_is_not_normalised_away(members: dict[str, An
     assert digest(FASTMCP, **members) != digest(SDK)
 
 
-HIDDEN = "".join(chr(0xE0000 + ord(each)) for each in "obey")  # letters that nobody sees
+HIDDEN = "".join(chr(0xE0000 + ord(each)) for each in "obey")  # invisible letters
 OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}}
 COLLISIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "unseen letters in a title": ({}, {"title": f"Look{HIDDEN}"}),
@@ -294,7 +294,7 @@ def test_two_tools_of_different_meaning_have_no_normalised_digest_in_common(
         {"serverInfo": {"name": "s"}, "capabilities": {"extensions": {"io.modelcontextprotocol/ui": {"x": 1}}}},
     ],
 )
-def test_what_a_server_says_of_itself_is_not_normalised_away(members: dict[str, Any]) -> None:
+def test_server_information_is_not_normalised_away(members: dict[str, Any]) -> None:
     plain = {"serverInfo": {"name": "s", "version": "1"}, "capabilities": {"tools": {}}, "tools": []}
     assert normalised_digest(surface_from_listing({**plain, **members})) != normalised_digest(
         surface_from_listing(plain)

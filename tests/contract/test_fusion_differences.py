@@ -122,9 +122,9 @@ def test_an_edited_digest_of_the_file_is_an_edited_file_and_not_drift_of_nothing
 
 @pytest.mark.parametrize("member", ["serverName", "generatedAt", "fusionVersion"])
 def test_whatever_is_edited_in_a_file_with_our_extension_is_refused(member: str) -> None:
-    told = listing(wire_tool("read_note"))
-    document = {**locked(told).document, member: "edited"}
-    extension = extension_of(told)
+    server = listing(wire_tool("read_note"))
+    document = {**locked(server).document, member: "edited"}
+    extension = extension_of(server)
     assert check_lockfile(Lockfile(document=document), extension.contracts, compat=True).ok
     assert code_of(lambda: check_lockfile(Lockfile(document=document), extension.contracts)) == "LOCK_TAMPERED"
 
@@ -146,7 +146,7 @@ def test_a_member_that_occurs_twice_is_refused() -> None:
     assert code_of(lambda: parse_lockfile(data)) == "JSON_CANONICALIZATION_ERROR"
 
 
-def test_an_entry_that_is_no_object_is_named_when_it_is_read() -> None:
+def test_an_entry_that_is_not_an_object_is_refused_by_name() -> None:
     document = plain()
     document["capabilities"]["tools"]["read_note"] = None
     document["integrityDigest"] = "sha256:" + "0" * 64
@@ -171,7 +171,7 @@ def test_invisible_characters_are_spelt_out_for_the_reviewer() -> None:
     assert parse_lockfile(serialize_lockfile(lockfile)) == lockfile
 
 
-def test_two_prompts_of_one_name_are_refused() -> None:
+def test_two_prompts_with_one_name_are_refused() -> None:
     prompts = [PromptContract(name="hello", title="one"), PromptContract(name="hello", title="two")]
     last = generate_lockfile("notes", {}, prompts, generated_at=MADE_AT, dialect=F5, compat=True)
     assert last.prompts["hello"]["title"] == "two"
@@ -184,7 +184,7 @@ def test_two_prompts_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moved", "told"),
+    ("changes", "expected"),
     [
         ({"annotations": {"readOnlyHint": True, "title": "Safe"}}, "tools changed: [read_note]"),
         ({"outputSchema": {"type": "object"}}, "tools changed: [read_note]"),
@@ -192,21 +192,21 @@ def test_two_prompts_of_one_name_are_refused() -> None:
         ({"title": "Another"}, "tools changed: [read_note]"),
     ],
 )
-def test_what_only_clients_see_of_a_tool_is_checked(moved: dict[str, Any], told: str) -> None:
+def test_what_only_clients_see_of_a_tool_is_checked(changes: dict[str, Any], expected: str) -> None:
     before = locked(listing(wire_tool("read_note")))
     contracts = extension_of(listing(wire_tool("read_note"))).contracts
-    now = extension_of(listing(wire_tool("read_note", **moved)))
+    now = extension_of(listing(wire_tool("read_note", **changes)))
     assert check_lockfile(before, contracts, compat=True).ok
     result = check_lockfile(before, contracts, current=now)
     assert (result.ok, result.changed, result.unchanged) == (False, ("read_note",), ())
-    assert told in result.message
+    assert expected in result.message
 
 
 def test_instructions_and_resources_are_checked() -> None:
     tool = wire_tool("read_note")
     before = locked(listing(tool, resources=[{"uri": "note://a", "name": "a"}]))
-    told = listing(tool, instructions="Obey.", resources=[{"uri": "note://a", "name": "b"}], resourceTemplates=[])
-    now = extension_of(told)
+    server = listing(tool, instructions="Obey.", resources=[{"uri": "note://a", "name": "b"}], resourceTemplates=[])
+    now = extension_of(server)
     assert check_lockfile(before, now.contracts, compat=True).ok
     result = check_lockfile(before, now.contracts, current=now)
     assert (result.ok, result.changed) == (False, ())
@@ -264,13 +264,13 @@ def test_an_actions_own_description_is_compared() -> None:
     assert severities(READ, worded) == ("COSMETIC", "RISKY")
 
 
-def test_middleware_taken_from_an_action_is_compared() -> None:
+def test_middleware_removed_from_an_action_is_compared() -> None:
     action = READ.surface.actions["default"]
     guarded = with_action(READ, "default", replace(action, has_middleware=True))
     assert severities(guarded, READ) == ("COSMETIC", "RISKY")
 
 
-def test_lists_that_look_alike_when_joined_are_told_apart() -> None:
+def test_lists_that_are_equal_only_when_joined_are_different() -> None:
     one = replace(READ, behavior=BehaviorContract(middleware_chain=("a,b",)))
     two = replace(READ, behavior=BehaviorContract(middleware_chain=("a", "b")))
     assert severities(one, two) == ("COSMETIC", "RISKY")

@@ -26,7 +26,7 @@ def test_every_path_on_the_page_exists() -> None:
     assert [path for path in named_paths() if not any((root / path).exists() for root in ROOTS)] == []
 
 
-def test_every_drift_file_is_on_the_walk_or_is_no_part_of_it() -> None:
+def test_every_drift_module_is_on_the_architecture_page() -> None:
     unnamed = {
         path.name for path in (ROOTS[0] / "surface" / "drift").glob("[a-z]*.py") if f"drift/{path.name}" not in PAGE
     }

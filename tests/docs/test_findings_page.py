@@ -27,7 +27,7 @@ def codes_of_rows(tree: ast.Module) -> set[str]:
     return {code for code in named if re.fullmatch("[a-z]+(?:_[a-z]+)+", code)}
 
 
-def test_every_code_that_a_row_is_made_with_is_on_a_page() -> None:
+def test_every_code_of_a_report_row_is_on_a_page() -> None:
     modules = [path for package in REPORTING for path in (SOURCE / package).rglob("*.py")]
     made = {code for path in modules for code in codes_of_rows(architecture.tree(path))}
     assert len(made) > 15

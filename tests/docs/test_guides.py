@@ -34,7 +34,7 @@ OSV = {
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=[guide.stem for guide in GUIDES])
-def test_the_commands_of_the_guide_run(guide: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_guide_runs(guide: Path, tmp_path: Path) -> None:
     """Blocks marked ``sh`` are run; blocks without a mark are examples that need a server of the reader's own."""
     project = tmp_path / "project"
     (project / "osv-export").mkdir(parents=True)

@@ -39,8 +39,8 @@ def test_notes_that_are_written_are_found_until_they_are_deleted() -> None:
         call(5, "delete_note", id="3"),
     )
     assert [tool["name"] for tool in answers[0]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
-    told = [(each["id"], each["result"]["content"][0]["text"], each["result"]["isError"]) for each in answers[1:]]
-    assert told == [
+    results = [(each["id"], each["result"]["content"][0]["text"], each["result"]["isError"]) for each in answers[1:]]
+    assert results == [
         (1, "3", False),
         (2, "3: Water the Fern", False),
         (3, "deleted: Water the Fern", False),

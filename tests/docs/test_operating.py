@@ -1,4 +1,4 @@
-"""What whoever runs the gateway for others is told: the unit starts it, and every page and variable is there."""
+"""The example service starts, and the reference lists every page and variable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _moved(words: list[str], root: Path) -> list[str]:
     return [re.sub(r"(?<![\w.])/(etc|var)/", rf"{root}/\1/", word) for word in words]
 
 
-def test_the_digest_in_the_example_of_a_policy_is_that_of_the_example_server(tmp_path: Path) -> None:
+def test_the_digest_in_the_policy_example_is_that_of_the_example_server(tmp_path: Path) -> None:
     guide = (REPOSITORY / "docs" / "guides" / "gateway.md").read_text(encoding="utf-8")
     table = next(each for each in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL) if "policy.gateway.allow" in each)
     (allowed,) = tomllib.loads(table)["policy"]["gateway"]["allow"]
@@ -65,8 +65,8 @@ def test_every_page_of_the_reference_is_in_its_index() -> None:
     assert pages == set(re.findall(r"\]\(([\w-]+\.md)\)", index))
 
 
-def test_every_variable_of_ours_is_on_the_page_of_variables_and_no_other() -> None:
+def test_the_page_of_variables_lists_exactly_the_variables_in_the_code() -> None:
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
     page = (REFERENCE / "environment.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(PINWARDEN_[A-Z_]+)` \|", page, re.MULTILINE))
-    assert told == {name for name in re.findall(r"PINWARDEN_[A-Z_]+", sources) if not name.endswith("_")}
+    listed = set(re.findall(r"^\| `(PINWARDEN_[A-Z_]+)` \|", page, re.MULTILINE))
+    assert listed == {name for name in re.findall(r"PINWARDEN_[A-Z_]+", sources) if not name.endswith("_")}

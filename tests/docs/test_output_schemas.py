@@ -442,7 +442,7 @@ CASES = (
     case("trust add", f"{VERA} --role verifier --name vera"),
     case("trust add", VERA, code=2, errs=True),
     case("trust remove", "vera --revoke --why stolen", on=trusting),
-    case("trust remove", "nobody", on=trusting, code=1, errs=True),
+    case("trust remove", "unknown", on=trusting, code=1, errs=True),
     case("trust list", on=trusting),
     case("trust list", on=lambda world: world.write("../home/.config/pinwarden/trust.json", "{}"), code=3, errs=True),
     case("install", "acme.notes", on=trusting, code=2, errs=True),
@@ -479,7 +479,7 @@ CASES = (
     case("gateway", "--check --listen 127.0.0.1:0", code=3, errs=True),
     case("gateway token", "add alice --server notes"),
     case("gateway token", "list"),
-    case("gateway token", "revoke nobody", code=2, errs=True),
+    case("gateway token", "revoke unknown", code=2, errs=True),
     case("audit tail", on=held),
     case("audit tail", "--kind x", code=2, errs=True),
     case("explain", "notes", on=served),
@@ -543,7 +543,7 @@ def test_no_schema_is_of_a_command_that_does_not_exist() -> None:
 @pytest.mark.parametrize(
     "each", CASES, ids=[f"{row}-{' '.join((each.command, *each.arguments))[:60]}" for row, each in enumerate(CASES)]
 )
-def test_what_a_command_prints_is_what_its_schema_says(tmp_path: Path, each: Case) -> None:
+def test_the_output_of_every_command_matches_its_schema(tmp_path: Path, each: Case) -> None:
     world = World(tmp_path)
     each.prepare(world)
     outcome = world.run(*each.command.split(), *asked_for_json(each.arguments))
@@ -553,7 +553,7 @@ def test_what_a_command_prints_is_what_its_schema_says(tmp_path: Path, each: Cas
 
 
 @pytest.mark.parametrize("command", sorted(PLAIN))
-def test_a_command_that_prints_a_text_of_its_own_refuses_to_print_json(command: str, tmp_path: Path) -> None:
+def test_a_command_without_json_output_refuses_the_option(command: str, tmp_path: Path) -> None:
     outcome = World(tmp_path).run(*command.split(), "--format", "json")
     assert outcome.code == 2
     assert problems("error", json.loads(outcome.out)) == []
@@ -571,7 +571,7 @@ def test_a_member_that_no_schema_names_is_not_valid(command: str) -> None:
     schema = json.loads((FOLDER / f"{schema_of(command)}.schema.json").read_text(encoding="utf-8"))
     bodies = schema.get("oneOf", [{name: part for name, part in schema.items() if name != "$defs"}])
     assert all(body.get("additionalProperties") is False for body in bodies if "$ref" not in body)
-    # What a server sent, and what ToolPin or the draft define, keeps members that nobody knows.
+    # What a server sent, and what ToolPin or the draft define, keeps unknown members.
     foreign = (
         "surface",
         "manifest",
@@ -617,7 +617,7 @@ class TestSignatures:
                 assert problems("lock-signature", copy) != [], what
 
 
-@pytest.mark.skipif(os.name != "posix", reason="nobody to be refused")
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions")
 def test_no_schema_names_a_folder_of_this_machine() -> None:
     texts = [path.read_text(encoding="utf-8") for path in FOLDER.glob("*")]
     assert not any(str(Path.home()) in text for text in texts)

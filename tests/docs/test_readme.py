@@ -18,7 +18,7 @@ def blocks(language: str) -> list[str]:
     return [text for tag, text in re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL) if tag == language]
 
 
-def test_each_pinwarden_command_of_the_readme_runs_and_prints_what_is_shown(tmp_path: Path) -> None:
+def test_every_command_of_the_readme_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("pinwarden ")]
     assert commands
@@ -50,6 +50,6 @@ def test_the_demo_runs_to_its_end() -> None:
         ["bash", "tools/demo.sh"], cwd=REPOSITORY, env={"PATH": path}, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
-    told = done.stdout.decode()
+    output = done.stdout.decode()
     for outcome in ("[CONSENT_REQUIRED]", "3 critical: blocked until someone approves it", "(exit code 3)"):
-        assert outcome in told
+        assert outcome in output

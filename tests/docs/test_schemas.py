@@ -77,7 +77,7 @@ class TestSurface:
         document = json.loads(encode_surface(surface_from_listing(json.loads(path.read_bytes()))))
         assert problems("surface", document, closed=True) == []
 
-    def test_what_the_reader_takes_the_schema_takes(self) -> None:
+    def test_the_schema_accepts_what_the_parser_accepts(self) -> None:
         listing = {"serverInfo": {"name": "n", "version": "1"}, "tools": [TOOL, {"title": "no name"}], "prompts": []}
         document = json.loads(encode_surface(surface_from_listing(listing)))
         assert problems("surface", document, closed=True) == []
@@ -96,7 +96,7 @@ def read_lock(value: Any) -> None:
 
 class TestLock:
     @pytest.mark.parametrize("path", LOCKS, ids=lambda path: str(path.relative_to(vectors_dir())))
-    def test_the_schema_takes_the_vectors_that_the_reader_takes(self, path: Path) -> None:
+    def test_the_schema_accepts_the_vectors_that_the_parser_accepts(self, path: Path) -> None:
         document = json.loads(path.read_bytes())
         assert (problems("mcp-lock", document) == []) == accepted(read_lock, document)
 
@@ -280,7 +280,7 @@ class TestOutputs:
         assert outcome.code in (1, 2, 3)
         assert problems("error", json.loads(outcome.out), closed=True) == []
 
-    def test_every_code_of_the_table_is_one_of_the_schema(self) -> None:
+    def test_every_code_of_the_table_is_in_the_schema(self) -> None:
         for code in CODES:
             error = {"error": {"code": code, "message": "", "hint": "", "data": {}}}
             assert problems("error", error, closed=True) == []

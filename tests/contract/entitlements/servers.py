@@ -25,17 +25,17 @@ def analysed(text: str, function: str = "handler", **others: str) -> Analysis:
     return analyse(sources(server=text, **others), [handler])
 
 
-def found(text: str, function: str = "handler", **others: str) -> Entitlements:
+def entitlements_of(text: str, function: str = "handler", **others: str) -> Entitlements:
     """What the handler of a module ``server`` can do."""
     return analysed(text, function, **others).handlers["tool"]
 
 
 def kinds(text: str, function: str = "handler", **others: str) -> tuple[str, ...]:
     """The entitlements of the handler of a module ``server``."""
-    return found(text, function, **others).kinds
+    return entitlements_of(text, function, **others).kinds
 
 
 def tools(text: str, **others: str) -> dict[str, tuple[str, ...]]:
     """The entitlements of every tool that a module ``server`` registers."""
     given = sources(server=text, **others)
-    return {name: told.kinds for name, told in analyse(given, handlers_in(given)).handlers.items()}
+    return {name: result.kinds for name, result in analyse(given, handlers_in(given)).handlers.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.entitlements.servers import analysed, found, kinds
+from tests.contract.entitlements.servers import analysed, entitlements_of, kinds
 
 HIDDEN_SUBPROCESS = {
     "an import under another name": """
@@ -403,7 +403,7 @@ UNSEEN = {
         def handler(name, x):
             os.__dict__[name](x)
     """,
-    "a package that nobody knows": """
+    "an unknown package": """
         import surely_not_in_the_table
         def handler(x):
             surely_not_in_the_table.go(x)
@@ -416,11 +416,11 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("text", UNSEEN.values(), ids=UNSEEN)
-def test_what_cannot_be_seen_is_said_and_not_called_harmless(text: str) -> None:
-    told = found(text)
-    assert told.kinds == ()
-    assert [(note.path, note.evidence) for note in told.unknown] != []
-    assert all(note.path == "server.py" and note.call_path[-1].function == "handler" for note in told.unknown)
+def test_code_that_cannot_be_followed_is_unknown_reach_and_never_harmless(text: str) -> None:
+    result = entitlements_of(text)
+    assert result.kinds == ()
+    assert [(note.path, note.evidence) for note in result.unknown] != []
+    assert all(note.path == "server.py" and note.call_path[-1].function == "handler" for note in result.unknown)
 
 
 INNOCENT = {
@@ -482,7 +482,7 @@ INNOCENT = {
         def handler(x: "subprocess.Popen[bytes] | None" = None) -> subprocess.Popen:
             return None
     """,
-    "a function that nobody calls": """
+    "a function that is never called": """
         import os
         def other(x):
             os.system(x)
@@ -524,19 +524,19 @@ INNOCENT = {
 
 
 @pytest.mark.parametrize("text", INNOCENT.values(), ids=INNOCENT)
-def test_what_only_looks_dangerous_is_no_finding(text: str) -> None:
-    told = found(text)
-    assert (told.kinds, told.unknown) == ((), ())
+def test_code_that_only_looks_dangerous_has_no_findings(text: str) -> None:
+    result = entitlements_of(text)
+    assert (result.kinds, result.unknown) == ((), ())
 
 
 def test_code_that_is_decoded_and_run_is_code_evaluation() -> None:
-    told = found("""
+    result = entitlements_of("""
         import base64
         def handler(x):
             exec(base64.b64decode(x))
     """)
-    assert told.kinds == ("code_evaluation",)
-    assert [(each.what, each.line, each.evidence) for each in told.findings] == [
+    assert result.kinds == ("code_evaluation",)
+    assert [(each.what, each.line, each.evidence) for each in result.findings] == [
         ("builtins.exec", 4, "exec(base64.b64decode(x))")
     ]
 
@@ -553,8 +553,8 @@ def test_the_builtins_by_another_door_are_code_evaluation() -> None:
     """) == ("code_evaluation",)
 
 
-def test_what_runs_at_import_belongs_to_the_start_and_not_to_the_handler() -> None:
-    told = analysed(
+def test_code_that_runs_at_import_counts_for_the_startup_and_not_for_the_handler() -> None:
+    result = analysed(
         """
         import os, requests
         import other
@@ -565,12 +565,12 @@ def test_what_runs_at_import_belongs_to_the_start_and_not_to_the_handler() -> No
         """,
         other="open('x', 'w')",
     )
-    assert told.handlers["tool"].kinds == ()
-    assert told.startup.kinds == ("filesystem:write", "network", "environment")
+    assert result.handlers["tool"].kinds == ()
+    assert result.startup.kinds == ("filesystem:write", "network", "environment")
 
 
 def test_a_module_imported_only_in_the_handler_counts_for_the_handler() -> None:
-    told = analysed(
+    result = analysed(
         """
         def handler(x):
             import late
@@ -578,12 +578,12 @@ def test_a_module_imported_only_in_the_handler_counts_for_the_handler() -> None:
         """,
         late="import os\nos.system('id')\n",
     )
-    assert told.handlers["tool"].kinds == ("subprocess",)
-    assert told.startup.kinds == ()
+    assert result.handlers["tool"].kinds == ("subprocess",)
+    assert result.startup.kinds == ()
 
 
 def test_a_module_imported_at_the_start_as_well_does_not_count_for_the_handler() -> None:
-    told = analysed(
+    result = analysed(
         """
         import late
         def handler(x):
@@ -592,8 +592,8 @@ def test_a_module_imported_at_the_start_as_well_does_not_count_for_the_handler()
         """,
         late="import os\nx = os.environ['A']\n",
     )
-    assert told.handlers["tool"].kinds == ()
-    assert told.startup.kinds == ("environment",)
+    assert result.handlers["tool"].kinds == ()
+    assert result.startup.kinds == ("environment",)
 
 
 @pytest.mark.parametrize(
@@ -602,14 +602,14 @@ def test_a_module_imported_at_the_start_as_well_does_not_count_for_the_handler()
     ids=["a syntax error", "brackets without end", "a null byte"],
 )
 def test_a_source_that_cannot_be_read_is_unknown_and_not_harmless(text: str) -> None:
-    told = found(text)
-    assert told.unknown[0].reason == "the handler was not found in the source"
+    result = entitlements_of(text)
+    assert result.unknown[0].reason == "the handler was not found in the source"
 
 
 def test_an_expression_nested_without_end_does_not_break_the_analysis() -> None:
-    told = found("def handler(x):\n    return " + "+".join(["x"] * 5000))
-    assert told.kinds == ()
-    assert told.unknown[0].reason in (
+    result = entitlements_of("def handler(x):\n    return " + "+".join(["x"] * 5000))
+    assert result.kinds == ()
+    assert result.unknown[0].reason in (
         "nested too deeply to be followed",
         "the handler was not found in the source",
     )
@@ -632,8 +632,8 @@ def test_a_long_chain_of_calls_is_followed_to_its_end() -> None:
     )
 
 
-def test_a_program_without_end_is_given_up_and_that_is_said() -> None:
-    """Attack: so much code that nobody gets to the harmful part."""
+def test_an_attack_with_too_much_code_is_reported_as_unknown_reach() -> None:
+    """Attack: too much code to analyse up to the harmful part."""
     chain = "\n".join(f"def f{n}(x):\n    return f{n + 1}(x)" for n in range(5500))
-    told = found(f"import os\n{chain}\ndef f5500(x):\n    os.system(x)\ndef handler(x):\n    f0(x)\n")
-    assert told.unknown[0].reason == "the program is too large to be followed to its end"
+    result = entitlements_of(f"import os\n{chain}\ndef f5500(x):\n    os.system(x)\ndef handler(x):\n    f0(x)\n")
+    assert result.unknown[0].reason == "the program is too large to be followed to its end"

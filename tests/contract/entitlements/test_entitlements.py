@@ -6,7 +6,7 @@ import pytest
 
 from pinwarden.contract.entitlements.analysis import analyse, contradictions, gained, handlers_in
 from pinwarden.contract.entitlements.values import Handler, Step
-from tests.contract.entitlements.servers import found, kinds, sources, tools
+from tests.contract.entitlements.servers import entitlements_of, kinds, sources, tools
 
 R, W = "filesystem:read", "filesystem:write"
 
@@ -81,8 +81,8 @@ def test_the_mode_of_a_file_is_known_through_a_parameter() -> None:
     assert (kinds(text), kinds(text, "writer")) == ((R,), (W,))
 
 
-def test_a_finding_says_where_it_is_and_by_which_way() -> None:
-    told = found(
+def test_a_finding_has_its_location_and_call_path() -> None:
+    result = entitlements_of(
         """
         from helpers import save
 
@@ -98,7 +98,7 @@ def test_a_finding_says_where_it_is_and_by_which_way() -> None:
             Disk().put(x)
         """,
     )
-    (finding,) = told.findings
+    (finding,) = result.findings
     assert (finding.kind, finding.path, finding.line, finding.what) == (W, "helpers.py", 4, "builtins.open")
     assert finding.evidence == 'open("a", "w").write(x)'
     assert finding.call_path == (
@@ -116,8 +116,8 @@ def test_relative_imports_and_packages_are_followed() -> None:
         app__deep__init="from ..net import *\n",
         app__net="import socket\ndef go(x):\n    socket.create_connection(x)\n",
     )
-    told = analyse(given, [Handler(name="tool", module="app.server", function="handler")])
-    assert told.handlers["tool"].kinds == (W, "network")
+    result = analyse(given, [Handler(name="tool", module="app.server", function="handler")])
+    assert result.handlers["tool"].kinds == (W, "network")
 
 
 def test_modules_that_import_each_other_are_followed() -> None:
@@ -127,7 +127,7 @@ def test_modules_that_import_each_other_are_followed() -> None:
     ) == (R,)
 
 
-def test_a_package_is_looked_into_on_request_and_the_finding_says_so() -> None:
+def test_a_package_is_analysed_on_request_and_its_findings_are_marked() -> None:
     own = sources(server="import thing\ndef handler(x):\n    thing.go(x)\n")
     inside = sources(thing__init="from .impl import go\n", thing__impl="import os\ndef go(x):\n    os.system(x)\n")
     handler = Handler(name="tool", module="server", function="handler")
@@ -150,11 +150,11 @@ def test_the_answer_does_not_depend_on_the_order_of_modules() -> None:
 
 
 def test_a_handler_that_is_not_there_is_unknown_and_not_harmless() -> None:
-    told = found("def other(x):\n    return x\n")
-    assert (told.kinds, [note.reason for note in told.unknown]) == ((), ["the handler was not found in the source"])
+    result = entitlements_of("def other(x):\n    return x\n")
+    assert (result.kinds, [note.reason for note in result.unknown]) == ((), ["the handler was not found in the source"])
 
 
-def test_handlers_of_the_same_name_are_taken_together() -> None:
+def test_handlers_of_the_same_name_are_combined() -> None:
     """Attack: a harmless function registered under the name of a harmful one."""
     text = """
         from fastmcp import FastMCP
@@ -282,7 +282,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_dispatching_handler_is_told_apart_by_tool(body: str) -> None:
+def test_a_dispatching_handler_is_analysed_per_tool(body: str) -> None:
     assert tools(DISPATCH.replace("BODY", body.strip("\n"))) == {
         "list": (R,),
         "remove": (W,),
@@ -290,7 +290,7 @@ def test_a_dispatching_handler_is_told_apart_by_tool(body: str) -> None:
     }
 
 
-def test_a_dispatching_handler_of_the_new_low_level_server_is_told_apart_by_tool() -> None:
+def test_a_dispatching_handler_of_the_new_low_level_server_is_analysed_per_tool() -> None:
     assert tools("""
         import os
         from mcp.server.lowlevel import Server
@@ -319,24 +319,24 @@ def test_a_constant_of_the_program_does_not_hide_a_branch() -> None:
 # Contradictions
 
 
-def test_a_tool_that_says_it_only_reads_and_writes_is_a_contradiction() -> None:
-    told = found("import os\ndef handler(x):\n    os.remove(x)\n    os.listdir(x)\n    os.system(x)\n")
-    told_of = contradictions("tool", {"readOnlyHint": True}, told)
-    assert [(each.code, each.tool, each.kind) for each in told_of] == [
+def test_a_tool_that_declares_read_only_and_writes_is_a_contradiction() -> None:
+    result = entitlements_of("import os\ndef handler(x):\n    os.remove(x)\n    os.listdir(x)\n    os.system(x)\n")
+    contradicted = contradictions("tool", {"readOnlyHint": True}, result)
+    assert [(each.code, each.tool, each.kind) for each in contradicted] == [
         ("read_only_contradicted", "tool", W),
         ("read_only_contradicted", "tool", "subprocess"),
     ]
-    assert [each.line for each in told_of[0].findings] == [3]
-    assert contradictions("tool", {"readOnlyHint": False}, told) == ()
-    assert contradictions("tool", {}, told) == ()
+    assert [each.line for each in contradicted[0].findings] == [3]
+    assert contradictions("tool", {"readOnlyHint": False}, result) == ()
+    assert contradictions("tool", {}, result) == ()
 
 
-def test_an_entitlement_that_the_lock_does_not_know_is_told() -> None:
-    told = found("import os, socket\ndef handler(x):\n    os.remove(x)\n    socket.create_connection(x)\n")
-    assert [(each.code, each.kind) for each in gained("tool", (W, "crypto"), told)] == [
+def test_an_entitlement_that_is_not_in_the_lock_is_reported() -> None:
+    result = entitlements_of("import os, socket\ndef handler(x):\n    os.remove(x)\n    socket.create_connection(x)\n")
+    assert [(each.code, each.kind) for each in gained("tool", (W, "crypto"), result)] == [
         ("entitlement_gained", "network")
     ]
-    assert gained("tool", told.kinds, told) == ()
+    assert gained("tool", result.kinds, result) == ()
 
 
 def test_handlers_carry_the_place_where_they_are_defined() -> None:

@@ -12,10 +12,10 @@ READS = "return open('/etc/hosts').read()"
 
 def reached(text: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     given = sources(server=text)
-    told = analyse(given, handlers_in(given))
+    result = analyse(given, handlers_in(given))
     return (
-        {name: found.kinds for name, found in told.prompts.items()},
-        {name: found.kinds for name, found in told.resources.items()},
+        {name: found.kinds for name, found in result.prompts.items()},
+        {name: found.kinds for name, found in result.resources.items()},
     )
 
 

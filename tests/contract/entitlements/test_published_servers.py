@@ -26,42 +26,44 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, dict[str, 
 
 
 @pytest.fixture(scope="module")
-def told(modules: Mapping[str, dict[str, Source]]) -> Mapping[str, Analysis]:
+def analyses(modules: Mapping[str, dict[str, Source]]) -> Mapping[str, Analysis]:
     return {name: analyse(each, handlers_in(each)) for name, each in modules.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_published_server_has_the_entitlements_that_people_read_in_its_code(
-    told: Mapping[str, Analysis], name: str
+    analyses: Mapping[str, Analysis], name: str
 ) -> None:
     expected = TRUTH[name]["handlers"]
     score = Score()
     for handler, truth in expected.items():
-        score.add(handler, truth["entitlements"], told[name].handlers[handler].kinds)
-    assert (score.differences, set(told[name].handlers)) == ([], set(expected))
+        score.add(handler, truth["entitlements"], analyses[name].handlers[handler].kinds)
+    assert (score.differences, set(analyses[name].handlers)) == ([], set(expected))
 
 
-def test_every_finding_of_a_published_server_quotes_the_line_it_stands_on(
-    told: Mapping[str, Analysis], modules: Mapping[str, dict[str, Source]]
+def test_every_finding_of_a_published_server_quotes_its_line(
+    analyses: Mapping[str, Analysis], modules: Mapping[str, dict[str, Source]]
 ) -> None:
     for name in NAMES:
         texts = {source.path: source.text.splitlines() for source in modules[name].values()}
-        findings = [each for handler in told[name].handlers.values() for each in handler.findings]
+        findings = [each for handler in analyses[name].handlers.values() for each in handler.findings]
         assert findings
         for each in findings:
             assert each.evidence == texts[each.path][each.line - 1].strip()
             assert (each.call_path[-1].path, each.call_path[-1].line) == (each.path, each.line)
 
 
-def test_settings_read_at_import_are_told_of_the_start_and_not_of_a_tool(told: Mapping[str, Analysis]) -> None:
-    server = told["cli-mcp-server"]
+def test_settings_read_at_import_count_for_the_startup_and_not_for_a_tool(analyses: Mapping[str, Analysis]) -> None:
+    server = analyses["cli-mcp-server"]
     assert "environment" in server.startup.kinds
     assert server.handlers["show_security_rules"].kinds == ()
 
 
-def test_a_read_only_hint_that_the_code_of_a_published_server_denies_is_told(told: Mapping[str, Analysis]) -> None:
+def test_a_read_only_hint_that_a_published_servers_code_contradicts_is_reported(
+    analyses: Mapping[str, Analysis],
+) -> None:
     """The server marks ``git_status`` as read-only, and it runs git; ``git_commit`` would be worse."""
-    handlers = told["mcp-server-git"].handlers
+    handlers = analyses["mcp-server-git"].handlers
     hint = {"readOnlyHint": True}
     assert [each.kind for each in contradictions("git_status", hint, handlers["git_status"])] == ["subprocess"]
     assert [each.kind for each in contradictions("git_commit", hint, handlers["git_commit"])] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.entitlements.servers import analysed, found, kinds
+from tests.contract.entitlements.servers import analysed, entitlements_of, kinds
 
 SPECIAL = {
     "__eq__(self, other)": "Thing() == x",
@@ -110,13 +110,13 @@ AT_START = {
 
 
 @pytest.mark.parametrize("text", AT_START.values(), ids=AT_START)
-def test_an_attack_that_prepares_the_program_at_the_start_is_told_of_the_server(text: str) -> None:
-    told = analysed(f"        import os{text}\n        def handler(x):\n            return x\n")
-    assert (told.startup.kinds, told.handlers["tool"].kinds) == (("subprocess",), ())
+def test_an_attack_that_runs_at_import_is_reported_for_the_servers_startup(text: str) -> None:
+    result = analysed(f"        import os{text}\n        def handler(x):\n            return x\n")
+    assert (result.startup.kinds, result.handlers["tool"].kinds) == (("subprocess",), ())
 
 
-def test_a_function_that_is_called_in_the_place_of_another_is_said() -> None:
-    told = analysed("""
+def test_a_function_registered_in_place_of_another_is_unknown_reach() -> None:
+    result = analysed("""
         import functools, os
         @functools.singledispatch
         def go(x):
@@ -127,7 +127,7 @@ def test_a_function_that_is_called_in_the_place_of_another_is_said() -> None:
         def handler(x):
             go(x)
     """)
-    assert [note.reason for note in told.startup.unknown] == ["it is called in the place of another function"]
+    assert [note.reason for note in result.startup.unknown] == ["it is called in the place of another function"]
 
 
 OUTSIDE = {
@@ -164,5 +164,5 @@ ROWS = [(kind, line) for kind, lines in OUTSIDE.items() for line in lines]
 
 
 @pytest.mark.parametrize(("kind", "line"), ROWS, ids=[line for _, line in ROWS])
-def test_an_attack_by_a_rare_way_outside_is_found(kind: str, line: str) -> None:
-    assert found(f"def handler(x):\n    {line}\n").kinds == (kind,)
+def test_an_attack_through_a_rare_external_call_is_found(kind: str, line: str) -> None:
+    assert entitlements_of(f"def handler(x):\n    {line}\n").kinds == (kind,)
