@@ -48,7 +48,7 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
 
 
 def order(candidates: Sequence[_T], number: int) -> list[_T]:
-    """The order of a round, varied so that deferred work of one candidate does not always slow down the same other one."""
+    """A random order, so that deferred work of one candidate does not always slow down the same other one."""
     return random.Random(number).sample(candidates, len(candidates))
 
 
