@@ -338,7 +338,7 @@ class TestInputs:
         pick = {"type": "pickString", "id": "mode", "options": ["a", {"label": "B", "value": "b"}], "default": "a"}
         document = {"inputs": [TOKEN, pick], "servers": {"x": {"command": "c", "env": {"T": "${input:token}"}}}}
         file = read(json.dumps(document), "vscode")
-        assert [(each.id, each.pointer, each.password, each.literals) for each in file.inputs] == [
+        assert [(declared.id, declared.pointer, declared.password, declared.literals) for declared in file.inputs] == [
             ("token", "/inputs/0", True, ()),
             ("mode", "/inputs/1", False, ("a", "a", "b")),
         ]
@@ -355,7 +355,7 @@ class TestInputs:
         ],
     )
     def test_inputs_are_where_the_servers_are(self, location: ConfigLocation, document: Any) -> None:
-        assert [each.id for each in read(json.dumps(document), "vscode", location=location).inputs] == ["token"]
+        assert [declared.id for declared in read(json.dumps(document), "vscode", location=location).inputs] == ["token"]
 
     @pytest.mark.parametrize("inputs", [None, 7, "x", {}, [7, None, "x", []], [{"id": 7}], [{"options": 7}]])
     def test_invalid_inputs_hide_no_server(self, inputs: Any) -> None:

@@ -60,8 +60,8 @@ class World:
         self.project = folder / "project"
         self.home = folder / "home"
         self.root = folder / "root"
-        for each in (self.project, self.home, self.root):
-            each.mkdir()
+        for path in (self.project, self.home, self.root):
+            path.mkdir()
 
     def discover(self, system: System = "linux", env: dict[str, str] | None = None) -> list[ConfigFile]:
         return discover(self.project, self.home, system, env or {}, root=self.root)
@@ -236,8 +236,8 @@ class TestDiscover:
             write(world.home / f".gemini/extensions/{name}/gemini-extension.json", SERVERS)
         (world.home / ".gemini/extensions/empty").mkdir()
         write(world.home / ".gemini/extensions/file.txt", "")
-        found = [Path(file.path).parent.name for file in world.discover()]
-        assert found == ["a", "b"]
+        folders = [Path(file.path).parent.name for file in world.discover()]
+        assert folders == ["a", "b"]
 
     def test_a_folder_of_extensions_that_cannot_be_listed_is_a_fault(self, world: World) -> None:
         (world.project / ".gemini").mkdir()

@@ -24,8 +24,8 @@ def run(line: str) -> Launch:
     return parse_launch(StdioTarget(command=tuple(line.split(" "))))
 
 
-def shape(found: Launch) -> tuple[str, str, str | None, bool]:
-    return found.kind, found.identity, found.version, found.pinned
+def shape(launch: Launch) -> tuple[str, str, str | None, bool]:
+    return launch.kind, launch.identity, launch.version, launch.pinned
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_a_launcher_is_read_by_its_own_rules(line: str, expected: tuple[str, str
 def test_the_image_is_found_behind_any_options_and_only_a_digest_pins_it(
     line: str, name: str, tag: str | None, digest: str | None
 ) -> None:
-    found = run(line)
-    assert (found.kind, found.identity, found.version, found.digest) == ("oci", name, tag, digest)
-    assert found.pinned is (digest is not None)
+    launch = run(line)
+    assert (launch.kind, launch.identity, launch.version, launch.digest) == ("oci", name, tag, digest)
+    assert launch.pinned is (digest is not None)
 
 
 @pytest.mark.parametrize(
@@ -175,21 +175,21 @@ def test_a_shell_with_text_is_a_danger_however_it_is_wrapped(
 
 
 def test_a_bridge_is_the_address_it_connects_to_and_keeps_its_own_pin() -> None:
-    found = run("npx -y mcp-remote@0.1.29 https://mcp.example/sse?key=secret --header X:1")
-    assert (found.kind, found.identity) == ("url", "https://mcp.example/sse")
-    assert found.via is not None
-    assert shape(found.via) == ("npm", "mcp-remote", "0.1.29", True)
-    assert "secret" not in repr(found)
+    launch = run("npx -y mcp-remote@0.1.29 https://mcp.example/sse?key=secret --header X:1")
+    assert (launch.kind, launch.identity) == ("url", "https://mcp.example/sse")
+    assert launch.via is not None
+    assert shape(launch.via) == ("npm", "mcp-remote", "0.1.29", True)
+    assert "secret" not in repr(launch)
 
 
 def test_an_address_is_shown_without_its_query() -> None:
-    found = parse_launch(HttpTarget(url="https://mcp.example/x?api_key=secret"))
-    assert found == Launch(kind="url", identity="https://mcp.example/x", runner="http")
+    launch = parse_launch(HttpTarget(url="https://mcp.example/x?api_key=secret"))
+    assert launch == Launch(kind="url", identity="https://mcp.example/x", runner="http")
 
 
 def test_env_splits_the_line_of_its_split_option() -> None:
-    found = parse_launch(StdioTarget(command=("/usr/bin/env", "-S", "npx notes@1.0.0")))
-    assert shape(found) == ("npm", "notes", "1.0.0", True)
+    launch = parse_launch(StdioTarget(command=("/usr/bin/env", "-S", "npx notes@1.0.0")))
+    assert shape(launch) == ("npm", "notes", "1.0.0", True)
 
 
 def test_a_redirecting_variable_before_the_command_is_a_danger() -> None:
@@ -220,8 +220,8 @@ def test_a_package_has_an_identifier_that_its_spellings_share(line: str, purl: s
 @given(st.lists(st.text(st.characters(exclude_characters="\0")), min_size=1, max_size=8))
 def test_any_words_are_judged_without_failing(words: list[str]) -> None:
     words[0] = words[0] or "x"
-    found = parse_launch(StdioTarget(command=tuple(words)))
-    assert list(found.dangers) == [code for code in DANGERS if code in found.dangers]
+    launch = parse_launch(StdioTarget(command=tuple(words)))
+    assert list(launch.dangers) == [code for code in DANGERS if code in launch.dangers]
 
 
 @given(
@@ -267,15 +267,15 @@ class TestPinwardenRun:
         ],
     )
     def test_pinwarden_run_is_recognised_however_the_program_is_found(self, line: str) -> None:
-        found = parse_locked_start(line.split(" "))
-        assert found is not None
-        assert (found.name, found.client) == ("notes", None)
+        launch = parse_locked_start(line.split(" "))
+        assert launch is not None
+        assert (launch.name, launch.client) == ("notes", None)
 
     @pytest.mark.parametrize("text", ["pinwarden run notes", "exec pinwarden run notes", "env A=1 pinwarden run notes"])
     def test_pinwarden_run_in_a_shell_is_recognised(self, text: str) -> None:
-        found = parse_locked_start(["bash", "-lc", text])
-        assert found is not None
-        assert found.name == "notes"
+        launch = parse_locked_start(["bash", "-lc", text])
+        assert launch is not None
+        assert launch.name == "notes"
 
     @pytest.mark.parametrize(
         "line", ["npx pinwarden run notes", "node pinwarden run notes", "python server.py pinwarden run notes"]
@@ -291,6 +291,6 @@ class TestPinwardenRun:
         assert parse_locked_start(line.split(" ")) == expected
 
     def test_a_command_after_pinwarden_run_is_what_runs(self) -> None:
-        found = run("pinwarden run --name notes -- npx -y notes@1.0.0")
-        assert shape(found) == ("npm", "notes", "1.0.0", True)
-        assert found.wrappers == ("pinwarden",)
+        launch = run("pinwarden run --name notes -- npx -y notes@1.0.0")
+        assert shape(launch) == ("npm", "notes", "1.0.0", True)
+        assert launch.wrappers == ("pinwarden",)

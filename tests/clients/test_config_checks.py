@@ -52,7 +52,7 @@ def settings(document: Any, scope: str = "project") -> ConfigFile:
 
 
 def by_path(*files: ConfigFile) -> dict[str, ConfigFile]:
-    return {each.path: each for each in files}
+    return {row.path: row for row in files}
 
 
 class TestDoctor:
@@ -87,7 +87,7 @@ class TestUnknownServers:
     def test_every_server_that_no_lock_knows_is_found_in_any_file(self) -> None:
         files = [file({"notes": ENTRY, "evil": {"command": "x"}}), file({"worse": {"command": "y"}}, "vscode")]
         found = unknown_servers([locked()], files, PATHS)
-        assert [(each.server.client, each.server.name, each.change.kind) for each in found] == [
+        assert [(row.server.client, row.server.name, row.change.kind) for row in found] == [
             ("cursor", "evil", "rogue_entry"),
             ("vscode", "worse", "rogue_entry"),
         ]
@@ -95,12 +95,12 @@ class TestUnknownServers:
     def test_a_server_approved_for_another_client_is_for_review_if_it_means_the_same(self) -> None:
         same = unknown_servers([locked()], [file({"notes": ENTRY}, "vscode")], PATHS)
         other = unknown_servers([locked()], [file({"notes": {"command": "evil"}}, "vscode")], PATHS)
-        assert [each.change.kind for each in same] == ["unlocked_entry"]
-        assert [each.change.kind for each in other] == ["rogue_entry"]
+        assert [row.change.kind for row in same] == ["unlocked_entry"]
+        assert [row.change.kind for row in other] == ["rogue_entry"]
 
     def test_the_same_name_in_another_file_of_the_same_client_is_not_taken_for_the_approved_one(self) -> None:
         hidden = file({"notes": {"command": "evil"}}, path="/p/.cursor/other.json")
-        assert [each.change.kind for each in unknown_servers([locked()], [hidden], PATHS)] == ["rogue_entry"]
+        assert [row.change.kind for row in unknown_servers([locked()], [hidden], PATHS)] == ["rogue_entry"]
 
 
 class TestFindings:
@@ -120,17 +120,17 @@ class TestFindings:
     )
     def test_config_text_that_runs_commands_is_a_finding(self, entry: Any, codes: list[str]) -> None:
         found = findings_in([file({"x": entry})])
-        assert sorted(each.code for each in found) == sorted(codes)
-        assert {each.pointer for each in found} <= {"/mcpServers/x"}
+        assert sorted(row.code for row in found) == sorted(codes)
+        assert {row.pointer for row in found} <= {"/mcpServers/x"}
 
     def test_a_trusted_server_of_gemini_is_a_finding(self) -> None:
         location = CLIENTS["gemini"].locations[0]
         text = json.dumps({"mcpServers": {"x": {**ENTRY, "trust": True}}}).encode()
         found = findings_in([read_config(text, client=CLIENTS["gemini"], location=location, path="/p/settings.json")])
-        assert [each.code for each in found] == ["calls_unasked"]
+        assert [row.code for row in found] == ["calls_unasked"]
 
     def test_a_damaged_file_is_a_finding(self) -> None:
-        assert [(each.code, each.severity) for each in findings_in([file("{")])] == [("config_invalid", "critical")]
+        assert [(row.code, row.severity) for row in findings_in([file("{")])] == [("config_invalid", "critical")]
 
     @pytest.mark.parametrize(
         ("document", "code", "severity"),
@@ -148,7 +148,7 @@ class TestFindings:
     def test_settings_of_a_repository_that_act_without_consent_are_findings(
         self, document: Any, code: str, severity: str
     ) -> None:
-        assert [(each.code, each.severity) for each in findings_in([settings(document)])] == [(code, severity)]
+        assert [(row.code, row.severity) for row in findings_in([settings(document)])] == [(code, severity)]
 
     def test_harmless_settings_are_no_findings_and_the_users_own_are_informational(self) -> None:
         assert findings_in([settings({"enableAllProjectMcpServers": False, "env": {"A": "1"}, "hooks": {}})]) == ()
@@ -194,7 +194,7 @@ class TestSecrets:
     )
     def test_an_undeclared_secret_is_known_by_its_beginning(self, value: str) -> None:
         found = file({"notes": {**ENTRY, "env": {"OTHER": value}}})
-        assert [each.kind for each in audit_locked([locked()], by_path(found), PATHS).findings] == ["secret_prefix"]
+        assert [row.kind for row in audit_locked([locked()], by_path(found), PATHS).findings] == ["secret_prefix"]
 
     @pytest.mark.parametrize(
         ("found", "entry", "kind"),
@@ -207,7 +207,7 @@ class TestSecrets:
     def test_servers_that_could_not_be_audited_are_reported(
         self, found: ConfigFile, entry: LockedConfig, kind: str
     ) -> None:
-        assert [each.kind for each in audit_locked([entry], by_path(found), PATHS).findings] == [kind]
+        assert [row.kind for row in audit_locked([entry], by_path(found), PATHS).findings] == [kind]
 
     @pytest.mark.parametrize(
         ("entry", "places"),
@@ -225,7 +225,7 @@ class TestSecrets:
     )
     def test_every_server_is_audited_whether_locked_or_not(self, entry: Any, places: list[tuple[str, str]]) -> None:
         report = audit_servers(file({"x": entry}).servers)
-        assert [(each.secret_source, each.secret_name) for each in report.findings] == places
+        assert [(row.secret_source, row.secret_name) for row in report.findings] == places
 
     @pytest.mark.parametrize(
         "text", ["<A>", "${A}", "${env:A}", "${input:a}", "${{ secrets.A }}", "$A", "%A%", "{env:A}"]

@@ -20,7 +20,10 @@ REMOTE = {"type": "http", "url": "https://mcp.acme.example/v1"}
 
 
 def drift(before: Any, after: Any, client: str = "generic") -> list[tuple[str, str, str]]:
-    return [(each.field, each.kind, each.severity) for each in compare_entries("notes", before, after, CLIENTS[client])]
+    return [
+        (change.field, change.kind, change.severity)
+        for change in compare_entries("notes", before, after, CLIENTS[client])
+    ]
 
 
 def with_args(entry: dict[str, Any], *args: str) -> dict[str, Any]:
@@ -233,7 +236,7 @@ class TestWholeConfigurations:
     @pytest.mark.parametrize("root", ["mcpServers", "servers", "context_servers", "mcp", "mcp_servers"])
     def test_servers_are_found_under_the_member_of_every_client(self, root: str) -> None:
         changes = compare_configs({root: {"notes": NPX}}, {root: {"notes": {**NPX, "command": "evil"}}})
-        assert ("config", "notes", "command") in {(each.entity, each.name, each.field) for each in changes}
+        assert ("config", "notes", "command") in {(change.entity, change.name, change.field) for change in changes}
 
 
 SECRET = "hunter2-XyZ-0123456789-abcdefGHIJ"

@@ -27,9 +27,9 @@ def dialect_of(label: str) -> Dialect:
 
 def labels(folder: str) -> list[str]:
     """The labels of the files in one folder. An empty folder is a failure, not an empty suite."""
-    found = sorted(path.stem for path in (FOLDER / folder).glob("*.json"))
-    assert found, f"no vectors in {folder}"
-    return found
+    paths = sorted(path.stem for path in (FOLDER / folder).glob("*.json"))
+    assert paths, f"no vectors in {folder}"
+    return paths
 
 
 def rows(folder: str) -> list[Any]:
@@ -43,9 +43,9 @@ def rows(folder: str) -> list[Any]:
 
 def server_files() -> list[Path]:
     """Every server case, in every dialect."""
-    found = sorted((FOLDER / "servers").glob("*/*.json"))
-    assert found
-    return found
+    paths = sorted((FOLDER / "servers").glob("*/*.json"))
+    assert paths
+    return paths
 
 
 def prompts_of(listed: list[dict[str, Any]] | None) -> list[PromptContract]:

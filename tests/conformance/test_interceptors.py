@@ -23,9 +23,9 @@ def fixtures() -> list[Any]:
 
 def test_every_fixture_of_the_manifest_is_there() -> None:
     manifest = json.loads((FOLDER.parent / "manifest.json").read_text(encoding="utf-8"))
-    listed = {each["id"] for each in manifest["fixtures"] if each["kind"] == "protocol"}
+    listed = {row["id"] for row in manifest["fixtures"] if row["kind"] == "protocol"}
     assert listed
-    assert {each.values[0]["id"] for each in fixtures()} >= listed
+    assert {row.values[0]["id"] for row in fixtures()} >= listed
 
 
 def note_of(payload: Any) -> str | None:
@@ -74,15 +74,15 @@ BEHAVIOURS: dict[str, Any] = {
 def host_of(fixture: dict[str, Any]) -> Host:
     return Host(
         Interceptor(
-            name=each["name"],
-            kind=each["type"],
-            events=tuple(each["events"]),
-            phases=("request", "response") if each["phases"] == "both" else (each["phases"],),
-            run=BEHAVIOURS[each["behavior"]],
-            mode="audit" if each.get("mode") == "audit" else "active",
-            fail_open=each.get("failOpen", False),
+            name=row["name"],
+            kind=row["type"],
+            events=tuple(row["events"]),
+            phases=("request", "response") if row["phases"] == "both" else (row["phases"],),
+            run=BEHAVIOURS[row["behavior"]],
+            mode="audit" if row.get("mode") == "audit" else "active",
+            fail_open=row.get("failOpen", False),
         )
-        for each in fixture["interceptors"]
+        for row in fixture["interceptors"]
     )
 
 
@@ -112,12 +112,12 @@ def test_another_gateway_can_ask_our_gates_about_a_list_and_about_a_call() -> No
     harness = SessionHarness({"tools": [SEARCH, DELETE]})
     harness.open()
     listed = harness.request("interceptors/list", {"event": "tools/list"})["result"]["interceptors"]
-    assert [each["name"] for each in listed] == ["pinwarden/lists"]
+    assert [row["name"] for row in listed] == ["pinwarden/lists"]
     about = {"name": "pinwarden/lists", "event": "tools/list", "phase": "response"}
     good = harness.request("interceptor/invoke", {**about, "payload": {"tools": [SEARCH, DELETE]}})["result"]
     bad = harness.request("interceptor/invoke", {**about, "payload": {"tools": [POISONED, DELETE]}})["result"]
     assert good == {"interceptor": "pinwarden/lists", "type": "validation", "phase": "response", "valid": True}
-    assert (bad["valid"], bad["severity"], [each["path"] for each in bad["messages"]]) == (False, "error", ["/tools/0"])
+    assert (bad["valid"], bad["severity"], [row["path"] for row in bad["messages"]]) == (False, "error", ["/tools/0"])
     use = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request"}
     verdicts = [
         harness.request("interceptor/invoke", {**use, "payload": {"name": name}})["result"]["valid"]
@@ -148,11 +148,11 @@ def test_another_gateway_can_ask_about_an_address(event: str) -> None:
     )
     harness.open()
     use = {"name": "pinwarden/uses", "event": event, "phase": "request"}
-    found = {
+    results = {
         uri: harness.request("interceptor/invoke", {**use, "payload": {"uri": uri}})["result"]["valid"]
         for uri in ("note://a", "note://new", "note://nowhere")
     }
-    assert found == {"note://a": True, "note://new": False, "note://nowhere": False}
+    assert results == {"note://a": True, "note://new": False, "note://nowhere": False}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_another_gateway_can_ask_about_what_a_server_asks(event: str, payload: d
     asked = {"name": "pinwarden/questions", "event": event, "phase": "request", "payload": payload}
     result = harness.request("interceptor/invoke", asked)["result"]
     assert result["valid"] is (not code)
-    assert [each["message"].endswith(f"({code})") for each in result.get("messages", ())] == ([True] if code else [])
+    assert [row["message"].endswith(f"({code})") for row in result.get("messages", ())] == ([True] if code else [])
 
 
 def test_a_server_with_interceptors_of_its_own_is_asked_itself() -> None:
@@ -194,8 +194,8 @@ ERAS = ("2025-11-25", "2026-07-28")
 def opened(era: str, capabilities: Any, **more: Any) -> tuple[dict[str, Any], bytes]:
     """What the opening answer says of capabilities, and the bytes of it."""
     harness = SessionHarness({"tools": [SEARCH], "server": {"capabilities": capabilities}}, era=era, **more)
-    found: dict[str, Any] = harness.open()["result"]["capabilities"]
-    return found, next(frame for frame in harness.to_client if b'"capabilities"' in frame)
+    results: dict[str, Any] = harness.open()["result"]["capabilities"]
+    return results, next(frame for frame in harness.to_client if b'"capabilities"' in frame)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -226,19 +226,19 @@ def test_the_gates_are_named_to_the_clients_that_a_rule_speaks_of() -> None:
     ],
 )
 def test_the_extensions_of_the_server_stay_as_they_are(extensions: Any, expected: dict[str, Any]) -> None:
-    found, _ = opened(ERAS[1], {"tools": {}, "extensions": extensions}, rules=policy(interceptors="announce"))
-    assert found["extensions"] == expected
+    results, _ = opened(ERAS[1], {"tools": {}, "extensions": extensions}, rules=policy(interceptors="announce"))
+    assert results["extensions"] == expected
 
 
 def test_unapproved_interceptors_of_the_server_are_replaced_by_ours() -> None:
     """Attack: a server that judges itself."""
-    found, _ = opened(
+    results, _ = opened(
         ERAS[0],
         {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": ["*"]}}},
         lock=approved_surface({"tools": [SEARCH]}),
         rules=policy(interceptors="announce"),
     )
-    assert found == {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": EVENTS}}}
+    assert results == {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": EVENTS}}}
 
 
 def test_a_policy_with_an_unknown_value_for_interceptors_is_invalid() -> None:

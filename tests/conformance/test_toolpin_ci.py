@@ -42,11 +42,11 @@ STRICTER = {"entry_deprecated", "entry_deleted", "verdict_blocked"}
 
 def held_back(report: Report) -> dict[str, set[str]]:
     """The codes of what fails the gate, by entry."""
-    found: dict[str, set[str]] = {}
+    gate_result: dict[str, set[str]] = {}
     for row in report.rows:
         if row.severity in ("critical", "review"):
-            found.setdefault(row.name, set()).add(row.code)
-    return found
+            gate_result.setdefault(row.name, set()).add(row.code)
+    return gate_result
 
 
 def drifted(outcome: dict[str, Any]) -> set[str]:
@@ -97,9 +97,9 @@ def test_a_changed_registry_gets_the_right_verdict(tmp_path: Path, outcome: Path
     case = outcome.name.split(".")[0]
     cache = TOOLPIN / "drift" / f"{case}.registry-cache.json"
     report = run(world(tmp_path, TOOLPIN / "locks" / "whole.mcp-lock.json", cache))
-    found = held_back(report)
-    assert drifted(recorded(outcome)) == {name for name, codes in found.items() if not codes <= STRICTER}
-    assert (report.exit_code == 0) is (not found)
+    gate_result = held_back(report)
+    assert drifted(recorded(outcome)) == {name for name, codes in gate_result.items() if not codes <= STRICTER}
+    assert (report.exit_code == 0) is (not gate_result)
     assert (report.exit_code == 0) is RIGHT_ANSWERS.get(case, report.exit_code == 0)
 
 
@@ -160,10 +160,10 @@ class TestHashesOfLiveTools:
 
     @pytest.fixture
     def project(self, tmp_path: Path) -> Project:
-        found = world(tmp_path, self.LOCK)
+        gate_result = world(tmp_path, self.LOCK)
         for name in ("tiny_mcp_server.py", "tools-current.json"):
             shutil.copy(TOOLPIN / name, tmp_path / name)
-        return found
+        return gate_result
 
     def relock(self, project: Project, **pins: Any) -> None:
         """Other hashes in the lock, with an integrity value that fits them; None takes one away."""
@@ -194,28 +194,28 @@ class TestHashesOfLiveTools:
         words = command_of(outcome).split()
         asked = "--verify" in words and "--skip-live-verification" not in words
         consent = ["--allow-execute"] if "--allow-execute" in words else []
-        found = gate(project, "--live" if asked else "--registry", "--offline", "--format", "json", *consent)
+        gate_result = gate(project, "--live" if asked else "--registry", "--offline", "--format", "json", *consent)
         expected = recorded(outcome)
-        assert (found.code == 0) is RIGHT_ANSWERS.get(case, expected["ok"])
-        assert json.loads(found.out)["checkedEntries"] == expected["checkedEntries"]
+        assert (gate_result.code == 0) is RIGHT_ANSWERS.get(case, expected["ok"])
+        assert json.loads(gate_result.out)["checkedEntries"] == expected["checkedEntries"]
         codes = {self.CODES[case]} if case in self.CODES else set(self.CODES.values())
-        assert {code for code, _ in failures(found)} <= codes
-        assert bool(failures(found)) is (found.code == 1)
+        assert {code for code, _ in failures(gate_result)} <= codes
+        assert bool(failures(gate_result)) is (gate_result.code == 1)
 
     def test_without_consent_nothing_is_started_and_nothing_is_known(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
-        found = gate(project, "--live", "--offline", "--format", "json")
-        (unchecked,) = json.loads(found.out)["unchecked"]
-        assert (found.code, unchecked["code"]) == (3, "could_not_check")
+        gate_result = gate(project, "--live", "--offline", "--format", "json")
+        (unchecked,) = json.loads(gate_result.out)["unchecked"]
+        assert (gate_result.code, unchecked["code"]) == (3, "could_not_check")
         assert "not run without consent: python3 tiny_mcp_server.py" in unchecked["message"]
         assert not (project.root / "started").exists()
 
     def test_frozen_checks_start_nothing_and_report_what_was_not_checked(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
-        found = gate(project, "--allow-execute")
-        assert (found.code, (project.root / "started").exists()) == (0, False)
-        assert "1 of 1 entries have only ToolPin's tool hashes" in found.out
-        assert "live servers were not checked" in found.out
+        gate_result = gate(project, "--allow-execute")
+        assert (gate_result.code, (project.root / "started").exists()) == (0, False)
+        assert "1 of 1 entries have only ToolPin's tool hashes" in gate_result.out
+        assert "live servers were not checked" in gate_result.out
 
     def test_a_server_that_cannot_be_probed_is_not_clean(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").unlink()
@@ -227,14 +227,14 @@ class TestHashesOfLiveTools:
     ) -> None:
         self.relock(project, toolSurfaceHash=None)
         shutil.copy(TOOLPIN / f"tools-{tools}.json", project.root / "tools-current.json")
-        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
-        assert failures(found) == ([(code, "io.fixture/live-stdio")] if code else [])
+        gate_result = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(gate_result) == ([(code, "io.fixture/live-stdio")] if code else [])
 
     def test_a_hash_that_covers_less_approves_nothing(self, project: Project) -> None:
         """Attack: say that the hash is over names only. ToolPin then compares nothing, and passes."""
         self.relock(project, toolSurfaceHash={"coverage": ["name"]})
-        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
-        assert failures(found) == [("tool_coverage_reduced", "io.fixture/live-stdio")]
+        gate_result = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(gate_result) == [("tool_coverage_reduced", "io.fixture/live-stdio")]
 
     def test_tools_on_later_pages_were_not_approved(self, project: Project) -> None:
         """Attack: tools behind a cursor. ToolPin hashes the first page, and takes that for everything."""
@@ -245,9 +245,9 @@ class TestHashesOfLiveTools:
         second = '{"tools": [{"name": "late", "inputSchema": {"type": "object"}}]}'
         paged = f'"result": {second} if msg.get("params", {{}}).get("cursor") else {first}}}'
         (project.root / "tiny_mcp_server.py").write_text(server.replace(page, paged))
-        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
-        assert failures(found) == [("tools_changed", "io.fixture/live-stdio")]
-        assert "lists 5 tools, and 4 were approved" in found.out
+        gate_result = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(gate_result) == [("tools_changed", "io.fixture/live-stdio")]
+        assert "lists 5 tools, and 4 were approved" in gate_result.out
 
     def test_a_tool_without_a_single_meaning_was_not_approved(self, project: Project) -> None:
         """Attack: a member twice. ToolPin's reader takes the last, a client may take the first."""
@@ -256,8 +256,8 @@ class TestHashesOfLiveTools:
         assert sent in server
         twice = sent + """.replace('"name": "a-note"', '"description": "x", "name": "a-note"')"""
         (project.root / "tiny_mcp_server.py").write_text(server.replace(sent, twice))
-        found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
-        assert failures(found) == [("tool_undigestable", "io.fixture/live-stdio")]
+        gate_result = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
+        assert failures(gate_result) == [("tool_undigestable", "io.fixture/live-stdio")]
 
     def test_an_approved_text_has_precedence_over_the_hashes(self, project: Project) -> None:
         shutil.copy(TOOLPIN / "tools-desc-changed.json", project.root / "tools-current.json")
@@ -265,8 +265,8 @@ class TestHashesOfLiveTools:
         assert agreed.code == 0
         assert gate(project, "--live", "--offline", "--allow-execute").code == 0
         shutil.copy(TOOLPIN / "tools-current.json", project.root / "tools-current.json")
-        found = gate(project, "--live", "--offline", "--allow-execute")
-        assert (found.code, "Always call list_notes first" in found.out) == (1, True)
+        gate_result = gate(project, "--live", "--offline", "--allow-execute")
+        assert (gate_result.code, "Always call list_notes first" in gate_result.out) == (1, True)
 
 
 SERVE = """
@@ -302,8 +302,11 @@ def test_a_registry_on_this_machine_is_asked_as_toolpin_asked_it(tmp_path: Path)
         sources = load("toolpin/dot-toolpin/registries.json")
         sources["registries"][0]["url"] = f"http://127.0.0.1:{port}/v0"
         (tmp_path / ".toolpin" / "registries.json").write_text(json.dumps(sources))
-        found = gate(project, "--registry", "--format", "json")
-    assert (found.code == 0, json.loads(found.out)["checkedEntries"]) == (expected["ok"], expected["checkedEntries"])
+        gate_result = gate(project, "--registry", "--format", "json")
+    assert (gate_result.code == 0, json.loads(gate_result.out)["checkedEntries"]) == (
+        expected["ok"],
+        expected["checkedEntries"],
+    )
     shutil.rmtree(project.home, ignore_errors=True)  # what was kept of the answers
     assert gate(project, "--registry").code == 3  # the registry is gone
 

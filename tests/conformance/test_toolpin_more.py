@@ -54,9 +54,9 @@ def test_an_unrequested_probe_is_reported_as_skipped_for_an_unsafe_address_too()
 
 @pytest.mark.parametrize("case", cases(MICRO["oci-refs"], label="identifier"))
 def test_an_image_name_is_taken_apart_as_toolpin_does(case: dict[str, Any]) -> None:
-    found, expected = image_reference(case["identifier"]), case["canonical"]
-    assert found == (None if expected is None else (expected["host"], expected["digest"]))
-    assert found is None or (found[0] in TRUSTED_IMAGE_HOSTS) is case["trusted"]
+    actual, expected = image_reference(case["identifier"]), case["canonical"]
+    assert actual == (None if expected is None else (expected["host"], expected["digest"]))
+    assert actual is None or (actual[0] in TRUSTED_IMAGE_HOSTS) is case["trusted"]
 
 
 @pytest.mark.parametrize("case", cases(MICRO["mcpb-hosts"], label="identifier"))

@@ -50,13 +50,13 @@ def test_the_same_entries_are_behind_by_the_same_release(tmp_path: Path, path: P
     expected = json.loads(path.read_bytes())
     project = world(tmp_path, path.name.split(".")[0])
     report = outdated(project, offline_shop(project), offline=True)
-    found = [
+    rows = [
         (row["name"], row["client"], row["locked"], row["latest"] or "unknown", status(row))
         for row in report.facts["entries"]
     ]
     members = ("name", "client", "locked", "latest", "status")
-    assert found == [tuple(row[member] for member in members) for row in expected["servers"]]
-    assert len(found) == expected["checked"]
+    assert rows == [tuple(row[member] for member in members) for row in expected["servers"]]
+    assert len(rows) == expected["checked"]
     assert sum(row["outdated"] for row in report.facts["entries"]) == expected["updates"]
     unknown = any(row["status"] == "unknown" for row in expected["servers"])
     assert report.exit_code == (3 if unknown else 0)  # ToolPin's is always 0

@@ -20,15 +20,15 @@ TOOL_HASHES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
 
 
 def rows() -> list[Any]:
-    found = []
+    problems = []
     for path in files("locks/*.mcp-lock.json"):
         lock = json.loads(path.read_bytes())
         keys = list(lock["servers"])
-        found += [
+        problems += [
             pytest.param(path, key, number == len(keys) - 1, id=f"{path.name.split('.mcp-lock')[0]}-{key}")
             for number, key in enumerate(keys)
         ]
-    return found
+    return problems
 
 
 def planned(path: Path, expected: dict[str, Any]) -> dict[str, Any]:

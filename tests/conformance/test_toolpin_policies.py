@@ -52,15 +52,15 @@ def test_a_check_reports_the_same(path: Path) -> None:
     client = expected["reports"][0]["key"].rpartition(":")[2]
     plan = install_plan(entry(identifier), client, now=clock())
     report = evaluate_toolpin(policy(folder() / "policies" / f"{name}.json"), plan, now=clock())
-    found = {"ok": report.ok, "reports": [report.to_json()]}
-    assert found == expected
-    assert json.dumps(found) == json.dumps(expected)
+    result = {"ok": report.ok, "reports": [report.to_json()]}
+    assert result == expected
+    assert json.dumps(result) == json.dumps(expected)
 
 
 @pytest.mark.parametrize("path", READABLE, ids=lambda path: path.stem)
 def test_a_whole_lock_fails_for_the_same_entries_and_reasons(path: Path) -> None:
     expected = json.loads(path.with_suffix(".ci.json").read_bytes())
-    found = {}
+    result = {}
     for locked in load("toolpin/locks/whole.mcp-lock.json")["servers"].values():
         about = entry_named(locked["name"], locked["resolved"]["source"])
         how = PlanOptions(scope=locked["scope"])
@@ -68,8 +68,8 @@ def test_a_whole_lock_fails_for_the_same_entries_and_reasons(path: Path) -> None
         report = evaluate_toolpin(policy(path), plan, now=clock())
         if not report.ok:
             reasons = "; ".join(f"{issue.code}: {issue.message}" for issue in report.issues)
-            found[locked["name"], locked["client"]] = reasons
-    assert found == {(row["entryName"], row["client"]): row["condition"] for row in expected["failures"]}
+            result[locked["name"], locked["client"]] = reasons
+    assert result == {(row["entryName"], row["client"]): row["condition"] for row in expected["failures"]}
 
 
 def test_the_recommended_policy_is_the_one_that_toolpin_writes() -> None:

@@ -78,15 +78,15 @@ def test_an_envelope_round_trips(path: Path) -> None:
 @pytest.mark.parametrize("row", asked("verify-signature"), ids=name)
 def test_a_signature_is_judged_as_toolpin_judged_it(row: dict[str, Any]) -> None:
     report = load(f"toolpin/{row['out']}")
-    found = verify_signatures(
+    result = verify_signatures(
         lock_of(row["cmd"]),
         [(FOLDER / "signing" / report["signature"]).read_bytes()],
         {"fixture": PUBLIC},
         RequiredSigners(names=("fixture",)),
         policy_digest=policy_digest(option(row["cmd"], "--policy")),
     )
-    assert found.ok is report["report"]["ok"]
-    assert bool(found.rejected) is not found.ok
+    assert result.ok is report["report"]["ok"]
+    assert bool(result.rejected) is not result.ok
 
 
 @pytest.mark.parametrize("row", asked("ci"), ids=name)

@@ -95,15 +95,15 @@ def accepted_by_toolpin(path: Path) -> bool:
 
 @pytest.mark.parametrize("path", TAMPERED, ids=case)
 def test_what_toolpin_refuses_is_refused_and_where_we_differ_the_table_says_so(path: Path) -> None:
-    found = answer(path)
+    findings = answer(path)
     if not accepted_by_toolpin(path):
-        assert found
+        assert findings
     elif case(path) in STRICTER:
-        assert set(STRICTER[case(path)].codes) == set(found)
+        assert set(STRICTER[case(path)].codes) == set(findings)
     elif case(path) in SAME_ANSWER:
-        assert found == ()
+        assert findings == ()
     else:  # of another collection: only for a reason that the table gives
-        assert set(found) <= {code for difference in DIFFERENCES for code in difference.codes}
+        assert set(findings) <= {code for difference in DIFFERENCES for code in difference.codes}
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,14 @@ def test_tool_hashes_equal_those_of_toolpin(case: dict[str, Any]) -> None:
 
 def pinned() -> list[Any]:
     """Every live pin of the tiny server: in each entry of each live lock, in its locked copy, and in the report."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for path in sorted((vectors_dir() / "toolpin/locks").glob("*live*.mcp-lock.json")):
         for key, entry in load(f"toolpin/locks/{path.name}")["servers"].items():
-            found.append({"id": f"{path.name} {key}", "manifest": entry["capabilityManifest"]})
-            found.append({"id": f"{path.name} {key} locked", "manifest": entry["locked"]["capabilityManifest"]})
+            rows.append({"id": f"{path.name} {key}", "manifest": entry["capabilityManifest"]})
+            rows.append({"id": f"{path.name} {key} locked", "manifest": entry["locked"]["capabilityManifest"]})
     report = load("toolpin/verify/live-stdio.live.json")
-    found.append({"id": "verify/live-stdio.live.json", "manifest": report["capabilityManifest"]})
-    return cases([row for row in found if "toolSurfaceHash" in row["manifest"]])
+    rows.append({"id": "verify/live-stdio.live.json", "manifest": report["capabilityManifest"]})
+    return cases([row for row in rows if "toolSurfaceHash" in row["manifest"]])
 
 
 @pytest.mark.parametrize("case", pinned())

@@ -23,9 +23,9 @@ from tests.conformance.toolpin_world import LIVE, clock, entry, files, verificat
 from tests.conformance.vectors import cases, load
 
 
-def same_text(found: Any, expected: Any) -> bool:
+def same_text(actual: Any, expected: Any) -> bool:
     """Equal, and in the same order of members."""
-    return json.dumps(found) == json.dumps(expected)
+    return json.dumps(actual) == json.dumps(expected)
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/trust-matrix.json"), label="none"))
@@ -70,13 +70,13 @@ def test_information_about_a_server_is_the_same(path: Path) -> None:
     expected = json.loads(path.read_bytes())
     about = entry(path.stem)
     report = judge(about, now=clock())
-    found = {
+    actual = {
         "server": normalised(about),
         "trust": report.to_json(),
         "verdict": verdict_of(report, now=clock()).to_json(),
     }
-    assert found == expected
-    assert same_text(found, expected)
+    assert actual == expected
+    assert same_text(actual, expected)
 
 
 @pytest.mark.parametrize("path", files("verify/*.json"), ids=lambda path: path.stem)
@@ -84,9 +84,9 @@ def test_a_verification_reports_the_same(path: Path) -> None:
     identifier, kind = path.stem.split(".", 1)
     assert kind in LIVE
     expected = json.loads(path.read_bytes())
-    found = verification(entry(identifier), kind, expected).to_json()
-    assert found == expected
-    assert same_text(found, expected)
+    actual = verification(entry(identifier), kind, expected).to_json()
+    assert actual == expected
+    assert same_text(actual, expected)
 
 
 @pytest.mark.parametrize("path", files("verify/*.sarif"), ids=lambda path: path.stem)
@@ -132,12 +132,12 @@ def test_versions_compare_the_same(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/oci-refs.json"), label="identifier"))
 def test_images_are_taken_apart_the_same(case: dict[str, Any]) -> None:
-    found = image_reference(case["identifier"])
+    actual = image_reference(case["identifier"])
     if case["canonical"] is None:
-        assert found is None
+        assert actual is None
         return
-    assert found == (case["canonical"]["host"], case["canonical"]["digest"])
-    assert (found[0] in TRUSTED_IMAGE_HOSTS) == case["trusted"]
+    assert actual == (case["canonical"]["host"], case["canonical"]["digest"])
+    assert (actual[0] in TRUSTED_IMAGE_HOSTS) == case["trusted"]
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/mcpb-hosts.json"), label="identifier"))

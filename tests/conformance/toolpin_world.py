@@ -33,9 +33,9 @@ def folder() -> Path:
 
 def files(pattern: str) -> list[Path]:
     """The files of that pattern. None at all would be a suite that cannot fail."""
-    found = sorted(folder().glob(pattern))
-    assert found, f"no vectors {pattern}"
-    return found
+    paths = sorted(folder().glob(pattern))
+    assert paths, f"no vectors {pattern}"
+    return paths
 
 
 @cache

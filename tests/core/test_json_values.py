@@ -26,7 +26,7 @@ LOCK = """{
 
 
 def test_each_value_is_located_by_line_and_column() -> None:
-    found = locate_pointers(
+    positions = locate_pointers(
         LOCK.encode(),
         (
             "",
@@ -38,7 +38,7 @@ def test_each_value_is_located_by_line_and_column() -> None:
             "/servers/io.github.acme~1notes:claude/été/𝄞𝄞",
         ),
     )
-    assert found == {
+    assert positions == {
         "": (1, 1),
         "/lockfileVersion": (2, 22),
         "/servers/io.github.acme~1notes:claude": (4, 36),
@@ -123,10 +123,10 @@ def test_every_value_of_any_text_is_located(value: Any, indent: int | None, asci
     """The text from the place on begins with the value: read by the standard library, which knows where it ends."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     pointers = list(_pointers(value))
-    found = locate_pointers(text.encode(), pointers)
-    assert list(found) == pointers
+    positions = locate_pointers(text.encode(), pointers)
+    assert list(positions) == pointers
     lines = text.split("\n")
-    for pointer, (line, column) in found.items():
+    for pointer, (line, column) in positions.items():
         rest = "\n".join(lines[line - 1 :])[column - 1 :]
         assert json.JSONDecoder().raw_decode(rest)[0] == resolve_pointer(value, pointer)
 

@@ -109,15 +109,15 @@ def small_order_points() -> list[tuple[int, int]]:
             x = x * pow(2, (PRIME - 1) // 4, PRIME) % PRIME
         return (x, y) if x * x % PRIME == square else None
 
-    found: set[tuple[int, int]] = set()
+    low_order: set[tuple[int, int]] = set()
     y = 2
-    while len(found) < 8:  # any point times the large prime order lands in the small subgroup
+    while len(low_order) < 8:  # any point times the large prime order lands in the small subgroup
         point = on_curve(y)
         if point is not None:
             corner = times(ORDER, point)
-            found |= {times(n, corner) for n in range(8)}
+            low_order |= {times(n, corner) for n in range(8)}
         y += 1
-    return sorted(found)
+    return sorted(low_order)
 
 
 def encode_point(x: int, y: int) -> bytes:

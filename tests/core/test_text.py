@@ -12,7 +12,7 @@ from pinwarden.core.text import pattern
 def test_a_lazy_pattern_matches_like_a_compiled_one() -> None:
     mine, other = pattern(r"(a+)(b)?", re.IGNORECASE), re.compile(r"(a+)(b)?", re.IGNORECASE)
     text = "xAAb aB c"
-    assert [found.groups() for found in mine.finditer(text)] == [found.groups() for found in other.finditer(text)]
+    assert [match.groups() for match in mine.finditer(text)] == [match.groups() for match in other.finditer(text)]
     assert (mine.sub("-", text), mine.split(text), mine.findall(text)) == (
         "x- - c",
         other.split(text),

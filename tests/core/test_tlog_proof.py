@@ -40,7 +40,7 @@ def test_a_proof_file_is_written_line_by_line_as_c2sp_has_it() -> None:
     proof = replace(proof_of(3), extra=b"more")
     lines = bytes(proof).decode().split("\n")
     assert lines[:3] == ["c2sp.org/tlog-proof@v1", f"extra {b64encode(b'more').decode()}", "index 3"]
-    assert lines[3 : 3 + len(proof.path)] == [b64encode(each).decode() for each in proof.path]
+    assert lines[3 : 3 + len(proof.path)] == [b64encode(digest).decode() for digest in proof.path]
     assert lines[3 + len(proof.path)] == ""
     assert bytes(proof).endswith(b"\n\n" + bytes(proof.checkpoint))
     assert TlogProof.parse(bytes(proof)) == proof

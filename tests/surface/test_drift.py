@@ -141,8 +141,8 @@ def test_any_single_leaf_of_a_real_tool_that_changes_or_goes_is_reported(
         del holder[place]
     else:
         holder[place] = _another(holder[place])
-    found = drift({"tools": [before]}, {"tools": [after]})
-    assert any(leaf.startswith(change.path) for change in found)
+    changes = drift({"tools": [before]}, {"tools": [after]})
+    assert any(leaf.startswith(change.path) for change in changes)
 
 
 def _another(value: Any) -> Any:
@@ -161,8 +161,8 @@ def test_attack_a_change_at_the_bottom_of_the_deepest_schema_is_found(keyword: s
             schema = {keyword: schema}
         return {"tools": [{"name": "t", "inputSchema": schema}]}
 
-    found = drift(nested("Words."), nested("Words." + POISON))
-    assert [(one.severity, one.path) for one in found] == [
+    changes = drift(nested("Words."), nested("Words." + POISON))
+    assert [(one.severity, one.path) for one in changes] == [
         ("critical", "/inputSchema" + f"/{keyword}" * 140 + "/description")
     ]
 
@@ -194,8 +194,8 @@ def _set(name: str, *path: str, value: Any) -> Any:
     ],
 )
 def test_every_member_of_a_tool_is_compared_known_or_not(member: str, value: Any, severity: str, kind: str) -> None:
-    found = after_edit(_set("search_notes", member, value=value))
-    assert [(one.severity, one.kind, one.field) for one in found] == [(severity, kind, member)]
+    changes = after_edit(_set("search_notes", member, value=value))
+    assert [(one.severity, one.kind, one.field) for one in changes] == [(severity, kind, member)]
 
 
 HIDDEN = {
@@ -210,10 +210,10 @@ HIDDEN = {
 
 @pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN.keys())
 def test_attack_text_that_looks_like_the_approved_one_is_critical(text: str) -> None:
-    found = after_edit(_set("search_notes", "description", value=text))
-    assert [(one.severity, one.path) for one in found] == [("critical", "/description")]
-    assert found[0].before == "Full-text search over the user's notes."
-    assert found[0].after == text
+    changes = after_edit(_set("search_notes", "description", value=text))
+    assert [(one.severity, one.path) for one in changes] == [("critical", "/description")]
+    assert changes[0].before == "Full-text search over the user's notes."
+    assert changes[0].after == text
 
 
 @pytest.mark.parametrize(
@@ -246,13 +246,13 @@ def test_a_hint_is_judged_by_what_was_stated_before(before: Any, after: Any, sev
     def listing(annotations: Any) -> Listing:
         return {"tools": [{"name": "t"} if annotations is None else {"name": "t", "annotations": annotations}]}
 
-    found = drift(listing(before), listing(after))
-    assert [(one.severity, one.kind, one.field) for one in found] == [(severity, kind, "annotations")]
+    changes = drift(listing(before), listing(after))
+    assert [(one.severity, one.kind, one.field) for one in changes] == [(severity, kind, "annotations")]
 
 
 def test_one_change_for_each_place() -> None:
-    found = after_edit(_set("delete_note", "annotations", value={"readOnlyHint": True, "destructiveHint": False}))
-    assert [(one.path, one.before, one.after) for one in found] == [
+    changes = after_edit(_set("delete_note", "annotations", value={"readOnlyHint": True, "destructiveHint": False}))
+    assert [(one.path, one.before, one.after) for one in changes] == [
         ("/annotations/destructiveHint", True, False),
         ("/annotations/readOnlyHint", False, True),
     ]
@@ -262,19 +262,19 @@ def test_one_change_for_each_place() -> None:
 
 
 def test_a_removed_item_is_information_and_blocks_nothing() -> None:
-    found = drift(
+    changes = drift(
         NOTES, {**NOTES, "tools": NOTES["tools"][:1], "prompts": [], "resources": [], "resourceTemplates": []}
     )
-    assert {(one.severity, one.kind) for one in found} == {("info", "item_removed")}
-    assert named(found) == {
+    assert {(one.severity, one.kind) for one in changes} == {("info", "item_removed")}
+    assert named(changes) == {
         ("tool", "delete_note", "removed"),
         ("tool", "export_notes", "removed"),
         ("prompt", "weekly_review", "removed"),
         ("resource", "index", "removed"),
         ("resourceTemplate", "note", "removed"),
     }
-    assert not blocked_by_default(found)
-    assert found[0].after is ABSENT
+    assert not blocked_by_default(changes)
+    assert changes[0].after is ABSENT
 
 
 def test_attack_a_tool_that_is_removed_and_returns_is_compared_with_the_approved_text() -> None:
@@ -288,10 +288,12 @@ def test_attack_a_tool_that_is_removed_and_returns_is_compared_with_the_approved
 
 
 def test_a_new_item_is_for_review() -> None:
-    found = after_edit(lambda listing: listing["tools"].append({"name": "run_shell", "description": "Run a command."}))
-    assert summaries(found) == [("review", "item_added", "run_shell", "")]
-    assert found[0].field == "added"
-    assert found[0].before is ABSENT
+    changes = after_edit(
+        lambda listing: listing["tools"].append({"name": "run_shell", "description": "Run a command."})
+    )
+    assert summaries(changes) == [("review", "item_added", "run_shell", "")]
+    assert changes[0].field == "added"
+    assert changes[0].before is ABSENT
 
 
 @pytest.mark.parametrize(
@@ -304,8 +306,8 @@ def test_a_new_item_is_for_review() -> None:
     ],
 )
 def test_attack_a_new_item_that_carries_an_attack_is_critical(item: Any, kind: str) -> None:
-    found = after_edit(lambda listing: listing["tools"].append({"name": "run_shell", **item}))
-    assert summaries(found) == [("critical", kind, "run_shell", "")]
+    changes = after_edit(lambda listing: listing["tools"].append({"name": "run_shell", **item}))
+    assert summaries(changes) == [("critical", kind, "run_shell", "")]
 
 
 def test_a_new_item_that_names_an_address_is_only_new() -> None:
@@ -318,16 +320,16 @@ def test_a_new_item_that_names_an_address_is_only_new() -> None:
 @pytest.mark.parametrize("first", [True, False], ids=["before the approved one", "after it"])
 def test_attack_a_second_tool_of_the_same_name_is_critical_wherever_it_stands(first: bool) -> None:
     double = {"name": "search_notes", "description": "Search."}
-    found = after_edit(lambda listing: listing["tools"].insert(0 if first else 3, double))
-    assert [(one.severity, one.kind, one.name, one.field) for one in found] == [
+    changes = after_edit(lambda listing: listing["tools"].insert(0 if first else 3, double))
+    assert [(one.severity, one.kind, one.name, one.field) for one in changes] == [
         ("critical", "duplicate_name", "search_notes", "duplicate")
     ]
-    assert found[0].after == double
+    assert changes[0].after == double
 
 
 def test_an_exact_copy_in_the_same_list_is_critical_too() -> None:
-    found = after_edit(lambda listing: listing["tools"].append(tool(listing, "search_notes")))
-    assert [one.kind for one in found] == ["duplicate_name"]
+    changes = after_edit(lambda listing: listing["tools"].append(tool(listing, "search_notes")))
+    assert [one.kind for one in changes] == ["duplicate_name"]
 
 
 @pytest.mark.parametrize("member", ["tools", "prompts"])
@@ -336,8 +338,8 @@ def test_attack_items_of_one_name_are_critical_even_if_both_were_approved(member
     changed_one = {"name": "run", "description": "Run it."}
     approved = {member: [one, other]}
     for offered in ([one, other], [other, one]):
-        found = drift(approved, {member: offered})
-        assert summaries(found) == [("critical", "duplicate_name", "run", "")]
+        changes = drift(approved, {member: offered})
+        assert summaries(changes) == [("critical", "duplicate_name", "run", "")]
     assert [change.kind for change in drift(approved, {member: [one, changed_one]})] == [
         "duplicate_name",
         "text_changed",
@@ -350,15 +352,15 @@ def test_attack_items_of_one_name_are_critical_even_if_both_were_approved(member
     "name", ["Search_Notes", "search-notes", "searchNotes", "search_n\u043etes", "search_notes\u200b", "search_n0tes"]
 )
 def test_attack_a_name_that_reads_like_an_approved_one_is_critical(name: str) -> None:
-    found = after_edit(lambda listing: listing["tools"].append({"name": name, "description": "Search."}))
-    assert [(one.severity, one.kind, one.name, one.field) for one in found] == [
+    changes = after_edit(lambda listing: listing["tools"].append({"name": name, "description": "Search."}))
+    assert [(one.severity, one.kind, one.name, one.field) for one in changes] == [
         ("critical", "look_alike_name", name, "added")
     ]
 
 
 def test_singular_and_plural_are_two_names() -> None:
-    found = after_edit(lambda listing: listing["tools"].append({"name": "search_note", "description": "One."}))
-    assert summaries(found) == [("review", "item_added", "search_note", "")]
+    changes = after_edit(lambda listing: listing["tools"].append({"name": "search_note", "description": "One."}))
+    assert summaries(changes) == [("review", "item_added", "search_note", "")]
 
 
 @pytest.mark.parametrize(
@@ -371,32 +373,32 @@ def test_attack_one_undigestable_tool_is_critical_and_hides_no_other_change(spoi
         tool(listing, "delete_note")["description"] = "Delete notes." + POISON
         listing["tools"].append({"name": "odd", **spoiled})
 
-    found = after_edit(edit)
-    assert {(one.severity, one.kind) for one in found} == {
+    changes = after_edit(edit)
+    assert {(one.severity, one.kind) for one in changes} == {
         ("critical", "undigestable"),
         ("critical", "new_concealment"),
     }
 
 
 def test_attack_an_approved_tool_that_turns_undigestable_is_not_taken_for_removed() -> None:
-    found = after_edit(lambda listing: tool(listing, "delete_note").update(description="\ud800"))
-    assert named(found) == {("tool", "delete_note", "undigestable")}
-    assert found[0].before == tool(NOTES, "delete_note")
-    assert "lone surrogate" in found[0].reason
+    changes = after_edit(lambda listing: tool(listing, "delete_note").update(description="\ud800"))
+    assert named(changes) == {("tool", "delete_note", "undigestable")}
+    assert changes[0].before == tool(NOTES, "delete_note")
+    assert "lone surrogate" in changes[0].reason
 
 
 def test_attack_a_member_that_occurs_twice_makes_a_tool_undigestable_under_its_name() -> None:
     text = b'{"name": "delete_note", "description": "Delete.", "description": "Delete all."}'
     after = surface_from_listing({**NOTES, "tools": [NOTES["tools"][0], NOTES["tools"][2]]})
     tools = (*after.items["tools"], Item.from_json_text(TOOL, text))
-    found = compare(surface_from_listing(NOTES), replace(after, items={**after.items, "tools": tools}))
-    assert named(found) == {("tool", "delete_note", "undigestable")}
+    changes = compare(surface_from_listing(NOTES), replace(after, items={**after.items, "tools": tools}))
+    assert named(changes) == {("tool", "delete_note", "undigestable")}
 
 
 def test_attack_a_server_whose_own_words_cannot_be_digested_is_critical() -> None:
-    found = after_edit(lambda listing: listing.update(instructions="Search.\ud800"))
-    assert ("critical", "undigestable", "", "") in summaries(found)
-    assert named(found) == {("server", "", "undigestable"), ("server", "", "instructions")}
+    changes = after_edit(lambda listing: listing.update(instructions="Search.\ud800"))
+    assert ("critical", "undigestable", "", "") in summaries(changes)
+    assert named(changes) == {("server", "", "undigestable"), ("server", "", "instructions")}
 
 
 def test_an_undigestable_tool_is_reported_even_if_it_was_there_before() -> None:
@@ -436,9 +438,9 @@ def _argument(**members: Any) -> Any:
     ],
 )
 def test_prompt_arguments_are_compared_by_name(edit: Any, severity: str, kind: str, path: str) -> None:
-    found = after_edit(edit)
-    assert (severity, kind, "weekly_review", path) in summaries(found)
-    assert named(found) == {("prompt", "weekly_review", "arguments")}
+    changes = after_edit(edit)
+    assert (severity, kind, "weekly_review", path) in summaries(changes)
+    assert named(changes) == {("prompt", "weekly_review", "arguments")}
 
 
 @pytest.mark.parametrize(
@@ -466,8 +468,8 @@ def test_prompt_arguments_are_compared_by_name(edit: Any, severity: str, kind: s
 def test_a_resource_keeps_its_identity_by_address_or_else_by_name(
     member: str, edit: Any, field: str, severity: str, kind: str
 ) -> None:
-    found = after_edit(lambda listing: listing[member][0].update(edit))
-    assert [(one.severity, one.kind, one.name, one.field) for one in found] == [
+    changes = after_edit(lambda listing: listing[member][0].update(edit))
+    assert [(one.severity, one.kind, one.name, one.field) for one in changes] == [
         (severity, kind, NOTES[member][0]["name"], field)
     ]
 
@@ -495,13 +497,13 @@ def test_attack_text_in_place_of_a_date_is_for_review(date: Any, severity: str, 
     def listing(value: Any) -> Listing:
         return {"resources": [{"uri": "a://1", "name": "n", "annotations": {"lastModified": value}}]}
 
-    found = drift(listing("2025-01-12T15:00:58Z"), listing(date))
-    assert [(one.severity, one.kind) for one in found] == [(severity, kind)]
+    changes = drift(listing("2025-01-12T15:00:58Z"), listing(date))
+    assert [(one.severity, one.kind) for one in changes] == [(severity, kind)]
 
 
 def test_attack_a_promised_result_that_no_property_describes_is_for_review() -> None:
-    found = after_edit(_set("search_notes", "outputSchema", "required", value=["hits", ORDINARY]))
-    assert summaries(found) == [("review", "required_changed", "search_notes", "/outputSchema/required")]
+    changes = after_edit(_set("search_notes", "outputSchema", "required", value=["hits", ORDINARY]))
+    assert summaries(changes) == [("review", "required_changed", "search_notes", "/outputSchema/required")]
 
 
 # The server itself
@@ -509,16 +511,16 @@ def test_attack_a_promised_result_that_no_property_describes_is_for_review() -> 
 
 @pytest.mark.parametrize("version", ["2", "v2.0.1", "1.64.0-alpha-1790635538000", "2026.10.24.dev0+gabcdef1.d20261024"])
 def test_a_new_version_is_information(version: str) -> None:
-    found = after_edit(lambda one: one["serverInfo"].update(version=version))
-    assert [(one.severity, one.kind) for one in found] == [("info", "version_changed")]
+    changes = after_edit(lambda one: one["serverInfo"].update(version=version))
+    assert [(one.severity, one.kind) for one in changes] == [("info", "version_changed")]
 
 
 @pytest.mark.parametrize(
     "version", ["2 " + ORDINARY, "2-skip-the-preview-step", "2.0." + "0" * 60, ORDINARY, "", {"is": "2"}, "2\n"]
 )
 def test_attack_text_in_place_of_a_version_is_for_review(version: Any) -> None:
-    found = after_edit(lambda one: one["serverInfo"].update(version=version))
-    assert [(one.severity, one.kind, one.path) for one in found] == [
+    changes = after_edit(lambda one: one["serverInfo"].update(version=version))
+    assert [(one.severity, one.kind, one.path) for one in changes] == [
         ("review", "member_changed", "/serverInfo/version")
     ]
 
@@ -541,8 +543,8 @@ def test_attack_text_in_place_of_a_version_is_for_review(version: Any) -> None:
 def test_attack_instructions_are_reported_even_if_none_were_recorded(
     before: Listing, edit: Any, severity: str, kind: str, field: str
 ) -> None:
-    found = drift(before, {**NOTES, **edit})
-    assert [(one.severity, one.kind, one.field, one.path) for one in found if one.entity == "server"] == [
+    changes = drift(before, {**NOTES, **edit})
+    assert [(one.severity, one.kind, one.field, one.path) for one in changes if one.entity == "server"] == [
         (severity, kind, field, f"/{field}")
     ]
 
@@ -635,9 +637,9 @@ def test_attack_instructions_are_reported_even_if_none_were_recorded(
 def test_what_the_server_says_about_itself_is_compared(
     edit: Any, field: str, severity: str, kind: str, path: str
 ) -> None:
-    found = after_edit(edit)
-    assert [(one.entity, one.name, one.field) for one in found] == [("server", "", field)]
-    assert summaries(found) == [(severity, kind, "", path)]
+    changes = after_edit(edit)
+    assert [(one.entity, one.name, one.field) for one in changes] == [("server", "", field)]
+    assert summaries(changes) == [(severity, kind, "", path)]
 
 
 # The report
@@ -679,13 +681,13 @@ def test_a_change_as_json_leaves_out_the_side_that_is_absent() -> None:
 @pytest.mark.parametrize(("severity", "blocked"), [("critical", True), ("review", True), ("info", False)])
 def test_review_and_critical_block_by_default(severity: str, blocked: bool) -> None:
     edits = {"critical": "Search." + POISON, "review": "Search more."}
-    found = after_edit(
+    changes = after_edit(
         lambda one: (
             one["serverInfo"].update(version="2") if severity == "info" else one.update(instructions=edits[severity])
         )
     )
-    assert [one.severity for one in found] == [severity]
-    assert blocked_by_default(found) is blocked
+    assert [one.severity for one in changes] == [severity]
+    assert blocked_by_default(changes) is blocked
 
 
 # Real upgrades
@@ -693,14 +695,14 @@ def test_review_and_critical_block_by_default(severity: str, blocked: bool) -> N
 
 @pytest.mark.parametrize(("before", "after"), UPGRADES, ids=[f"{old} to {new}" for old, new in UPGRADES])
 def test_a_real_upgrade_is_reported_without_a_single_critical(before: str, after: str) -> None:
-    found = drift(real(before), real(after))
-    assert found
-    assert [one for one in found if one.severity == "critical"] == []
+    changes = drift(real(before), real(after))
+    assert changes
+    assert [one for one in changes if one.severity == "critical"] == []
 
 
 def test_the_dialect_noise_of_a_real_upgrade_is_information() -> None:
-    found = drift(real("server-filesystem@2026.1.14"), real("server-filesystem@2026.8.31"))
-    noise = [one for one in found if one.field == "inputSchema"]
+    changes = drift(real("server-filesystem@2026.1.14"), real("server-filesystem@2026.8.31"))
+    noise = [one for one in changes if one.field == "inputSchema"]
     assert len({one.name for one in noise}) == 13
     assert {(one.severity, one.kind) for one in noise} == {("info", "additional_properties_unstated")}
 
@@ -708,13 +710,13 @@ def test_the_dialect_noise_of_a_real_upgrade_is_information() -> None:
 def test_attack_one_schema_opened_amid_the_noise_by_word_is_for_review() -> None:
     after = real("server-filesystem@2026.8.31")
     tool(after, "write_file")["inputSchema"]["additionalProperties"] = True
-    found = drift(real("server-filesystem@2026.1.14"), after)
-    opened = [one for one in found if one.kind == "additional_properties_opened" and one.field == "inputSchema"]
+    changes = drift(real("server-filesystem@2026.1.14"), after)
+    opened = [one for one in changes if one.kind == "additional_properties_opened" and one.field == "inputSchema"]
     assert "write_file" in {one.name for one in opened}
 
 
 def test_attack_one_closed_schema_opened_is_for_review() -> None:
-    found = after_edit(lambda listing: tool(listing, "search_notes")["inputSchema"].pop("additionalProperties"))
-    assert summaries(found) == [
+    changes = after_edit(lambda listing: tool(listing, "search_notes")["inputSchema"].pop("additionalProperties"))
+    assert summaries(changes) == [
         ("review", "additional_properties_opened", "search_notes", "/inputSchema/additionalProperties")
     ]

@@ -27,8 +27,8 @@ ATTACKS, HONEST = texts("attacks"), texts("honest")
 
 def suspicions(case: Case) -> set[str]:
     """The codes of ours that the scan warns of."""
-    found = scan(surface_from_listing(case["surface"]))
-    return {finding.code for finding in found if finding.severity == "warning" and finding.code in MESSAGES}
+    findings = scan(surface_from_listing(case["surface"]))
+    return {finding.code for finding in findings if finding.severity == "warning" and finding.code in MESSAGES}
 
 
 def named(cases: list[Case], member: str) -> list[Any]:

@@ -27,13 +27,13 @@ def _rename(name: str, **members: Any) -> Any:
     ids=["same text", "reworded", "same name in other dress", "unlike name, same description"],
 )
 def test_attack_a_rename_within_one_release_is_critical(members: Any) -> None:
-    found = after_edit(lambda listing: tool(listing, "export_notes").update(members))
-    assert [(one.severity, one.kind, one.name, one.field) for one in found] == [
+    changes = after_edit(lambda listing: tool(listing, "export_notes").update(members))
+    assert [(one.severity, one.kind, one.name, one.field) for one in changes] == [
         ("critical", "renamed", members["name"], "added"),
         ("info", "item_removed", "export_notes", "removed"),
     ]
-    assert found[0].before == tool(NOTES, "export_notes")
-    assert "'export_notes'" in found[0].reason
+    assert changes[0].before == tool(NOTES, "export_notes")
+    assert "'export_notes'" in changes[0].reason
 
 
 def test_a_rename_in_a_new_release_is_for_review() -> None:
@@ -80,14 +80,14 @@ def test_an_unrelated_tool_in_place_of_a_removed_one_is_just_new() -> None:
         listing["tools"].pop()
         listing["tools"].append({"name": "weather", "description": "Tell the weather of a city."})
 
-    found = after_edit(edit)
-    assert [(one.severity, one.kind) for one in found] == [("review", "item_added"), ("info", "item_removed")]
+    changes = after_edit(edit)
+    assert [(one.severity, one.kind) for one in changes] == [("review", "item_added"), ("info", "item_removed")]
 
 
 def test_a_renamed_prompt_is_found_as_well() -> None:
-    found = after_edit(lambda listing: listing["prompts"][0].update(name="review_of_week"))
-    assert named(found) == {("prompt", "weekly_review", "removed"), ("prompt", "review_of_week", "added")}
-    assert found[0].kind == "renamed"
+    changes = after_edit(lambda listing: listing["prompts"][0].update(name="review_of_week"))
+    assert named(changes) == {("prompt", "weekly_review", "removed"), ("prompt", "review_of_week", "added")}
+    assert changes[0].kind == "renamed"
 
 
 def _tool(name: str, description: str = "", *parameters: str) -> Item:

@@ -347,8 +347,8 @@ def test_attack_a_quiet_optional_parameter_is_one_change_and_its_text_is_searche
 )
 def test_attack_schema_poisoning_is_critical_in_every_text(poisoned: Schema) -> None:
     before = {"description": "Words.", "enum": ["a"], "default": "a", "examples": ["a"], "properties": {}}
-    found = changes({"properties": {"q": before}}, {"properties": {"q": {**before, **poisoned}}})
-    assert [(one.severity, one.kind) for one in found] == [("critical", "new_concealment")]
+    drift = changes({"properties": {"q": before}}, {"properties": {"q": {**before, **poisoned}}})
+    assert [(one.severity, one.kind) for one in drift] == [("critical", "new_concealment")]
 
 
 def test_a_cue_that_was_approved_for_the_item_is_not_new() -> None:
@@ -436,8 +436,8 @@ OUTPUTS = [
 
 @pytest.mark.parametrize(("before", "after", "severity", "kind"), OUTPUTS, ids=str)
 def test_results_are_judged_by_what_they_may_bring(before: Schema, after: Schema, severity: str, kind: str) -> None:
-    found = changes(before, after, field="outputSchema")
-    assert [(one.severity, one.kind) for one in found] == [(severity, kind)]
+    drift = changes(before, after, field="outputSchema")
+    assert [(one.severity, one.kind) for one in drift] == [(severity, kind)]
 
 
 def test_absent_null_and_empty_are_three_things() -> None:

@@ -42,7 +42,7 @@ def test_attack_a_client_with_much_work_uses_one_thread_and_another_client_does_
         executor, free = FairExecutor(threads=2), threading.Event()
         slow = [executor.submit("alice", lambda: free.wait(60)) for _ in range(5)]
         assert await executor.submit("bob", lambda: "done") == "done"
-        assert not any(each.done() for each in slow)
+        assert not any(future.done() for future in slow)
         free.set()
         assert await asyncio.gather(*slow) == [True] * 5
 
