@@ -33,6 +33,12 @@ from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher
 
 SCHEME = "oci://"
+ARTIFACT_TYPE = "application/vnd.mcp.toolbundle.v0.1"
+DESCRIPTOR = "application/vnd.mcp.tool.descriptor.v0.1+json"
+MANIFEST = "application/vnd.mcp.toolbundle.manifest.v0.1+json"
+ATTESTATION = "application/vnd.mcp.attestation.envelope.v0.1+json"
+POINTER = "application/vnd.mcp.registry.pointer.v0.1+json"
+_MAX_ATTESTATIONS = 64
 
 
 class OciNetwork:
@@ -45,6 +51,29 @@ class OciNetwork:
     def endpoint(self, reference: ImageReference) -> Endpoint:
         """The registry endpoint of a reference."""
         return registry_endpoint(reference, self._settings, configured_by="argument")
+
+
+class BundleParts(Record):
+    """The layers of a bundle's OCI artifact."""
+
+    media_type: str
+    """The media type of the archive."""
+    archive: bytes = field(repr=False)
+    descriptor: bytes = field(repr=False)
+    manifest: bytes = field(repr=False)
+    attestations: tuple[bytes, ...] = field(default=(), repr=False)
+    pointer: bytes | None = field(default=None, repr=False)
+    """The signed pointer document of a bundle registry, if it was pushed along."""
+
+
+class PulledBundle(Record):
+    """A downloaded bundle and the digest of its OCI artifact."""
+
+    digest: Digest
+    parts: BundleParts
+
+
+# Push
 
 
 def push_bundle(
@@ -104,6 +133,23 @@ def _check_companions(parts: BundleParts, opened: OpenedBundle) -> None:
             raise PinwardenError("USAGE", "the pointer does not point to this bundle")
 
 
+def push_parts(registry: OciPushRegistry, parts: BundleParts, annotations: dict[str, str]) -> Digest:
+    """Push a bundle under the tag of the registry's reference."""
+    layers = [(parts.media_type, parts.archive), (DESCRIPTOR, parts.descriptor), (MANIFEST, parts.manifest)]
+    layers += [(ATTESTATION, attestation) for attestation in parts.attestations]
+    if parts.pointer is not None:
+        layers.append((POINTER, parts.pointer))
+    return registry.put_artifact(registry.reference.tag or DEFAULT_TAG, ARTIFACT_TYPE, layers, annotations)
+
+
+def parse_bundle_reference(address: str) -> ImageReference:
+    """Parse ``host/name:tag``, with or without ``oci://``."""
+    return parse_reference(address.removeprefix(SCHEME))
+
+
+# Pull
+
+
 class AcceptanceOptions(Record):
     """The installer's trust and policy, for a pull that also accepts the bundle."""
 
@@ -142,6 +188,15 @@ def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
         if options.unpack_to is not None:
             unpack(opened.documents.manifest.entries, opened.contents, options.unpack_to)
     return _pulled_report(options, reference.at(pulled.digest), opened, pulled, provenance, written)
+
+
+def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
+    """Download a bundle and verify every byte against its documents. Nothing is written."""
+    pulled = pull_parts(OciRegistry(reference, net.fetcher, net.endpoint(reference)))
+    documents = check_documents(pulled.parts.descriptor, pulled.parts.manifest)
+    if documents.descriptor.media_type != pulled.parts.media_type:
+        raise PinwardenError("IMAGE_INVALID", f"the media type of {reference}'s archive differs from its descriptor")
+    return pulled, open_bundle(documents, pulled.parts.archive)
 
 
 def accept_pulled(pulled: PulledBundle, options: AcceptanceOptions) -> Provenance:
@@ -240,57 +295,6 @@ def _pulled_report(  # noqa: PLR0913, PLR0917  # each is part of the report
             "unpacked": str(options.unpack_to) if options.unpack_to else None,
         },
     )
-
-
-def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
-    """Download a bundle and verify every byte against its documents. Nothing is written."""
-    pulled = pull_parts(OciRegistry(reference, net.fetcher, net.endpoint(reference)))
-    documents = check_documents(pulled.parts.descriptor, pulled.parts.manifest)
-    if documents.descriptor.media_type != pulled.parts.media_type:
-        raise PinwardenError("IMAGE_INVALID", f"the media type of {reference}'s archive differs from its descriptor")
-    return pulled, open_bundle(documents, pulled.parts.archive)
-
-
-def parse_bundle_reference(address: str) -> ImageReference:
-    """Parse ``host/name:tag``, with or without ``oci://``."""
-    return parse_reference(address.removeprefix(SCHEME))
-
-
-ARTIFACT_TYPE = "application/vnd.mcp.toolbundle.v0.1"
-DESCRIPTOR = "application/vnd.mcp.tool.descriptor.v0.1+json"
-MANIFEST = "application/vnd.mcp.toolbundle.manifest.v0.1+json"
-ATTESTATION = "application/vnd.mcp.attestation.envelope.v0.1+json"
-POINTER = "application/vnd.mcp.registry.pointer.v0.1+json"
-_MAX_ATTESTATIONS = 64
-
-
-class BundleParts(Record):
-    """The layers of a bundle's OCI artifact."""
-
-    media_type: str
-    """The media type of the archive."""
-    archive: bytes = field(repr=False)
-    descriptor: bytes = field(repr=False)
-    manifest: bytes = field(repr=False)
-    attestations: tuple[bytes, ...] = field(default=(), repr=False)
-    pointer: bytes | None = field(default=None, repr=False)
-    """The signed pointer document of a bundle registry, if it was pushed along."""
-
-
-class PulledBundle(Record):
-    """A downloaded bundle and the digest of its OCI artifact."""
-
-    digest: Digest
-    parts: BundleParts
-
-
-def push_parts(registry: OciPushRegistry, parts: BundleParts, annotations: dict[str, str]) -> Digest:
-    """Push a bundle under the tag of the registry's reference."""
-    layers = [(parts.media_type, parts.archive), (DESCRIPTOR, parts.descriptor), (MANIFEST, parts.manifest)]
-    layers += [(ATTESTATION, attestation) for attestation in parts.attestations]
-    if parts.pointer is not None:
-        layers.append((POINTER, parts.pointer))
-    return registry.put_artifact(registry.reference.tag or DEFAULT_TAG, ARTIFACT_TYPE, layers, annotations)
 
 
 def pull_parts(registry: OciRegistry) -> PulledBundle:

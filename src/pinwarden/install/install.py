@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 LITERAL_NOTE = "--literal skips checks: freshness, the attesters' roles, and that the manifest is bound to the pointer"
 
 
+class InstallTarget(Record):
+    """For which clients a bundle is locked."""
+
+    clients: tuple[str, ...] = ("generic",)
+    scope: Scope = "project"
+    variables: tuple[str, ...] = ()
+    """Names of the environment variables that the server gets."""
+
+
 class InstallContext(Record):
     """What an install needs besides the request."""
 
@@ -77,10 +86,15 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
     return _installed_report(request, decision, staged, entries, configured)
 
 
-def stage_accepted(request: InstallRequest, context: InstallContext, accepted: AcceptedBundle) -> StagedBundle:
-    """Store and unpack the accepted bundle, and get its surface."""
-    pin = bundle_pin(accepted, context.source, request.floor, literal=request.literal)
-    return stage_bundle(context.project, accepted, pin, context.store, context.source, probe=context.probe)
+def is_locked(project: Project, name: str) -> bool:
+    """Whether the lock has a server of that name that was not installed as a bundle."""
+    from pinwarden.project.run import is_bundle
+
+    lock = lock_store.read(project.lock)
+    return lock is not None and any(entry.name == name and not is_bundle(entry) for entry in lock.entries)
+
+
+# Steps
 
 
 def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
@@ -96,125 +110,10 @@ def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
             )
 
 
-def _configure(context: InstallContext, entries: list[Entry]) -> list[dict[str, str]]:
-    """Write the clients' own files. The generic client has none."""
-    project = context.project
-    paths = project.config_paths()
-    configured: list[dict[str, str]] = []
-    for entry in entries:
-        path = paths.get((entry.client, entry.scope))
-        if entry.client != "generic" and path is None:
-            raise PinwardenError("USAGE", f"{entry.client} has no configuration file of scope {entry.scope}")
-        if path is not None and entry.client != "generic":
-            action = install_entry(Path(path), entry.client, entry.name, entry.config)
-            configured.append({"client": entry.client, "file": project.shown(path), "action": action})
-    return configured
-
-
-def refused_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:
-    """The report of a refused install: one code, what, why and what to do."""
-    refusal = decision.refusal
-    if refusal is None:
-        raise TypeError("a refused install has a refusal")
-    row = Row(
-        code=refusal.code,
-        severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
-        entity="bundle",
-        name=request.tool,
-        path="",
-        message=refusal.what,
-    )
-    return Report(
-        command=command,
-        subject=request.tool,
-        summary=f"REJECT {refusal.code}: {refusal.fix}",
-        exit_code=decision.exit_code,
-        rows=(row,),
-        notes=_notes(request, decision),
-        facts={
-            "result": REJECT,
-            "error": refusal_value(refusal),
-            "plan": [line.to_json() for line in decision.plan],
-            "literal": request.literal,
-        },
-        rule_texts={refusal.code: refusal.fix},
-    )
-
-
-def refusal_value(refusal: Rejection) -> dict[str, Any]:
-    """A refusal as JSON."""
-    return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
-
-
-def _notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
-    lines = tuple(str(line) for line in decision.plan)
-    return (*lines, LITERAL_NOTE) if request.literal else lines
-
-
-def _installed_report(
-    request: InstallRequest,
-    decision: InstallDecision,
-    staged: StagedBundle,
-    entries: list[Entry],
-    configured: list[dict[str, str]],
-) -> Report:
-    pin, accepted = staged.pin, decision.accepted
-    if accepted is None:
-        raise TypeError("the install was accepted")
-    notes = list(_notes(request, decision))
-    if staged.surface is None:
-        notes.append(
-            f"tools not recorded: {staged.problem}; repeat with --allow-execute to start the server and record them"
-        )
-    elif pin.surface_from != HERE:
-        notes.append(
-            "the approved tools are those that its registry recorded; --allow-execute starts the server to check"
-        )
-    position = accepted.log_position
-    return Report(
-        command="install",
-        subject=pin.tool,
-        summary=f"ACCEPT {pin.tool} {pin.version} on {pin.channel}; start it with: pinwarden run {pin.tool}",
-        exit_code=EXIT_CLEAN,
-        notes=tuple(notes),
-        facts={
-            "result": ACCEPT,
-            "provenance": provenance_to_json(accepted.provenance),
-            "plan": [line.to_json() for line in decision.plan],
-            "literal": request.literal,
-            "version": pin.version,
-            "registry": pin.registry,
-            "content_hash": str(pin.archive),
-            "api_surface": staged.api_surface,
-            "surface": str(staged.surface.digest) if staged.surface else None,
-            "surface_from": pin.surface_from,
-            "policy": {
-                "network": pin.policy.network,
-                "filesystem": pin.policy.filesystem,
-                "exec": pin.policy.exec,
-            },
-            "log": {"id": position.log_id, "index": position.index, "size": position.size} if position else None,
-            "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
-            "configs": configured,
-        },
-    )
-
-
-def is_locked(project: Project, name: str) -> bool:
-    """Whether the lock has a server of that name that was not installed as a bundle."""
-    from pinwarden.project.run import is_bundle
-
-    lock = lock_store.read(project.lock)
-    return lock is not None and any(entry.name == name and not is_bundle(entry) for entry in lock.entries)
-
-
-class InstallTarget(Record):
-    """For which clients a bundle is locked."""
-
-    clients: tuple[str, ...] = ("generic",)
-    scope: Scope = "project"
-    variables: tuple[str, ...] = ()
-    """Names of the environment variables that the server gets."""
+def stage_accepted(request: InstallRequest, context: InstallContext, accepted: AcceptedBundle) -> StagedBundle:
+    """Store and unpack the accepted bundle, and get its surface."""
+    pin = bundle_pin(accepted, context.source, request.floor, literal=request.literal)
+    return stage_bundle(context.project, accepted, pin, context.store, context.source, probe=context.probe)
 
 
 def lock_bundle(  # noqa: PLR0913, PLR0917
@@ -283,3 +182,110 @@ def refuse_forbidden(policies: Policies, entries: Sequence[Entry], now: str) -> 
                 f"{broken[0].message} ({broken[0].code})",
                 data={"refusals": [{"code": rule.code, "message": rule.message} for rule in broken]},
             )
+
+
+def _configure(context: InstallContext, entries: list[Entry]) -> list[dict[str, str]]:
+    """Write the clients' own files. The generic client has none."""
+    project = context.project
+    paths = project.config_paths()
+    configured: list[dict[str, str]] = []
+    for entry in entries:
+        path = paths.get((entry.client, entry.scope))
+        if entry.client != "generic" and path is None:
+            raise PinwardenError("USAGE", f"{entry.client} has no configuration file of scope {entry.scope}")
+        if path is not None and entry.client != "generic":
+            action = install_entry(Path(path), entry.client, entry.name, entry.config)
+            configured.append({"client": entry.client, "file": project.shown(path), "action": action})
+    return configured
+
+
+# Reports
+
+
+def _installed_report(
+    request: InstallRequest,
+    decision: InstallDecision,
+    staged: StagedBundle,
+    entries: list[Entry],
+    configured: list[dict[str, str]],
+) -> Report:
+    pin, accepted = staged.pin, decision.accepted
+    if accepted is None:
+        raise TypeError("the install was accepted")
+    notes = list(_notes(request, decision))
+    if staged.surface is None:
+        notes.append(
+            f"tools not recorded: {staged.problem}; repeat with --allow-execute to start the server and record them"
+        )
+    elif pin.surface_from != HERE:
+        notes.append(
+            "the approved tools are those that its registry recorded; --allow-execute starts the server to check"
+        )
+    position = accepted.log_position
+    return Report(
+        command="install",
+        subject=pin.tool,
+        summary=f"ACCEPT {pin.tool} {pin.version} on {pin.channel}; start it with: pinwarden run {pin.tool}",
+        exit_code=EXIT_CLEAN,
+        notes=tuple(notes),
+        facts={
+            "result": ACCEPT,
+            "provenance": provenance_to_json(accepted.provenance),
+            "plan": [line.to_json() for line in decision.plan],
+            "literal": request.literal,
+            "version": pin.version,
+            "registry": pin.registry,
+            "content_hash": str(pin.archive),
+            "api_surface": staged.api_surface,
+            "surface": str(staged.surface.digest) if staged.surface else None,
+            "surface_from": pin.surface_from,
+            "policy": {
+                "network": pin.policy.network,
+                "filesystem": pin.policy.filesystem,
+                "exec": pin.policy.exec,
+            },
+            "log": {"id": position.log_id, "index": position.index, "size": position.size} if position else None,
+            "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
+            "configs": configured,
+        },
+    )
+
+
+def refused_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:
+    """The report of a refused install: one code, what, why and what to do."""
+    refusal = decision.refusal
+    if refusal is None:
+        raise TypeError("a refused install has a refusal")
+    row = Row(
+        code=refusal.code,
+        severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
+        entity="bundle",
+        name=request.tool,
+        path="",
+        message=refusal.what,
+    )
+    return Report(
+        command=command,
+        subject=request.tool,
+        summary=f"REJECT {refusal.code}: {refusal.fix}",
+        exit_code=decision.exit_code,
+        rows=(row,),
+        notes=_notes(request, decision),
+        facts={
+            "result": REJECT,
+            "error": refusal_value(refusal),
+            "plan": [line.to_json() for line in decision.plan],
+            "literal": request.literal,
+        },
+        rule_texts={refusal.code: refusal.fix},
+    )
+
+
+def refusal_value(refusal: Rejection) -> dict[str, Any]:
+    """A refusal as JSON."""
+    return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
+
+
+def _notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
+    lines = tuple(str(line) for line in decision.plan)
+    return (*lines, LITERAL_NOTE) if request.literal else lines

@@ -49,9 +49,35 @@ class StagedBundle(Record):
         return None if self.surface is None else api_surface_of(self.surface)
 
 
-def api_surface_of(surface: Surface) -> str:
-    """The API surface hash of a surface."""
-    return str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
+def stage_bundle(  # noqa: PLR0913
+    project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, probe: bool
+) -> StagedBundle:
+    """Store and unpack a bundle. With ``probe`` the server is started once, in its sandbox, to record its surface."""
+    store_files(accepted, pin, store)
+    published_at = accepted.published.published_at if accepted.published else None
+    staged = StagedBundle(
+        pin=pin,
+        surface=None,
+        problem=None,
+        published_at=published_at,
+        description=accepted.documents.descriptor.description,
+    )
+    folder = ensure_bundle(pin, store, notify=lambda _: None)
+    recorded = _registry_surface(accepted, source)
+    if probe:
+        surface = _probe(project, pin, folder)
+        probed, recorded_hash = api_surface_of(surface), accepted.published.api_surface if accepted.published else None
+        if recorded_hash not in (None, probed):
+            raise PinwardenError(
+                "SURFACE_DIFFERS",
+                f"the API surface of {pin.tool} is {probed} here, and {recorded_hash} at its registry",
+                data={"here": probed, "registry": recorded_hash},
+            )
+        return replace(staged, pin=replace(pin, surface_from=HERE), surface=surface)
+    if recorded is not None:
+        return replace(staged, pin=replace(pin, surface_from=REGISTRY), surface=recorded)
+    why = accepted.published.surface_problem if accepted.published else None
+    return replace(staged, problem=why or "the registry did not record them")
 
 
 def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
@@ -83,6 +109,11 @@ def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None
     )
 
 
+def api_surface_of(surface: Surface) -> str:
+    """The API surface hash of a surface."""
+    return str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
+
+
 def store_files(accepted: AcceptedBundle, pin: BundlePin, store: Store) -> None:
     """Store archive and documents, each under the digest of its bytes."""
     documents = accepted.documents
@@ -104,37 +135,6 @@ def store_file(store: Store, digest: Digest, data: bytes) -> None:
         with store.incoming() as stream:
             stream.write(data)
             store.keep(stream, digest)
-
-
-def stage_bundle(  # noqa: PLR0913
-    project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, probe: bool
-) -> StagedBundle:
-    """Store and unpack a bundle. With ``probe`` the server is started once, in its sandbox, to record its surface."""
-    store_files(accepted, pin, store)
-    published_at = accepted.published.published_at if accepted.published else None
-    staged = StagedBundle(
-        pin=pin,
-        surface=None,
-        problem=None,
-        published_at=published_at,
-        description=accepted.documents.descriptor.description,
-    )
-    folder = ensure_bundle(pin, store, notify=lambda _: None)
-    recorded = _registry_surface(accepted, source)
-    if probe:
-        surface = _probe(project, pin, folder)
-        probed, recorded_hash = api_surface_of(surface), accepted.published.api_surface if accepted.published else None
-        if recorded_hash not in (None, probed):
-            raise PinwardenError(
-                "SURFACE_DIFFERS",
-                f"the API surface of {pin.tool} is {probed} here, and {recorded_hash} at its registry",
-                data={"here": probed, "registry": recorded_hash},
-            )
-        return replace(staged, pin=replace(pin, surface_from=HERE), surface=surface)
-    if recorded is not None:
-        return replace(staged, pin=replace(pin, surface_from=REGISTRY), surface=recorded)
-    why = accepted.published.surface_problem if accepted.published else None
-    return replace(staged, problem=why or "the registry did not record them")
 
 
 def _registry_surface(accepted: AcceptedBundle, source: BundleSource) -> Surface | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 BLOCK, WARN = "block", "warn"
 _PERMISSION_ORDER = {"deny": 0, "read_only": 1, "read_write": 2, "allow": 2}
+_REVOKED = "key_revoked"
 
 
 class UpdateContext(Record):
@@ -104,26 +105,54 @@ def update_bundles(names: Sequence[str], context: UpdateContext) -> list[BundleU
     return updates
 
 
-def _is_blocked(update: BundleUpdate, on_drift: str) -> bool:
-    return on_drift == BLOCK and (
-        _has_open_warnings(update) or any(row.severity == "critical" and row.code != _REVOKED for row in update.rows)
+def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], context: UpdateContext) -> Report:
+    """The report of ``pinwarden update``, extended with bundles."""
+    if not bundle_updates:
+        return report
+    offered = [update for update in bundle_updates if update.staged is not None]
+    blocked = [update for update in offered if _is_blocked(update, context.on_drift)]
+    rows = tuple(row for update in bundle_updates for row in update.rows)
+    checked = tuple(row for row in rows if row.code != COULD_NOT_CHECK)
+    failed = tuple(row for row in rows if row.code == COULD_NOT_CHECK)
+    critical = any(row.severity == "critical" for row in checked) if context.on_drift == BLOCK else False
+    warned = [update for update in offered if _has_open_warnings(update)]
+    refused = critical or bool(warned) or (bool(offered) and not context.confirmed)
+    code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
+    codes = {report.exit_code, code}
+    summary = f"{plural(len(bundle_updates), 'bundle')} checked, {len(offered)} with another version"
+    notes = [f"{update.pin.tool} was not updated: the changes look like an attack" for update in blocked]
+    notes += [
+        f"the new tools of {update.pin.tool} are not approved because of scan warnings. Review them: pinwarden approve "
+        f"{update.pin.tool} --allow-execute, or repeat with {APPROVE_WARNINGS_OPTION}"
+        for update in warned
+        if update not in blocked and context.confirmed
+    ]
+    if offered and not context.confirmed and NOTHING_CHANGED not in report.notes:
+        notes.append(NOTHING_CHANGED)
+    facts = report.facts
+    updates = [
+        {"name": entry.name, "client": entry.client, "from": update.pin.version, "to": update.staged.pin.version}
+        for update in offered
+        if update.staged is not None
+        for entry in update.entries
+    ]
+    return replace(
+        report,
+        summary=summary if report.summary.endswith(NOTHING_TO_LOOK_UP) else f"{report.summary}; {summary}",
+        exit_code=next(exit_code for exit_code in (EXIT_REFUSED, EXIT_UNCHECKED, EXIT_CLEAN) if exit_code in codes),
+        rows=(*report.rows, *rows),
+        notes=(*report.notes, *notes),
+        facts={
+            **facts,
+            "updates": [*facts["updates"], *updates],
+            "written": facts["written"] or (context.confirmed and len(blocked) < len(offered)),
+            "changes": [*facts["changes"], *({"code": r.code, "name": r.name, "message": r.message} for r in checked)],
+            "unchecked": [*facts["unchecked"], *({"name": r.name, "message": r.message} for r in failed)],
+        },
     )
 
 
-def _has_open_warnings(update: BundleUpdate) -> bool:
-    return update.candidate is not None and update.candidate.blocked
-
-
-def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -> None:
-    """Lock the new version. A surface with open warnings is not approved; the earlier approval stays."""
-    candidate = None if _has_open_warnings(update) else update.candidate
-    for entry in update.entries:
-        target = InstallTarget(
-            clients=(entry.client,),
-            scope="global" if entry.scope == "global" else "project",
-            variables=locked_launch(entry).variables,
-        )
-        lock_bundle(context.project, staged, candidate, target, context.policies, context.lock_options)
+# Steps
 
 
 def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
@@ -211,10 +240,29 @@ def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:
     return surface_document.parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
+def _is_blocked(update: BundleUpdate, on_drift: str) -> bool:
+    return on_drift == BLOCK and (
+        _has_open_warnings(update) or any(row.severity == "critical" and row.code != _REVOKED for row in update.rows)
+    )
+
+
+def _has_open_warnings(update: BundleUpdate) -> bool:
+    return update.candidate is not None and update.candidate.blocked
+
+
+def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -> None:
+    """Lock the new version. A surface with open warnings is not approved; the earlier approval stays."""
+    candidate = None if _has_open_warnings(update) else update.candidate
+    for entry in update.entries:
+        target = InstallTarget(
+            clients=(entry.client,),
+            scope="global" if entry.scope == "global" else "project",
+            variables=locked_launch(entry).variables,
+        )
+        lock_bundle(context.project, staged, candidate, target, context.policies, context.lock_options)
+
+
 # Report rows
-
-
-_REVOKED = "key_revoked"
 
 
 def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
@@ -281,51 +329,4 @@ def _row(pin: BundlePin, code: str, level: str, message: str, texts: tuple[str, 
     before, after = texts or (None, None)
     return Row(
         code=code, severity=level, entity="bundle", name=pin.tool, path="", message=message, before=before, after=after
-    )
-
-
-def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], context: UpdateContext) -> Report:
-    """The report of ``pinwarden update``, extended with bundles."""
-    if not bundle_updates:
-        return report
-    offered = [update for update in bundle_updates if update.staged is not None]
-    blocked = [update for update in offered if _is_blocked(update, context.on_drift)]
-    rows = tuple(row for update in bundle_updates for row in update.rows)
-    checked = tuple(row for row in rows if row.code != COULD_NOT_CHECK)
-    failed = tuple(row for row in rows if row.code == COULD_NOT_CHECK)
-    critical = any(row.severity == "critical" for row in checked) if context.on_drift == BLOCK else False
-    warned = [update for update in offered if _has_open_warnings(update)]
-    refused = critical or bool(warned) or (bool(offered) and not context.confirmed)
-    code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
-    codes = {report.exit_code, code}
-    summary = f"{plural(len(bundle_updates), 'bundle')} checked, {len(offered)} with another version"
-    notes = [f"{update.pin.tool} was not updated: the changes look like an attack" for update in blocked]
-    notes += [
-        f"the new tools of {update.pin.tool} are not approved because of scan warnings. Review them: pinwarden approve "
-        f"{update.pin.tool} --allow-execute, or repeat with {APPROVE_WARNINGS_OPTION}"
-        for update in warned
-        if update not in blocked and context.confirmed
-    ]
-    if offered and not context.confirmed and NOTHING_CHANGED not in report.notes:
-        notes.append(NOTHING_CHANGED)
-    facts = report.facts
-    updates = [
-        {"name": entry.name, "client": entry.client, "from": update.pin.version, "to": update.staged.pin.version}
-        for update in offered
-        if update.staged is not None
-        for entry in update.entries
-    ]
-    return replace(
-        report,
-        summary=summary if report.summary.endswith(NOTHING_TO_LOOK_UP) else f"{report.summary}; {summary}",
-        exit_code=next(exit_code for exit_code in (EXIT_REFUSED, EXIT_UNCHECKED, EXIT_CLEAN) if exit_code in codes),
-        rows=(*report.rows, *rows),
-        notes=(*report.notes, *notes),
-        facts={
-            **facts,
-            "updates": [*facts["updates"], *updates],
-            "written": facts["written"] or (context.confirmed and len(blocked) < len(offered)),
-            "changes": [*facts["changes"], *({"code": r.code, "name": r.name, "message": r.message} for r in checked)],
-            "unchecked": [*facts["unchecked"], *({"name": r.name, "message": r.message} for r in failed)],
-        },
     )

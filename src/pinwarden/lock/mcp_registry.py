@@ -35,7 +35,6 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _OWN_VARIABLES = ("PINWARDEN_", "TOOLPIN_")
 _ALLOW_AUTH = "PINWARDEN_REGISTRY_AUTH_ENV"
 _ALLOW_PRIVATE = "PINWARDEN_ALLOW_PRIVATE_REGISTRIES"
-
 RegistryEntry = dict[str, Any]
 """``server`` and ``_meta`` as the registry sent them, and the id of the ``source``."""
 
@@ -114,63 +113,99 @@ class Registries(Record):
         return []
 
 
-def _checked_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
-    """The requested entry. Raises if the registry sent another one."""
-    entry = _entry(source, response)
-    if entry is None:
-        raise _unavailable(source, "its response is not a server entry")
-    if not _matches(entry, name, version):
-        raise _unavailable(source, "its response is about another server or version")
-    return entry
+def newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
+    """The entry that the registry marks as latest, else the one with the highest version.
+
+    A deleted entry is returned only if there is no other, so that the user learns that it was deleted.
+    """
+    from pinwarden.core.versions import compare_versions
+
+    best: RegistryEntry | None = None
+    for entry in sorted(entries, key=_is_deleted):
+        if best is not None and _is_deleted(entry) and not _is_deleted(best):
+            break
+        if _official_meta(entry).get("isLatest") is True:
+            return entry
+        if best is None or compare_versions(_version(entry), _version(best)) > 0:
+            best = entry
+    return best
 
 
-def _listed(lookup: _Lookup, root: str, name: str) -> Iterator[RegistryEntry]:
-    """The entries of all pages. Raises if the list cannot be read to its end."""
-    source = lookup.source
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(_MAX_PAGES):
-        query = {"search": name, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
-        response = lookup.get(f"{root}/servers?{urlencode(query)}")
-        if response is None and cursor is None:
-            return
-        servers = response.get("servers") if isinstance(response, dict) else None
-        rows = [_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
-        for row in rows:
-            if row is None:
-                raise _unavailable(source, "its response is not a list of servers")
-            yield row
-        cursor = _next_cursor(source, response.get("metadata"))
-        if not cursor:
-            return
-        if cursor in seen:
-            raise _unavailable(source, "its pages form a loop")
-        seen.add(cursor)
-    raise _unavailable(source, f"its list has more than {_MAX_PAGES} pages")
+def load_registries(project: Path, *, offline: bool = False, cache_folder: Path | None = None) -> Registries:
+    """The registries in ToolPin's files of a project, and the official one unless it is switched off."""
+    sources: list[RegistrySource] = []
+    switches: Mapping[str, Any] = {}
+    path = project / _SOURCES_FILE
+    if path.is_file():
+        document = parse_json(read_file(path))
+        rows = document.get("registries", []) if isinstance(document, dict) else None
+        switches = document.get("sources", {}) if isinstance(document, dict) else {}
+        if not isinstance(rows, list) or not isinstance(switches, dict):
+            raise PinwardenError("CONFIG_INVALID", f"{path} is not a list of registries")
+        sources = [_source(row, path) for row in rows if not isinstance(row, dict) or row.get("enabled", True)]
+    official = switches.get(OFFICIAL)
+    if not isinstance(official, dict) or official.get("enabled", True):
+        sources.append(RegistrySource(id=OFFICIAL, url=_OFFICIAL_URL))
+    return Registries(
+        sources=tuple(sources), cached=_cached_entries(project), offline=offline, cache_folder=cache_folder
+    )
 
 
-def _next_cursor(source: RegistrySource, metadata: Any) -> str | None:
-    cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
-    if cursor is not None and not isinstance(cursor, str):
-        raise _unavailable(source, "its cursor is not a string")
-    return cursor
+# A project's files
 
 
-def _entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
-    """An entry with its source. A bare ``server.json`` is accepted too; None for anything else."""
-    if not isinstance(row, dict):
-        return None
-    if isinstance(row.get("server"), dict):
-        return {**row, "source": source.id}
-    return {"server": row, "_meta": {}, "source": source.id} if isinstance(row.get("name"), str) else None
+def _source(row: Any, path: Path) -> RegistrySource:
+    if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("url"), str):
+        raise PinwardenError("CONFIG_INVALID", f"{path}: every registry needs an id and a url")
+    if row["id"] == OFFICIAL:
+        raise PinwardenError("CONFIG_INVALID", f"{path}: the id {OFFICIAL} is reserved for the official registry")
+    auth = row.get("authEnv")
+    if not row["url"].startswith(("https://", "http://")):
+        return RegistrySource(id=row["id"], path=path.parent.parent / row["url"].removeprefix("file://"))
+    return RegistrySource(
+        id=row["id"],
+        url=row["url"],
+        auth_env=auth if isinstance(auth, str) else None,
+        allow_http=row.get("allowHttp") is True and _may_be_private(row["url"]),
+        allow_private=row.get("allowPrivateHosts") is True and _may_be_private(row["url"]),
+    )
 
 
-def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> None:
-    """Refuse two different entries for one version: either could be the one that was reviewed."""
-    servers: dict[str, Any] = {}
-    for row in rows:
-        if servers.setdefault(_version(row), row["server"]) != row["server"]:
-            raise _unavailable(source, f"it has two different entries for version {_version(row)[:80]!a}")
+def _may_be_private(url: str) -> bool:
+    """Whether a project's file may allow plain HTTP or a private address: for this machine, or if the user allows it.
+
+    The file is part of a repository, which must not choose which hosts of the user's network receive requests.
+    """
+    return HttpAddress.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
+
+
+def _cached_entries(project: Path) -> tuple[RegistryEntry, ...]:
+    path = project / _CACHE_FILE
+    if not path.is_file():
+        return ()
+    document = parse_json(read_file(path))
+    entries = document.get("entries") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not a registry cache")
+    return tuple(entries)
+
+
+def _local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
+    root = source.path or Path()
+    files = sorted(root.glob("*.json")) if root.is_dir() else [root]
+    for path in files:
+        document = parse_json(read_file(path))
+        rows = document
+        if isinstance(document, dict):
+            rows = next((document[member] for member in ("servers", "entries") if member in document), [document])
+        for row in rows if isinstance(rows, list) else [None]:
+            entry = _entry(source, row)
+            if entry is None:
+                raise PinwardenError("CONFIG_INVALID", f"{path} is neither a server nor a list of servers")
+            yield entry
+
+
+# Requests
 
 
 class _Lookup:
@@ -259,83 +294,6 @@ class _Lookup:
         return (self._cache or Path()) / f"{Digest.of_bytes(url.encode()).hex}.json"
 
 
-def _digest(response: Any) -> str:
-    return str(Digest.of_bytes(json.dumps(response, sort_keys=True).encode()))
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether only this user can write the file."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    if not hasattr(os, "getuid"):
-        return True
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def load_registries(project: Path, *, offline: bool = False, cache_folder: Path | None = None) -> Registries:
-    """The registries in ToolPin's files of a project, and the official one unless it is switched off."""
-    sources: list[RegistrySource] = []
-    switches: Mapping[str, Any] = {}
-    path = project / _SOURCES_FILE
-    if path.is_file():
-        document = parse_json(read_file(path))
-        rows = document.get("registries", []) if isinstance(document, dict) else None
-        switches = document.get("sources", {}) if isinstance(document, dict) else {}
-        if not isinstance(rows, list) or not isinstance(switches, dict):
-            raise PinwardenError("CONFIG_INVALID", f"{path} is not a list of registries")
-        sources = [_source(row, path) for row in rows if not isinstance(row, dict) or row.get("enabled", True)]
-    official = switches.get(OFFICIAL)
-    if not isinstance(official, dict) or official.get("enabled", True):
-        sources.append(RegistrySource(id=OFFICIAL, url=_OFFICIAL_URL))
-    return Registries(
-        sources=tuple(sources), cached=_cached_entries(project), offline=offline, cache_folder=cache_folder
-    )
-
-
-def newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
-    """The entry that the registry marks as latest, else the one with the highest version.
-
-    A deleted entry is returned only if there is no other, so that the user learns that it was deleted.
-    """
-    from pinwarden.core.versions import compare_versions
-
-    best: RegistryEntry | None = None
-    for entry in sorted(entries, key=_is_deleted):
-        if best is not None and _is_deleted(entry) and not _is_deleted(best):
-            break
-        if _official_meta(entry).get("isLatest") is True:
-            return entry
-        if best is None or compare_versions(_version(entry), _version(best)) > 0:
-            best = entry
-    return best
-
-
-def _source(row: Any, path: Path) -> RegistrySource:
-    if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("url"), str):
-        raise PinwardenError("CONFIG_INVALID", f"{path}: every registry needs an id and a url")
-    if row["id"] == OFFICIAL:
-        raise PinwardenError("CONFIG_INVALID", f"{path}: the id {OFFICIAL} is reserved for the official registry")
-    auth = row.get("authEnv")
-    if not row["url"].startswith(("https://", "http://")):
-        return RegistrySource(id=row["id"], path=path.parent.parent / row["url"].removeprefix("file://"))
-    return RegistrySource(
-        id=row["id"],
-        url=row["url"],
-        auth_env=auth if isinstance(auth, str) else None,
-        allow_http=row.get("allowHttp") is True and _may_be_private(row["url"]),
-        allow_private=row.get("allowPrivateHosts") is True and _may_be_private(row["url"]),
-    )
-
-
-def _may_be_private(url: str) -> bool:
-    """Whether a project's file may allow plain HTTP or a private address: for this machine, or if the user allows it.
-
-    The file is part of a repository, which must not choose which hosts of the user's network receive requests.
-    """
-    return HttpAddress.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
-
-
 def _bearer(source: RegistrySource, variable: str) -> str:
     """The token for a registry. Needs consent, because the file that names the variable is part of a repository."""
     allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
@@ -356,34 +314,84 @@ def _bearer(source: RegistrySource, variable: str) -> str:
     return secret
 
 
-def _cached_entries(project: Path) -> tuple[RegistryEntry, ...]:
-    path = project / _CACHE_FILE
-    if not path.is_file():
-        return ()
-    document = parse_json(read_file(path))
-    entries = document.get("entries") if isinstance(document, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise PinwardenError("CONFIG_INVALID", f"{path} is not a registry cache")
-    return tuple(entries)
+def _digest(response: Any) -> str:
+    return str(Digest.of_bytes(json.dumps(response, sort_keys=True).encode()))
 
 
-def _local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
-    root = source.path or Path()
-    files = sorted(root.glob("*.json")) if root.is_dir() else [root]
-    for path in files:
-        document = parse_json(read_file(path))
-        rows = document
-        if isinstance(document, dict):
-            rows = next((document[member] for member in ("servers", "entries") if member in document), [document])
-        for row in rows if isinstance(rows, list) else [None]:
-            entry = _entry(source, row)
-            if entry is None:
-                raise PinwardenError("CONFIG_INVALID", f"{path} is neither a server nor a list of servers")
-            yield entry
+def _is_ours(path: Path) -> bool:
+    """Whether only this user can write the file."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
     return PinwardenError("REGISTRY_UNAVAILABLE", f"the registry {source.id} is unavailable: {why}")
+
+
+# Responses
+
+
+def _checked_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
+    """The requested entry. Raises if the registry sent another one."""
+    entry = _entry(source, response)
+    if entry is None:
+        raise _unavailable(source, "its response is not a server entry")
+    if not _matches(entry, name, version):
+        raise _unavailable(source, "its response is about another server or version")
+    return entry
+
+
+def _listed(lookup: _Lookup, root: str, name: str) -> Iterator[RegistryEntry]:
+    """The entries of all pages. Raises if the list cannot be read to its end."""
+    source = lookup.source
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(_MAX_PAGES):
+        query = {"search": name, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
+        response = lookup.get(f"{root}/servers?{urlencode(query)}")
+        if response is None and cursor is None:
+            return
+        servers = response.get("servers") if isinstance(response, dict) else None
+        rows = [_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
+        for row in rows:
+            if row is None:
+                raise _unavailable(source, "its response is not a list of servers")
+            yield row
+        cursor = _next_cursor(source, response.get("metadata"))
+        if not cursor:
+            return
+        if cursor in seen:
+            raise _unavailable(source, "its pages form a loop")
+        seen.add(cursor)
+    raise _unavailable(source, f"its list has more than {_MAX_PAGES} pages")
+
+
+def _next_cursor(source: RegistrySource, metadata: Any) -> str | None:
+    cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
+    if cursor is not None and not isinstance(cursor, str):
+        raise _unavailable(source, "its cursor is not a string")
+    return cursor
+
+
+def _entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
+    """An entry with its source. A bare ``server.json`` is accepted too; None for anything else."""
+    if not isinstance(row, dict):
+        return None
+    if isinstance(row.get("server"), dict):
+        return {**row, "source": source.id}
+    return {"server": row, "_meta": {}, "source": source.id} if isinstance(row.get("name"), str) else None
+
+
+def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> None:
+    """Refuse two different entries for one version: either could be the one that was reviewed."""
+    servers: dict[str, Any] = {}
+    for row in rows:
+        if servers.setdefault(_version(row), row["server"]) != row["server"]:
+            raise _unavailable(source, f"it has two different entries for version {_version(row)[:80]!a}")
 
 
 def _matches(entry: RegistryEntry, name: str, version: str | None) -> bool:

@@ -21,38 +21,13 @@ from pinwarden.system.database import ConflictError, Transaction
 _TOKEN_PREFIX = "pwt_"  # noqa: S105 - so that scanners of secrets find one
 _HOUR = 3_600_000
 _TOKENS_LOCK = "registry tokens"
+_MAX_DAYS = 3650
 
 
 class Caller(Record):
     """An authenticated publisher."""
 
     token: Token
-
-
-def new_token(transaction: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
-    """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
-    if namespace not in publishers.list_namespaces(transaction):
-        raise PinwardenError(
-            "NAMESPACE_REFUSED",
-            f"there is no namespace {namespace[:80]!a}",
-            hint="Create it first: pinwarden registry namespace add NAME --owner KEY.",
-        )
-    text = _TOKEN_PREFIX + secrets.token_urlsafe(32)
-    token = Token(
-        id=new_id(),
-        namespace=namespace,
-        label=label,
-        created_at=registry_now,
-        expires=milliseconds(registry_now) + days * 24 * _HOUR,
-        revoked=None,
-    )
-    publishers.add_token(transaction, token, token_digest(text))
-    return text, token
-
-
-def token_digest(text: str) -> str:
-    """The stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
-    return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
 
 def authenticate(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
@@ -91,6 +66,11 @@ def _valid_token(transaction: Transaction, token: str | None, moment: int) -> To
     if row is None or row.revoked is not None or row.expires <= moment:
         raise PinwardenError("PUBLISHER_UNKNOWN", "the token is missing, unknown, expired or revoked")
     return row
+
+
+def token_digest(text: str) -> str:
+    """The stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
+    return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
 
 def verify_statement(registry: Registry, document: object, action: str) -> Statement:
@@ -157,7 +137,7 @@ def _audit_row(registry: Registry, caller: Caller, action: str, subject: str, ke
     )
 
 
-_MAX_DAYS = 3650
+# Operator commands
 
 
 def add_namespace(registry: Registry, name: str, owner: str) -> Report:
@@ -206,6 +186,27 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
         ),
         facts={"token": text, "tokens": [_token(token)]},
     )
+
+
+def new_token(transaction: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
+    """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
+    if namespace not in publishers.list_namespaces(transaction):
+        raise PinwardenError(
+            "NAMESPACE_REFUSED",
+            f"there is no namespace {namespace[:80]!a}",
+            hint="Create it first: pinwarden registry namespace add NAME --owner KEY.",
+        )
+    text = _TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = Token(
+        id=new_id(),
+        namespace=namespace,
+        label=label,
+        created_at=registry_now,
+        expires=milliseconds(registry_now) + days * 24 * _HOUR,
+        revoked=None,
+    )
+    publishers.add_token(transaction, token, token_digest(text))
+    return text, token
 
 
 def list_tokens(registry: Registry) -> Report:

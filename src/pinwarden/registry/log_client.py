@@ -150,6 +150,38 @@ def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEv
     return verify_event(entry, followed.state.log_id, followed.state.key_for(seq), seq)
 
 
+def fetch_signed_checkpoint(
+    files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
+) -> CheckpointDocument:
+    """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
+    document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
+    signed = any(
+        set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
+        and document_signature_valid(document.document, given, [identity.key])
+        for signature, given in zip(document.signatures, document.document["signatures"], strict=True)
+    )
+    if not signed or document.log_id != identity.log_id:
+        raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")
+    if document.size == head.checkpoint.size and document.root != head.checkpoint.root:
+        raise PinwardenError(
+            "LOG_PROOF_INVALID", "the JSON checkpoint and the checkpoint note have different roots for the same size"
+        )
+    return document
+
+
+def check_consistency(files: RegistryReader, old: VerifiedHead, new: VerifiedHead) -> None:
+    """Verify that one head extends another, from tiles alone, without reading the entries between them."""
+    from pinwarden.core.tlog import consistency_proof, verify_consistency
+
+    size = new.checkpoint.size
+
+    def fetch(level: int, index: int, width: int) -> bytes:
+        return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
+
+    proof = consistency_proof(old.checkpoint.size, size, TileNodes(size, fetch).read)
+    verify_consistency(old.checkpoint.size, size, old.checkpoint.root, new.checkpoint.root, proof)
+
+
 def load_log_state(path: Path) -> LogState | None:
     """Load a saved state; None if there is none. Raises if the file is damaged."""
     return parse_log_state(read_file(path, LOG_STATE_LIMITS.max_bytes)) if path.exists() else None
@@ -206,25 +238,6 @@ def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
     )
 
 
-def fetch_signed_checkpoint(
-    files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
-) -> CheckpointDocument:
-    """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
-    document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
-    signed = any(
-        set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
-        and document_signature_valid(document.document, given, [identity.key])
-        for signature, given in zip(document.signatures, document.document["signatures"], strict=True)
-    )
-    if not signed or document.log_id != identity.log_id:
-        raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")
-    if document.size == head.checkpoint.size and document.root != head.checkpoint.root:
-        raise PinwardenError(
-            "LOG_PROOF_INVALID", "the JSON checkpoint and the checkpoint note have different roots for the same size"
-        )
-    return document
-
-
 def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
     """The tiles must have the same root as the entries, or proofs from them would not verify."""
 
@@ -233,19 +246,6 @@ def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
 
     if root_hash(size, TileNodes(size, fetch).read) != root:
         raise PinwardenError("LOG_PROOF_INVALID", "the log's tiles do not match its signed head")
-
-
-def check_consistency(files: RegistryReader, old: VerifiedHead, new: VerifiedHead) -> None:
-    """Verify that one head extends another, from tiles alone, without reading the entries between them."""
-    from pinwarden.core.tlog import consistency_proof, verify_consistency
-
-    size = new.checkpoint.size
-
-    def fetch(level: int, index: int, width: int) -> bytes:
-        return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
-
-    proof = consistency_proof(old.checkpoint.size, size, TileNodes(size, fetch).read)
-    verify_consistency(old.checkpoint.size, size, old.checkpoint.root, new.checkpoint.root, proof)
 
 
 def _row(event: LogEvent) -> Row:

@@ -34,6 +34,9 @@ from pinwarden.system.database import Transaction
 from pinwarden.system.target import StdioTarget
 
 _MANIFEST_MEMBERS = ("schema_version", "cid_profile", "entries", "descriptor_cid", "root_cid")
+_PROBE_SECONDS = 20.0
+_PROGRAMS = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
+_PROBE_SLOTS = BoundedSemaphore(2)  # probes must not starve readers
 
 
 class PublishResult(Record):
@@ -72,6 +75,17 @@ class Submission(Record):
         return f"{self.descriptor.name} {self.descriptor.version}"
 
 
+class ExaminedBundle(Record):
+    """What the registry found out about a bundle by itself: content hash and surface."""
+
+    content_hash: Digest
+    api_surface: str | None
+    surface_cid: str | None
+    surface: bytes | None = field(repr=False)
+    problem: str | None
+    """Why there is no surface."""
+
+
 def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
     """Carry out a publish request.
 
@@ -93,6 +107,17 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
         examined = examine_bundle(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
     with append_transaction(registry) as transaction:
         return _write(transaction, registry, caller, submitted, examined)
+
+
+def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
+    """Store an uploaded archive before it is published."""
+    if str(blob_cid(data)) != cid:
+        raise PinwardenError("ARTIFACT_MISMATCH", f"the uploaded bytes do not match {cid[:80]}")
+    registry.blobs.put(data)
+    return Digest.of_bytes(data)
+
+
+# The request
 
 
 def _parse_request(registry: Registry, request: bytes) -> Submission:
@@ -158,115 +183,7 @@ def verify_attestation(registry: Registry, document: Any, root_cid: str, descrip
     return str(document_cid(document)), data
 
 
-def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> None:
-    wanted = (submitted.manifest.root_cid, submitted.descriptor_cid, submitted.archive_cid)
-    if (present.root_cid, present.descriptor_cid, present.archive_cid) != wanted:
-        raise PinwardenError(
-            "VERSION_EXISTS",
-            f"{present.tool} {present.version} is already published with other content",
-            data={"published": present.root_cid, "given": submitted.manifest.root_cid},
-        )
-
-
-def _write(
-    transaction: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
-) -> PublishResult:
-    descriptor = submitted.descriptor
-    # Checked again under the write lock.
-    namespace = authorize_namespace(transaction, caller, submitted.statement, descriptor.name)
-    present = publications.find_version(transaction, descriptor.name, descriptor.version)
-    channel = publications.find_channel(transaction, descriptor.name, submitted.channel)
-    previous = channel.version if channel is not None else None
-    if present is not None:
-        _refuse_other_content(present, submitted)
-        if channel is not None and previous == present.version:
-            mark_used(transaction, registry, submitted.statement, again=True)  # a retry after a lost response
-            return PublishResult(
-                version=present, channel=submitted.channel, seq=channel.seq, previous=previous, changed=False
-            )
-        if present.yanked is not None:
-            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
-    mark_used(transaction, registry, submitted.statement)
-    if not submitted.allow_older:
-        refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
-    published = present or _new_version(transaction, registry, submitted, examined, namespace)
-    reason = "publish" if present is None else "point"
-    change = PointerChange(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
-    seq = append_pointer_changes(transaction, registry, [change])
-    record_success(transaction, registry, caller, submitted.statement, submitted.subject)
-    written = publications.find_version(transaction, descriptor.name, descriptor.version) or published
-    return PublishResult(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
-
-
-def _new_version(
-    transaction: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
-) -> PublishedVersion:
-    if examined is None:
-        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} is missing although it was just found")
-    head = pointer_log.load_head(transaction)
-    published = _version(registry, submitted, examined, namespace, head.size if head else 0)
-    _store(transaction, submitted, examined, published)
-    return published
-
-
-def _store(
-    transaction: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion
-) -> None:
-    root, described = published.root_cid, published.descriptor_cid
-    publications.put_document(transaction, described, document_bytes(submitted.descriptor.document))
-    publications.put_manifest(transaction, root, described, document_bytes(submitted.manifest.document))
-    publications.add_attestations(transaction, root, described, submitted.attestations)
-    if examined.surface_cid is not None and examined.surface is not None:
-        publications.put_document(transaction, examined.surface_cid, examined.surface)
-    publications.add_version(transaction, published)
-
-
-def _version(
-    registry: Registry, submitted: Submission, examined: ExaminedBundle, namespace: str, seq: int
-) -> PublishedVersion:
-    descriptor = submitted.descriptor
-    return PublishedVersion(
-        tool=descriptor.name,
-        version=descriptor.version,
-        namespace=namespace,
-        description=descriptor.description,
-        root_cid=submitted.manifest.root_cid,
-        descriptor_cid=submitted.descriptor_cid,
-        archive_cid=submitted.archive_cid,
-        archive_size=descriptor.size_bytes,
-        media_type=descriptor.media_type,
-        content_hash=str(examined.content_hash),
-        api_surface=examined.api_surface,
-        surface_cid=examined.surface_cid,
-        surface_problem=examined.problem,
-        published_at=registry.now(),
-        published_by=submitted.statement.key_id,
-        seq=seq,
-    )
-
-
-def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
-    """Store an uploaded archive before it is published."""
-    if str(blob_cid(data)) != cid:
-        raise PinwardenError("ARTIFACT_MISMATCH", f"the uploaded bytes do not match {cid[:80]}")
-    registry.blobs.put(data)
-    return Digest.of_bytes(data)
-
-
-_PROBE_SECONDS = 20.0
-_PROGRAMS = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
-_PROBE_SLOTS = BoundedSemaphore(2)  # probes must not starve readers
-
-
-class ExaminedBundle(Record):
-    """What the registry found out about a bundle by itself: content hash and surface."""
-
-    content_hash: Digest
-    api_surface: str | None
-    surface_cid: str | None
-    surface: bytes | None = field(repr=False)
-    problem: str | None
-    """Why there is no surface."""
+# Verification and probe of the bundle
 
 
 def examine_bundle(registry: Registry, descriptor: Descriptor, manifest: Manifest, archive_cid: str) -> ExaminedBundle:
@@ -334,3 +251,93 @@ def _program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _public_problem(err: PinwardenError) -> str:
     """A reason that can be published: without the server's own output."""
     return f"{err.code}: {err.message}"[:300]
+
+
+# Writing
+
+
+def _write(
+    transaction: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
+) -> PublishResult:
+    descriptor = submitted.descriptor
+    # Checked again under the write lock.
+    namespace = authorize_namespace(transaction, caller, submitted.statement, descriptor.name)
+    present = publications.find_version(transaction, descriptor.name, descriptor.version)
+    channel = publications.find_channel(transaction, descriptor.name, submitted.channel)
+    previous = channel.version if channel is not None else None
+    if present is not None:
+        _refuse_other_content(present, submitted)
+        if channel is not None and previous == present.version:
+            mark_used(transaction, registry, submitted.statement, again=True)  # a retry after a lost response
+            return PublishResult(
+                version=present, channel=submitted.channel, seq=channel.seq, previous=previous, changed=False
+            )
+        if present.yanked is not None:
+            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
+    mark_used(transaction, registry, submitted.statement)
+    if not submitted.allow_older:
+        refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
+    published = present or _new_version(transaction, registry, submitted, examined, namespace)
+    reason = "publish" if present is None else "point"
+    change = PointerChange(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
+    seq = append_pointer_changes(transaction, registry, [change])
+    record_success(transaction, registry, caller, submitted.statement, submitted.subject)
+    written = publications.find_version(transaction, descriptor.name, descriptor.version) or published
+    return PublishResult(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
+
+
+def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> None:
+    wanted = (submitted.manifest.root_cid, submitted.descriptor_cid, submitted.archive_cid)
+    if (present.root_cid, present.descriptor_cid, present.archive_cid) != wanted:
+        raise PinwardenError(
+            "VERSION_EXISTS",
+            f"{present.tool} {present.version} is already published with other content",
+            data={"published": present.root_cid, "given": submitted.manifest.root_cid},
+        )
+
+
+def _new_version(
+    transaction: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
+) -> PublishedVersion:
+    if examined is None:
+        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} is missing although it was just found")
+    head = pointer_log.load_head(transaction)
+    published = _version(registry, submitted, examined, namespace, head.size if head else 0)
+    _store(transaction, submitted, examined, published)
+    return published
+
+
+def _version(
+    registry: Registry, submitted: Submission, examined: ExaminedBundle, namespace: str, seq: int
+) -> PublishedVersion:
+    descriptor = submitted.descriptor
+    return PublishedVersion(
+        tool=descriptor.name,
+        version=descriptor.version,
+        namespace=namespace,
+        description=descriptor.description,
+        root_cid=submitted.manifest.root_cid,
+        descriptor_cid=submitted.descriptor_cid,
+        archive_cid=submitted.archive_cid,
+        archive_size=descriptor.size_bytes,
+        media_type=descriptor.media_type,
+        content_hash=str(examined.content_hash),
+        api_surface=examined.api_surface,
+        surface_cid=examined.surface_cid,
+        surface_problem=examined.problem,
+        published_at=registry.now(),
+        published_by=submitted.statement.key_id,
+        seq=seq,
+    )
+
+
+def _store(
+    transaction: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion
+) -> None:
+    root, described = published.root_cid, published.descriptor_cid
+    publications.put_document(transaction, described, document_bytes(submitted.descriptor.document))
+    publications.put_manifest(transaction, root, described, document_bytes(submitted.manifest.document))
+    publications.add_attestations(transaction, root, described, submitted.attestations)
+    if examined.surface_cid is not None and examined.surface is not None:
+        publications.put_document(transaction, examined.surface_cid, examined.surface)
+    publications.add_version(transaction, published)
