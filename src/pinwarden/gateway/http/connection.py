@@ -87,7 +87,7 @@ class ClientConnections:
     @property
     def unsent(self) -> int:
         """Bytes in all write backlogs."""
-        return sum(each.unsent for each in self.slow_readers)
+        return sum(connection.unsent for connection in self.slow_readers)
 
     @property
     def bodies(self) -> int:
@@ -97,14 +97,14 @@ class ClientConnections:
     def cut_slowest(self) -> None:
         """Close the slowest connections until all backlogs together are within the limit."""
         while self.slow_readers and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
-            slowest = min(self.slow_readers, key=lambda each: (each.pace, -each.unsent))
+            slowest = min(self.slow_readers, key=lambda connection: (connection.pace, -connection.unsent))
             slowest.give_up(f"{unsent} bytes wait for slow readers, and this one is the slowest")
 
     def tick(self) -> None:
         """Close connections whose client reads nothing. Called about once a second."""
-        for each in tuple(self.slow_readers):
-            if each.stalled:
-                each.give_up("the client stopped reading")
+        for connection in tuple(self.slow_readers):
+            if connection.stalled:
+                connection.give_up("the client stopped reading")
 
     def __call__(self) -> ClientConnection:
         """Create the protocol for a new connection."""
@@ -131,13 +131,10 @@ class ClientConnections:
         """Close the oldest unauthenticated connection, or else an idle one of the client with most connections."""
         chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
-            of = Counter(each.client for each in self.open)
-            max_open = max(of, key=lambda each: of[each], default="")
-            chosen = min(
-                (each for each in self.open if each.client == max_open and not each.busy),
-                key=lambda each: each.used,
-                default=None,
-            )
+            counts = Counter(connection.client for connection in self.open)
+            greediest = max(counts, key=lambda client: counts[client], default="")
+            idle = (connection for connection in self.open if connection.client == greediest and not connection.busy)
+            chosen = min(idle, key=lambda connection: connection.used, default=None)
         if chosen is None:
             return False
         self.evicted += 1
@@ -148,8 +145,8 @@ class ClientConnections:
     async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> bool:
         """Close idle connections and wait for the others. Returns whether all ended in time, and before ``hurry``."""
         self.draining = True
-        for each in tuple(self.open):
-            each.close_when_idle()
+        for open_connection in tuple(self.open):
+            open_connection.close_when_idle()
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (

@@ -148,24 +148,24 @@ class Endpoint:
     def _unavailable(self, request: Request, reply: Reply) -> None:
         """The lock or the policy cannot be read, so there is no server. The status must not look like an ended session,
         and clients of the handshake era show the reason only if the status is 200."""
-        number, modern = None, True
+        request_id, modern = None, True
         with suppress(PinwardenError):
             frame = parse_client(request.body, self._json)
-            number = None if frame.id is None or not frame.is_request else frame.id[1]
+            request_id = None if frame.id is None or not frame.is_request else frame.id[1]
             modern = (
                 request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
-        status = 200 if number is not None and not modern else 503
-        reply.send(status, error_response(number, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
+        status = 200 if request_id is not None and not modern else 503
+        reply.send(status, error_response(request_id, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
 
     def _find_route(self, path: str, client: Client) -> Route | None:
         if path == "/mcp":
             return None if self._merged is None else self._merged(client)
         if not path.startswith(_PREFIX):
             return None
-        found = self._manager.upstreams.get(path[len(_PREFIX) :])
-        return found if found is not None and client.sees(found.name) else None
+        upstream = self._manager.upstreams.get(path[len(_PREFIX) :])
+        return upstream if upstream is not None and client.sees(upstream.name) else None
 
     # POST: one message
 
@@ -227,8 +227,8 @@ class Endpoint:
             reply.send(400, _refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
         if "method" in frame.members and type(frame.members["method"]) is not str:
-            number = None if frame.id is None else frame.id[1]
-            reply.send(400, error_response(number, INVALID_REQUEST, "The method must be a string."))
+            request_id = None if frame.id is None else frame.id[1]
+            reply.send(400, error_response(request_id, INVALID_REQUEST, "The method must be a string."))
             return
         if frame.is_request and frame.id is None:
             reply.send(400, _refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
@@ -246,8 +246,8 @@ class Endpoint:
         """Handle a request of the stateless era."""
         mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
-            number = frame.members.get("id")
-            reply.send(400, error_response(number if frame.is_request else None, HEADER_MISMATCH, mismatch))
+            request_id = frame.members.get("id")
+            reply.send(400, error_response(request_id if frame.is_request else None, HEADER_MISMATCH, mismatch))
             return
         if not frame.is_request:
             # Revision 2026-07-28 has no client notifications over HTTP.
@@ -261,9 +261,9 @@ class Endpoint:
             reply.on_gone = give_up
 
     def _post_in_session(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
-        number = request.header(b"mcp-session-id")
+        session_id = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
-            if number:
+            if session_id:
                 reply.send(400, _refusal(INVALID_REQUEST, "The session is already initialized."))
                 return
             session = self._manager.open_session(route, client)
@@ -273,10 +273,10 @@ class Endpoint:
             exchange = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
             initialize(self._manager, session, frame, exchange, request.parameters)
             return
-        if not number:
+        if not session_id:
             reply.send(400, _refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
             return
-        session = self._manager.session(number, client, route)
+        session = self._manager.session(session_id, client, route)
         if session is None:
             reply.send(404, _refusal(INVALID_REQUEST, "No such session."))
         elif frame.is_request:
@@ -314,19 +314,19 @@ class Endpoint:
     # GET: the notification stream. DELETE: end a session.
 
     def _get(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
-        number = request.header(b"mcp-session-id")
+        session_id = request.header(b"mcp-session-id")
         if _EVENTS not in request.header(b"accept"):
             reply.send(406, _refusal(INVALID_REQUEST, f"The response is {_EVENTS}; accept it."))
             return
-        session = self._manager.session(number, client, route) if number else None
+        session = self._manager.session(session_id, client, route) if session_id else None
         if session is None:
-            reply.send(404 if number else 405, headers=None if number else {"allow": "POST"})
+            reply.send(404 if session_id else 405, headers=None if session_id else {"allow": "POST"})
         else:
             session.conversation.listen(reply)
 
     def _delete(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
-        number = request.header(b"mcp-session-id")
-        session = self._manager.session(number, client, route) if number else None
+        session_id = request.header(b"mcp-session-id")
+        session = self._manager.session(session_id, client, route) if session_id else None
         if session is None:
             reply.send(404)
         else:
