@@ -33,6 +33,7 @@ from pinwarden.gateway.http.session_queue import (
     judge_on_thread,
 )
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
+from pinwarden.gateway.http.watchdog import Watchdog
 from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
 from pinwarden.gateway.session.messages import (
@@ -110,8 +111,7 @@ class Conversation:
         self.used = clock()
         self.stream_counts = True
         self.last_received = clock()
-        self._pinged: float | None = None
-        """When a ping was sent that has no answer yet."""
+        self._watchdog = Watchdog(self, self._open, limits.answer_seconds)
 
     @property
     def client(self) -> str:
@@ -433,32 +433,7 @@ class Conversation:
                 self._offload(lambda: (None, self.session.tick(now)))
             else:
                 self._record_and_send(self.session.tick(now), None)
-        hung = False
-        for request_id, pending in self._open.due(now):
-            if self._open.is_cancelled(pending):
-                self._open.forget(request_id)
-                pending.sink.dropped()
-                if self.last_received < pending.sent:
-                    self._ping(now)  # a cancelled request gets no response, so its silence proves nothing
-            else:
-                self.give_up(request_id)
-                hung = hung or self.last_received < pending.sent
-                pending.sink.failed(SERVER_AWAY, "the server did not answer in time")
-        if self._pinged is not None and self.last_received >= self._pinged:
-            self._pinged = None
-        if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
-            self._pinged = None
-            if self.link is None or not self.link.hangs(now - self._limits.answer_seconds):
-                self.server_lost("the server does not respond")
-        elif self.link is not None:
-            self.link.expire(now - self._limits.answer_seconds, self._pending)
-
-    def _ping(self, now: float) -> None:
-        """Ping the server, unless a ping is open."""
-        if self._pinged is None and self.link is not None:
-            self._pinged = now
-            ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self.session.name}/ping", "method": "ping"}
-            self.link.send(Frame(encode(ping), ping), b"")
+        self._watchdog.check(now)
 
     @property
     def idle(self) -> bool:
