@@ -76,13 +76,13 @@ class _Checked:
 
 def open_descriptors() -> dict[str, str]:
     """Return the open files of this process, by descriptor."""
-    found = {}
+    descriptors = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            found[entry.name] = str(entry.readlink())
+            descriptors[entry.name] = str(entry.readlink())
         except OSError:  # the listing itself, or another thread closed it
             continue
-    return found
+    return descriptors
 
 
 class Churn:
@@ -104,18 +104,18 @@ class Churn:
             mark = f"{name} {turn}\n".encode()
             try:
                 opened = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), *os.pipe()]
-                own = [os.fstat(number) for number in opened]
+                own = [os.fstat(descriptor) for descriptor in opened]
                 os.write(opened[0], mark)
                 os.write(opened[2], mark)
                 read = os.pread(opened[0], 1000, 0), os.read(opened[1], 1000)
                 if read != (mark, mark):
                     self.disturbed.append(f"{name}: {read!r} instead of {mark!r}")
-                if [(each.st_dev, each.st_ino) for each in own] != [
-                    (each.st_dev, each.st_ino) for each in map(os.fstat, opened)
+                if [(status.st_dev, status.st_ino) for status in own] != [
+                    (status.st_dev, status.st_ino) for status in map(os.fstat, opened)
                 ]:
                     self.disturbed.append(f"{name}: a descriptor became another file")
-                for number in opened:
-                    os.close(number)
+                for descriptor in opened:
+                    os.close(descriptor)
             except OSError as err:
                 self.disturbed.append(f"{name}: {err}")
 
@@ -138,17 +138,17 @@ class Churn:
 @contextmanager
 def churning(folder: Path) -> Iterator[Churn]:
     """Open files and start processes in other threads until the block ends."""
-    made = Churn(folder)
-    work = [threading.Thread(target=made.files, args=(f"file-{number}",)) for number in range(3)]
-    work.append(threading.Thread(target=made.processes))
+    churn = Churn(folder)
+    work = [threading.Thread(target=churn.files, args=(f"file-{number}",)) for number in range(3)]
+    work.append(threading.Thread(target=churn.processes))
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # as `pinwarden gateway` sets it
     for thread in work:
         thread.start()
     try:
-        yield made
+        yield churn
     finally:
-        made.stop()
+        churn.stop()
         for thread in work:
             thread.join(60)
         sys.setswitchinterval(before)

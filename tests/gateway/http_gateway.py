@@ -154,8 +154,8 @@ class RunningGateway:
         def advance() -> None:
             before = self.manager.clock
             self.manager.clock = lambda: before() + seconds
-            for each in self.manager.conversations():
-                each._clock = self.manager.clock  # type: ignore[attr-defined]
+            for conversation in self.manager.conversations():
+                conversation._clock = self.manager.clock  # type: ignore[attr-defined]
             self.manager.tick()
 
         self.call_on_loop(advance)
@@ -197,28 +197,28 @@ def gateway(
     async def start() -> RunningGateway:
         recording = LoopRecorder(recorder or InMemoryRecorder(), note)
         upstreams = {
-            name: Upstream(name, name, each.guard, recording, each.opener(limits), tracing)
-            for name, each in servers.items()
+            name: Upstream(name, name, server.guard, recording, server.opener(limits), tracing)
+            for name, server in servers.items()
         }
         manager = SessionManager(upstreams, limits, loop.time)
         access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})
         endpoint = Endpoint(manager, access, limits, merged_route())
-        made = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
-        made.host, made.port = await made.serving.start(ListenAddress(port=0))
-        return made
+        running = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
+        running.host, running.port = await running.serving.start(ListenAddress(port=0))
+        return running
 
-    async def stop(made: RunningGateway) -> None:
-        await made.serving.stop(drain=False)
-        for each in servers.values():
-            if each.pool is not None:
-                each.pool.close()
+    async def stop(running: RunningGateway) -> None:
+        await running.serving.stop(drain=False)
+        for server in servers.values():
+            if server.pool is not None:
+                server.pool.close()
         await loop.shutdown_default_executor()
 
-    made = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    running = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     try:
-        yield made
+        yield running
     finally:
-        asyncio.run_coroutine_threadsafe(stop(made), loop).result(60)
+        asyncio.run_coroutine_threadsafe(stop(running), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)
         loop.close()

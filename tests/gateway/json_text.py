@@ -32,9 +32,9 @@ def compact(value: Any) -> bytes:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
 
 
 def place(text: str, path: tuple[str, ...]) -> tuple[int, int]:

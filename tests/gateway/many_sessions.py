@@ -31,8 +31,8 @@ class Sessions:
 
     def __init__(self, count: int) -> None:
         self.todo: SimpleQueue[int] = SimpleQueue()
-        for number in range(count):
-            self.todo.put(number)
+        for index in range(count):
+            self.todo.put(index)
         self.served: dict[str, str] = {}
         """The server's nonce by the session's secret."""
         self.wrong: list[str] = []
@@ -42,14 +42,14 @@ class Sessions:
         tokens = list(TOKENS)
         while True:
             try:
-                number = self.todo.get_nowait()
+                index = self.todo.get_nowait()
             except Empty:
                 return
             secret = secrets.token_hex(16)
             try:
-                self._session(at, tokens[number % len(tokens)], secret)
+                self._session(at, tokens[index % len(tokens)], secret)
             except Exception as err:  # noqa: BLE001  whatever it is, this session failed
-                self.wrong.append(f"session {number}: {type(err).__name__}: {err}")
+                self.wrong.append(f"session {index}: {type(err).__name__}: {err}")
 
     def _session(self, at: RunningGateway, token: str, secret: str) -> None:
         with RawClient(at, "witness", token) as raw:
@@ -93,7 +93,7 @@ def hold_sessions(folder: Path, count: int) -> dict[str, Any]:
         "pipes": loop.pipes,
         "checked": loop.checked,
         "closed_twice": loop.closed_twice,
-        "left_open": [name for number, name in open_descriptors().items() if number not in before],
+        "left_open": [name for descriptor, name in open_descriptors().items() if descriptor not in before],
     }
 
 

@@ -44,7 +44,7 @@ def judge(servers: dict[str, Side], client: Side) -> str:
     try:
         expected = Expected(servers, client)
         for slug, sent in expected.relayed.items():
-            said = difference_of_streams([expected.up[slug]], [[each] for each in sent], set())
+            said = difference_of_streams([expected.up[slug]], [[message] for message in sent], set())
             if said:
                 return f"to {slug}: {said}"
     except _NONSENSE as err:
@@ -58,7 +58,9 @@ def judge_down(expected: Expected, client: Side) -> str:
         got = [expected.with_own_id(frame) for stream in client.down for frame in stream]
     except _NONSENSE as err:
         return f"no such message: {err!r}"
-    return difference_of_streams([expected.down], [[each] for each in got if not expected.is_notice(each)], set())
+    return difference_of_streams(
+        [expected.down], [[message] for message in got if not expected.is_notice(message)], set()
+    )
 
 
 class Expected:
@@ -67,8 +69,8 @@ class Expected:
     def __init__(self, servers: dict[str, Side], client: Side) -> None:
         self.rewrites: set[str] = set()
         self._slugs = sorted(servers)
-        self._asked = {message["id"]: message for message in map(json.loads, client.up) if "id" in message}
-        opening = next(each for each in self._asked.values() if each.get("method") in OPENINGS)
+        self._client_requests = {message["id"]: message for message in map(json.loads, client.up) if "id" in message}
+        opening = next(request for request in self._client_requests.values() if request.get("method") in OPENINGS)
         self._modern = opening["method"] == "server/discover"
         self._about = self._opened(servers)
         self._info = (
@@ -107,8 +109,8 @@ class Expected:
 
     def _is_own(self, frame: bytes) -> bool:
         message = json.loads(frame)
-        number = message.get("id", message.get("params", {}).get("requestId"))
-        if str(number).startswith((OWN, MERGED)):
+        request_id = message.get("id", message.get("params", {}).get("requestId"))
+        if str(request_id).startswith((OWN, MERGED)):
             self.rewrites.add("own-requests")
             return True
         if message.get("method") == "notifications/cancelled" and self._modern:
@@ -121,12 +123,12 @@ class Expected:
         message = json.loads(frame)
         method = message.get("method")
         if method is None:
-            slug, own = _asked_by(message["id"])
+            slug, own = _server_and_id(message["id"])
             self.up[slug].append(replaced(frame, ("id",), own))
         elif method in ANSWERED:
             return
         elif method == "notifications/cancelled":
-            slug, _ = self._target(self._asked[message["params"]["requestId"]])
+            slug, _ = self._target(self._client_requests[message["params"]["requestId"]])
             self.up[slug].append(frame)
         elif "id" not in message:
             for slug, (modern, _) in self._about.items():
@@ -162,20 +164,20 @@ class Expected:
 
     def _passed_down(self, slug: str, frame: bytes) -> bytes:
         message = json.loads(frame)
-        method, number = message.get("method"), message.get("id")
+        method, request_id = message.get("method"), message.get("id")
         if method is None:
-            if str(number).startswith((OWN, MERGED)):
+            if str(request_id).startswith((OWN, MERGED)):
                 return b""
             if self._modern and not self._about[slug][0] and "result" in message:
                 self.rewrites.add("merged-eras")
-                read = self._asked.get(number, {}).get("method") == "resources/read"
+                read = self._client_requests.get(request_id, {}).get("method") == "resources/read"
                 return added(frame, "result", _FRESH if read else b'"resultType":"complete"')
             return frame
         subscription = message.get("params", {}).get("_meta", {}).get(f"{META}subscriptionId")
         if str(subscription).startswith(OWN):
             return b""
-        if number is not None:
-            if (slug, number) in self._unheard:
+        if request_id is not None:
+            if (slug, request_id) in self._unheard:
                 self.rewrites.add("merged-unheard")
                 return b""
             self.rewrites.add("merged-questions")
@@ -195,7 +197,7 @@ class Expected:
         """Return a server request with the id that its server chose."""
         message = json.loads(frame)
         if "method" in message and "id" in message:
-            return replaced(frame, ("id",), _asked_by(message["id"])[1])
+            return replaced(frame, ("id",), _server_and_id(message["id"])[1])
         return frame
 
     # From the gateway
@@ -260,9 +262,9 @@ def _path(message: Any) -> tuple[str, ...]:
     return PATHS[message["method"]]
 
 
-def _asked_by(number: str) -> tuple[str, Any]:
+def _server_and_id(request_id: str) -> tuple[str, Any]:
     """Return the server that sent a request, and the id that it chose."""
-    slug, random, own = number.split(":")
+    slug, random, own = request_id.split(":")
     assert len(random) == 22
     return slug, int(own)
 
@@ -270,10 +272,10 @@ def _asked_by(number: str) -> tuple[str, Any]:
 def _lists_of(side: Side) -> dict[str, list[bytes]]:
     """Return the responses to the gateway's list requests on behalf of the client."""
     methods = {message.get("id"): message.get("method") for message in map(json.loads, side.up)}
-    found: dict[str, list[bytes]] = {}
+    responses: dict[str, list[bytes]] = {}
     for frame in (frame for stream in side.down for frame in stream):
         message = json.loads(frame)
         if str(message.get("id")).startswith(MERGED) and methods.get(message["id"]) in LISTS:
             assert "nextCursor" not in message["result"]
-            found.setdefault(methods[message["id"]], []).append(frame)
-    return found
+            responses.setdefault(methods[message["id"]], []).append(frame)
+    return responses

@@ -23,24 +23,24 @@ async def see(read: Any, write: Any, tool: str, arguments: Any) -> dict[str, Any
         called = await session.call_tool(tool, arguments)
         return {
             "version": str(about.protocolVersion),
-            "tools": sorted(each.name for each in tools.tools),
+            "tools": sorted(entry.name for entry in tools.tools),
             "text": called.content[0].text,
         }
 
 
 async def main(targets: list[Any]) -> None:
-    found = []
+    seen = []
     for kind, *target in targets:
         if kind == "http":
             url, token, tool, arguments = target
             headers = {"Authorization": f"Bearer {token}"}
             async with streamablehttp_client(url, headers=headers) as (read, write, _):
-                found.append(await see(read, write, tool, arguments))
+                seen.append(await see(read, write, tool, arguments))
         else:
             command, tool, arguments = target
             async with stdio_client(StdioServerParameters(command=command[0], args=command[1:])) as (read, write):
-                found.append(await see(read, write, tool, arguments))
-    sys.stdout.write(json.dumps(found))
+                seen.append(await see(read, write, tool, arguments))
+    sys.stdout.write(json.dumps(seen))
 
 
 if __name__ == "__main__":

@@ -55,11 +55,11 @@ class Real:
         """Return the current end of both recordings."""
         return size(self.record, "up"), size(self.record, "down")
 
-    def asked(self, since: int = 0) -> list[Any]:
+    def received(self, since: int = 0) -> list[Any]:
         """Return the messages that the server received."""
         return [json.loads(line) for line in lines(self.record, "up", since)]
 
-    def said(self, since: int = 0) -> list[Any]:
+    def sent(self, since: int = 0) -> list[Any]:
         """Return the messages that the server sent."""
         return [json.loads(line) for line in lines(self.record, "down", since)]
 
@@ -101,13 +101,13 @@ def real_servers(folder: Path) -> dict[str, Real]:
     everything = ["node", str(MODULES / "server-everything/dist/index.js"), "stdio"]
     filesystem = ["node", str(MODULES / "server-filesystem/dist/index.js"), str(files)]
     own = [sys.executable, str(SERVERS / "fastmcp_server.py"), "stdio"]
-    made = (
+    servers = (
         Real("everything", everything, "echo", {"message": "hi"}, "Echo: hi"),
         Real("filesystem", filesystem, "read_text_file", {"path": str(files / "hello.txt")}, "hello from a file"),
         Real("git", [git, "--repository", str(files)], "git_status", {"repo_path": str(files)}, "hello.txt"),
         Real("fastmcp", own, "add", {"a": 40}, "42"),
     )
-    return {each.name: each.tapped(folder / each.name) for each in made}
+    return {server.name: server.tapped(folder / server.name) for server in servers}
 
 
 # Clients. Each lists the tools of a server and calls one; a target is a URL or a command.

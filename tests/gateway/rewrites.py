@@ -57,46 +57,50 @@ class SharedIds:
     def __init__(self, server: Side, requests: list[bytes], own: Container[str] = ()) -> None:
         """``requests``: the client's, as the server must receive them; ``own``: methods of the gateway's requests."""
         self._unmatched = [(_without_ids(frame), json.loads(frame)) for frame in requests if b'"id"' in frame]
-        self._asked: dict[str, Any] = {}
+        self._client_requests: dict[str, Any] = {}
         """The client's request by the id that the gateway gave it."""
         self.rewrites: set[str] = set()
         up = [self._up(frame, own) for frame in server.up]
-        if self._asked:
+        if self._client_requests:
             self.rewrites.add("shared-ids")
         self.side = Side(up, [[self._down(frame) for frame in stream] for stream in server.down])
 
     def _up(self, frame: bytes, own: Container[str]) -> bytes:
         message = json.loads(frame)
-        number, params = message.get("id"), message.get("params", {})
+        request_id, params = message.get("id"), message.get("params", {})
         if "method" not in message:
             return frame
-        if params.get("requestId") in self._asked and message["method"] == "notifications/cancelled":
-            return replaced(frame, ("params", "requestId"), self._asked[params["requestId"]]["id"])
-        if not _SHARED.fullmatch(str(number)):
+        if params.get("requestId") in self._client_requests and message["method"] == "notifications/cancelled":
+            return replaced(frame, ("params", "requestId"), self._client_requests[params["requestId"]]["id"])
+        if not _SHARED.fullmatch(str(request_id)):
             return frame
         if message["method"] in own:
-            self._asked[number] = {"id": f"{MERGED}{number}"}
-            return replaced(frame, ("id",), self._asked[number]["id"])
-        asked = next(each for each in self._unmatched if each[0] == _without_ids(frame))
-        self._unmatched.remove(asked)
-        self._asked[number] = asked[1]
+            self._client_requests[request_id] = {"id": f"{MERGED}{request_id}"}
+            return replaced(frame, ("id",), self._client_requests[request_id]["id"])
+        matched = next(candidate for candidate in self._unmatched if candidate[0] == _without_ids(frame))
+        self._unmatched.remove(matched)
+        self._client_requests[request_id] = matched[1]
         if "progressToken" in params.get("_meta", {}):
-            assert params["_meta"]["progressToken"] == number
-            frame = replaced(frame, ("params", "_meta", "progressToken"), _token(asked[1]))
-        return replaced(frame, ("id",), asked[1]["id"])
+            assert params["_meta"]["progressToken"] == request_id
+            frame = replaced(frame, ("params", "_meta", "progressToken"), _token(matched[1]))
+        return replaced(frame, ("id",), matched[1]["id"])
 
     def _down(self, frame: bytes) -> bytes:
         if b'"pinwarden-' not in frame:
             return frame
         message = json.loads(frame)
-        number, params = message.get("id"), message.get("params", {})
+        request_id, params = message.get("id"), message.get("params", {})
         if "method" not in message:
-            return replaced(frame, ("id",), self._asked[number]["id"]) if number in self._asked else frame
-        if params.get("progressToken") in self._asked:
-            frame = replaced(frame, ("params", "progressToken"), _token(self._asked[params["progressToken"]]))
+            return (
+                replaced(frame, ("id",), self._client_requests[request_id]["id"])
+                if request_id in self._client_requests
+                else frame
+            )
+        if params.get("progressToken") in self._client_requests:
+            frame = replaced(frame, ("params", "progressToken"), _token(self._client_requests[params["progressToken"]]))
         subscription = params.get("_meta", {}).get(_SUBSCRIPTION)
-        if subscription in self._asked:
-            frame = replaced(frame, ("params", "_meta", _SUBSCRIPTION), self._asked[subscription]["id"])
+        if subscription in self._client_requests:
+            frame = replaced(frame, ("params", "_meta", _SUBSCRIPTION), self._client_requests[subscription]["id"])
         return frame
 
 
@@ -135,13 +139,13 @@ class Expected:
 
     def _passes_up(self, frame: bytes, *, hanging_up: bool) -> bool:
         message = json.loads(frame)
-        number = message.get("id", message.get("params", {}).get("requestId"))
-        if str(number).startswith(OWN):
+        request_id = message.get("id", message.get("params", {}).get("requestId"))
+        if str(request_id).startswith(OWN):
             self.rewrites.add("own-requests")
             return False
-        number = message.get("id")
-        if "method" in message and number is not None:
-            self._methods[number] = message["method"]
+        request_id = message.get("id")
+        if "method" in message and request_id is not None:
+            self._methods[request_id] = message["method"]
             if message["method"] in _USES:
                 self.waiting.add(frame)
         # An HTTP client cancels by disconnecting; the gateway sends its process a notification.
@@ -154,48 +158,48 @@ class Expected:
 
     def _passed_down(self, frame: bytes) -> bytes:
         message = json.loads(frame)
-        number = None if "method" in message else message.get("id")
+        request_id = None if "method" in message else message.get("id")
         subscription = message.get("params", {}).get("_meta", {}).get("io.modelcontextprotocol/subscriptionId")
-        if str(number).startswith(OWN) or str(subscription).startswith(OWN):
+        if str(request_id).startswith(OWN) or str(subscription).startswith(OWN):
             return b""
-        asked = self._methods.get(number)
-        hinted = self._with_hints(frame) if asked in _HINTED and "result" in message else frame
+        method = self._methods.get(request_id)
+        hinted = self._with_hints(frame) if method in _HINTED and "result" in message else frame
         if hinted != frame:
             self.rewrites.add("cache-hints")
-        if asked in _LISTS or asked == "tasks/list":
+        if method in _LISTS or method == "tasks/list":
             self.waiting.add(hinted)
         return hinted
 
     @staticmethod
     def _with_hints(frame: bytes) -> bytes:
-        def lowered(found: re.Match[bytes]) -> bytes:
-            return found[1] + b"%d" % min(int(found[2]), KEPT_FOR)
+        def lowered(match: re.Match[bytes]) -> bytes:
+            return match[1] + b"%d" % min(int(match[2]), KEPT_FOR)
 
         frame, times = re.subn(rb'("ttlMs":)(\d+)', lowered, frame)
         assert times <= 1
         return frame.replace(b'"cacheScope":"public"', b'"cacheScope":"private"')
 
 
-def difference(expected: list[bytes], found: list[bytes]) -> str:
+def difference(expected: list[bytes], actual: list[bytes]) -> str:
     """Describe the first difference between two lists of messages; empty if there is none."""
-    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+    for index, (one, other) in enumerate(zip(expected, actual, strict=False)):
         if one != other:
             near = _first_different(one, other)
             cut = slice(max(0, near - 60), near + 120)
-            return f"message {number} at {near}: expected {one[cut]!r}, found {other[cut]!r}"
-    if len(expected) != len(found):
-        longer = max(expected, found, key=len)[min(len(expected), len(found))]
-        return f"{len(expected)} messages expected, {len(found)} found; one of them alone: {longer[:200]!r}"
+            return f"message {index} at {near}: expected {one[cut]!r}, found {other[cut]!r}"
+    if len(expected) != len(actual):
+        longer = max(expected, actual, key=len)[min(len(expected), len(actual))]
+        return f"{len(expected)} messages expected, {len(actual)} found; one of them alone: {longer[:200]!r}"
     return ""
 
 
-def difference_in_order(expected: list[bytes], found: list[bytes], waiting: set[bytes]) -> str:
+def difference_in_order(expected: list[bytes], actual: list[bytes], waiting: set[bytes]) -> str:
     """Like `difference`, but messages that wait for a list may be overtaken."""
-    differs = difference(expected, found)
-    if not differs or Counter(expected) != Counter(found):
+    differs = difference(expected, actual)
+    if not differs or Counter(expected) != Counter(actual):
         return differs
     return difference(
-        [each for each in expected if each not in waiting], [each for each in found if each not in waiting]
+        [frame for frame in expected if frame not in waiting], [entry for entry in actual if entry not in waiting]
     )
 
 
@@ -210,17 +214,17 @@ def _first_different(one: bytes, other: bytes) -> int:
     return same
 
 
-def difference_of_streams(expected: Streams, found: Streams, waiting: set[bytes]) -> str:
+def difference_of_streams(expected: Streams, actual: Streams, waiting: set[bytes]) -> str:
     """Like `difference` for several streams: the same messages, and in each stream in the server's order."""
-    ours, theirs = (Counter(frame for stream in streams for frame in stream) for streams in (expected, found))
+    ours, theirs = (Counter(frame for stream in streams for frame in stream) for streams in (expected, actual))
     if ours != theirs:
         return difference(sorted((ours - theirs).elements()), sorted((theirs - ours).elements()))
-    for stream in found:
-        if not any(_in_order([each for each in stream if each not in waiting], said) for said in expected):
+    for stream in actual:
+        if not any(_in_order([frame for frame in stream if frame not in waiting], said) for said in expected):
             return f"a stream is in another order: {[frame[:100] for frame in stream]}"
     return ""
 
 
 def _in_order(stream: list[bytes], said: list[bytes]) -> bool:
     rest = iter(said)
-    return all(any(frame == each for each in rest) for frame in stream)
+    return all(any(frame == entry for entry in rest) for frame in stream)

@@ -131,12 +131,12 @@ def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) 
 def assert_same(judge: Judge, server: Side, client: Side) -> None:
     """Assert that the sides agree, and that changing one byte of any message would be detected."""
     assert judge(server, client) == ""
-    for number, frame in enumerate(client.up):
-        up = [*client.up[:number], _other(frame), *client.up[number + 1 :]]
+    for index, frame in enumerate(client.up):
+        up = [*client.up[:index], _other(frame), *client.up[index + 1 :]]
         assert judge(server, Side(up, client.down)), frame[:100]
     for place, stream in enumerate(client.down):
-        for number, frame in enumerate(stream):
-            changed = [*stream[:number], _other(frame), *stream[number + 1 :]]
+        for index, frame in enumerate(stream):
+            changed = [*stream[:index], _other(frame), *stream[index + 1 :]]
             down = [*client.down[:place], changed, *client.down[place + 1 :]]
             assert judge(server, Side(client.up, down)), frame[:100]
 
@@ -208,7 +208,10 @@ def test_other_clients_and_their_servers_exchange_the_same_bytes(
         sides = settle(lambda: (server_side(), Side(lines(record, "up"), [lines(record, "down")])), judge)
     else:
         judge = _but_for_unheard(_judge_over_http)
-        with gateway({server: UpstreamServer(guard(server), command=real.command)}) as made, http_tap(made.port) as tap:
+        with (
+            gateway({server: UpstreamServer(guard(server), command=real.command)}) as running,
+            http_tap(running.port) as tap,
+        ):
             CLIENTS[client](real, f"http://127.0.0.1:{tap.port}/mcp/{server}", mode, tmp_path)
             sides = settle(lambda: (server_side(), Side(*tap.messages())), judge)
     assert any(b'"tools/call"' in frame for frame in sides[1].up)
@@ -220,7 +223,7 @@ def _but_for_unheard(judge: Judge) -> Judge:
 
     def judged(server: Side, client: Side) -> str:
         said = judge(server, client)
-        return "" if said and any(not judge(each, client) for each in _without_unheard(server, client)) else said
+        return "" if said and any(not judge(item, client) for item in _without_unheard(server, client)) else said
 
     return judged
 
@@ -229,14 +232,14 @@ def _without_unheard(server: Side, client: Side) -> Iterator[Side]:
     """Return the server's side without undelivered requests, if as many were not answered."""
     [down] = server.down
     heard = Counter(frame for stream in client.down for frame in stream)
-    answered = Counter(json.dumps(each["id"]) for each in map(json.loads, server.up) if "method" not in each)
+    answered = Counter(json.dumps(entry["id"]) for entry in map(json.loads, server.up) if "method" not in entry)
     for frame in set(down):
         message = json.loads(frame)
-        places = [place for place, each in enumerate(down) if each == frame]
+        places = [index for index, other in enumerate(down) if other == frame]
         missing = len(places) - heard[frame]
         if message.keys() >= {"method", "id"} and 0 < missing <= len(places) - answered[json.dumps(message["id"])]:
             for gone in combinations(places, missing):
-                yield Side(server.up, [[each for place, each in enumerate(down) if place not in gone]])
+                yield Side(server.up, [[other for index, other in enumerate(down) if index not in gone]])
 
 
 def test_the_comparison_ignores_only_unanswered_server_requests_of_a_disconnected_client() -> None:
@@ -272,9 +275,9 @@ def test_http_relays_tasks_byte_for_byte() -> None:
     case = Case("everything", 0, OWN)
     with _served(case) as port, http_tap(port) as far:
         behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
-        with gateway({"real": behind}) as made, http_tap(made.port) as near:
-            made.port = near.port
-            with RawClient(made, "real") as raw, RawClient(made, "real") as ear:
+        with gateway({"real": behind}) as running, http_tap(running.port) as near:
+            running.port = near.port
+            with RawClient(running, "real") as raw, RawClient(running, "real") as ear:
                 raw.initialize()
                 stream = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/event-stream"}
                 ear._connection.request("GET", "/mcp/real", headers={**stream, "Mcp-Session-Id": raw.session})
@@ -300,7 +303,7 @@ def test_http_relays_tasks_byte_for_byte() -> None:
 def test_http_relays_the_same_bytes_to_and_from_a_process(tmp_path: Path, case: Case) -> None:
     record = tmp_path / "server"
     behind = UpstreamServer(guard("real", policy=POLICY), command=tapped(record, case.command()))
-    with gateway({"real": behind}) as made, http_tap(made.port) as tap:
+    with gateway({"real": behind}) as running, http_tap(running.port) as tap:
         shared: set[str] = set()
 
         def look() -> tuple[Side, Side]:
@@ -325,7 +328,7 @@ def test_http_relays_the_same_bytes_to_and_from_a_process(tmp_path: Path, case: 
 def test_http_relays_the_same_bytes_to_and_from_a_remote_server(case: Case) -> None:
     with _served(case) as port, http_tap(port) as far:
         behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
-        with gateway({"real": behind}) as made, http_tap(made.port) as near:
+        with gateway({"real": behind}) as running, http_tap(running.port) as near:
 
             def look() -> tuple[Side, Side]:
                 return Side(*far.messages()), Side(*near.messages())
@@ -335,7 +338,7 @@ def test_http_relays_the_same_bytes_to_and_from_a_remote_server(case: Case) -> N
 
 def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) -> str:
     expected = Expected.of(server, hanging_up=hanging_up)
-    up = difference_of_streams([expected.up], [[each] for each in client.up], set())
+    up = difference_of_streams([expected.up], [[frame] for frame in client.up], set())
     return up or difference_of_streams(expected.down, client.down, expected.waiting)
 
 
@@ -385,13 +388,13 @@ def test_the_merged_endpoint_rewrites_only_what_is_documented(
                 await use_merged_servers(client, user, 20_000, handshake=mode == "legacy")
                 return await asyncio.to_thread(lambda: settle(look, merged_rewrites.judge))
 
-    with gateway(servers) as made, http_tap(made.port) as tap:
+    with gateway(servers) as running, http_tap(running.port) as tap:
         sides, client = asyncio.run(go())
-    found = merged_rewrites.Expected(sides, client)
+    expected = merged_rewrites.Expected(sides, client)
     assert (
-        found.rewrites - {"merged-unheard"} == rewrites
+        expected.rewrites - {"merged-unheard"} == rewrites
     )  # a server may send a request before the client opens its stream
-    assert set(documented()) >= found.rewrites
+    assert set(documented()) >= expected.rewrites
     _assert_same_at_all(sides, client)
 
 
@@ -399,13 +402,13 @@ def _assert_same_at_all(sides: dict[str, Side], client: Side) -> None:
     """Assert that the sides are as expected, and that changing one byte of a relayed message would be detected."""
     assert merged_rewrites.judge(sides, client) == ""
     expected = merged_rewrites.Expected(sides, client)
-    for number, frame in enumerate(client.up):
+    for index, frame in enumerate(client.up):
         if json.loads(frame).get("method") not in merged_rewrites.ANSWERED:
-            up = [*client.up[:number], _other(frame), *client.up[number + 1 :]]
+            up = [*client.up[:index], _other(frame), *client.up[index + 1 :]]
             assert merged_rewrites.judge(sides, Side(up, client.down)), frame[:100]
     for place, stream in enumerate(client.down):
-        for number, frame in enumerate(stream):
-            changed = [*stream[:number], _other(frame), *stream[number + 1 :]]
+        for index, frame in enumerate(stream):
+            changed = [*stream[:index], _other(frame), *stream[index + 1 :]]
             down = [*client.down[:place], changed, *client.down[place + 1 :]]
             assert merged_rewrites.judge_down(expected, Side(client.up, down)), frame[:100]
 
@@ -421,9 +424,9 @@ def _served(case: Case) -> Iterator[int]:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         assert process.stdout is not None
-        told = next(line for line in process.stdout if "port" in line)
+        line = next(text for text in process.stdout if "port" in text)
         try:
-            yield int(told.split()[-1])
+            yield int(line.split()[-1])
         finally:
             process.kill()
 

@@ -85,8 +85,8 @@ class Log:
     def __init__(self) -> None:
         self.noted: list[tuple[Any, int]] = []
 
-    def note(self, form: Any, number: int) -> None:
-        self.noted.append((form, number))
+    def note(self, form: Any, request_id: int) -> None:
+        self.noted.append((form, request_id))
 
     def note_all(self, notes: Any) -> None:
         self.noted += notes
@@ -194,7 +194,7 @@ def read(data: bytes) -> Any:
 
 
 def left_behind(fast_path: CallFastPath) -> tuple[int, list[Any]]:
-    return fast_path.remaining, [(number, type(asked)) for number, asked in fast_path.open.items()]
+    return fast_path.remaining, [(request_id, type(call)) for request_id, call in fast_path.open.items()]
 
 
 FEW = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

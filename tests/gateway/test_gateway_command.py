@@ -153,18 +153,18 @@ def running(project: Project, *options: str, stderr: int | None = None) -> Itera
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     root = tmp_path_factory.mktemp("project")
-    made = Project(root)
+    prepared = Project(root)
     script = root / "notes.json"
     script.write_text(json.dumps(HONEST))
     with turning_http(HONEST) as world:
-        made.lock(
+        prepared.lock(
             {
                 "notes": {"command": sys.executable, "args": [str(Path(turning.__file__)), f"@{script}"]},
                 "far away": {"type": "http", "url": world.url},
                 "talking": {"command": sys.executable, "args": [str(Path(talking.__file__)), str(root / "record")]},
             }
         )
-        yield made
+        yield prepared
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +196,8 @@ def test_health_and_readiness_are_public_and_metrics_need_a_token(at: Running) -
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(line.startswith("pinwarden_") and float(line.rpartition(" ")[2]) >= 0 for line in lines)
     page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text(encoding="utf-8")
-    told = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE ")]
-    assert [name for name, kind in told if not re.search(rf"`{name}(\{{[a-z,]+\}})?` \| {kind} \|", page)] == []
+    metrics = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert [name for name, kind in metrics if not re.search(rf"`{name}(\{{[a-z,]+\}})?` \| {kind} \|", page)] == []
 
 
 def test_a_token_for_some_servers_sees_only_their_metrics(project: Project, at: Running) -> None:
@@ -272,9 +272,9 @@ def test_a_gateway_reachable_without_tls_warns_that_tokens_are_readable(project:
 
 def test_a_gateway_whose_policy_only_audits_prints_a_warning(project: Project) -> None:
     policy = project.root / "watching.toml"
-    for mode, told in (("audit", "recorded, but"), ("warn", "recorded, and reported to clients, but")):
+    for mode, effect in (("audit", "recorded, but"), ("warn", "recorded, and reported to clients, but")):
         policy.write_text(f'[policy.gateway]\nenforcement = "{mode}"\n')
-        said = f'the policy says enforcement = "{mode}": changes are {told} not blocked\n'
+        said = f'the policy says enforcement = "{mode}": changes are {effect} not blocked\n'
         assert said in check(project, "--policy", str(policy))[2]
     policy.write_text("[policy.gateway]\n")
     assert "enforcement" not in check(project, "--policy", str(policy))[2]
@@ -388,21 +388,21 @@ def test_a_port_in_use_is_reported_with_an_alternative(project: Project, at: Run
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("[policy.gateway]\nenforcment = 'block'\n", "policy.gateway.enforcment"),
         ('[policy.gateway]\nenforcement = "block\n', "(at line 2, column"),
     ],
 )
 def test_an_invalid_policy_is_reported_with_file_and_key(
-    project: Project, tmp_path: Path, text: str, told: str
+    project: Project, tmp_path: Path, text: str, problem: str
 ) -> None:
     file = tmp_path / "our policy.toml"
     file.write_text(text)
     code, facts, err = check(project, "--allow-execute", "--policy", str(file))
     assert (code, facts["error"]["code"], facts["error"]["data"]["file"]) == (3, "POLICY_INVALID", str(file))
     assert f"error: {file}: " in err
-    assert told in err
+    assert problem in err
     (tmp_path / "pinwarden.toml").write_text(text)
     run = pinwarden("run", "--", "true", cwd=tmp_path, env=project.environment)
     assert (run.code, f"error: {tmp_path / 'pinwarden.toml'}: " in run.err, "[POLICY_INVALID]" in run.err) == (
@@ -521,7 +521,7 @@ def test_readiness_reports_unreadable_approvals_without_naming_servers(tmp_path:
         project.lock({name: {"type": "http", "url": world.url} for name in ("notes", "more")})
         with running(project) as at:
             assert at.get("/readyz")[0] == 200
-            (surface,) = [each for each in (tmp_path / "mcp-lock.surfaces").iterdir() if "notes" in each.name]
+            (surface,) = [item for item in (tmp_path / "mcp-lock.surfaces").iterdir() if "notes" in item.name]
             text = surface.read_bytes()
             surface.unlink()
             poll(lambda: at.get("/readyz")[0] == 503)
@@ -566,7 +566,7 @@ def tokens_problem(at: Running, ready: int = 503) -> bool:
     """Whether the gateway logs the problem, and is ready if it can serve nevertheless."""
     status, text = at.get("/readyz")
     where = json.loads(text)["warnings" if ready == 200 else "problems"]
-    return status == ready and any("the tokens cannot be read" in each for each in where)
+    return status == ready and any("the tokens cannot be read" in part for part in where)
 
 
 @pytest.mark.parametrize("mode", ["spool", "refuse"])
@@ -579,7 +579,7 @@ def test_while_the_token_database_is_unavailable_requests_get_503_instead_of_401
         project.lock({"notes": {"type": "http", "url": world.url}})
         token = project("gateway", "token", "add", "alice", "--audit", url).out.strip()
         with running(project, "--audit", url, "--when-away", mode) as at:
-            told = "the tokens cannot be read"
+            problem = "the tokens cannot be read"
             for times in (1, 2):
                 poll(lambda: at.names("notes", token) == ["search_notes"])
                 cluster.stop()
@@ -592,7 +592,7 @@ def test_while_the_token_database_is_unavailable_requests_get_503_instead_of_401
                         assert "Token validation is unavailable" in answer["error"]["message"]
                     assert at.ask("notes", "pwt_added-since")[0] == 503, "it may have been added since"
                     assert at.get("/metrics")[0] == 401, "a request without a token still gets 401"
-                    at.said_so_often(told, times)
+                    at.said_so_often(problem, times)
                 finally:
                     cluster.start()
                 poll(lambda: at.get("/readyz")[0] == 200)
@@ -613,16 +613,16 @@ def test_a_removed_state_folder_is_detected_and_not_recreated(mode: str, status:
             state, away = tmp_path / "state", tmp_path / "away"
             away.mkdir()
             files = [state / f"gateway.sqlite{end}" for end in ("", "-wal", "-shm")]
-            for each in files:
-                each.rename(away / each.name)
+            for file in files:
+                file.rename(away / file.name)
             poll(lambda: tokens_problem(at, status))
             poll(lambda: "gateway.sqlite was deleted while it was in use" in at.said)
             assert "gateway.sqlite" not in at.get("/readyz")[1], "readable by everyone"
             assert at.ask("notes", token)[0] == status
             assert not files[0].exists()
-            for each in reversed(files):
-                if (away / each.name).exists():
-                    (away / each.name).rename(each)
+            for entry in reversed(files):
+                if (away / entry.name).exists():
+                    (away / entry.name).rename(entry)
             poll(lambda: at.get("/readyz")[0] == 200)
             assert at.ask("notes", token)[0] == 200
 
@@ -700,7 +700,7 @@ def test_unusable_certificates_and_keys_are_reported_by_name(project: Project, t
     authority.server("127.0.0.1")
     good = tmp_path / "server-127.0.0.1.pem"
     secret.write_bytes(locked_key())
-    for files, told in (
+    for files, problem in (
         ((broken,), f"the certificate {broken} cannot be used: it is not in PEM form"),
         ((missing,), f"{missing} cannot be read: No such file or directory"),
         ((good, missing), f"{missing} cannot be read: No such file or directory"),
@@ -709,7 +709,7 @@ def test_unusable_certificates_and_keys_are_reported_by_name(project: Project, t
         words = [word for pair in zip(("--tls-cert", "--tls-key"), map(str, files), strict=False) for word in pair]
         code, facts, err = check(project, "--allow-execute", *words)
         assert (code, facts["error"]["code"]) == (3, "GATEWAY_UNAVAILABLE")
-        assert told in err
+        assert problem in err
 
 
 def locked_key() -> bytes:

@@ -22,15 +22,15 @@ READ = {"name": "read_note", "description": "Read a note.", "inputSchema": {"typ
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A locked server that changed a tool after the approval."""
-    made = Project(tmp_path)
+    prepared = Project(tmp_path)
     script, place = tmp_path / "script.json", tmp_path / "place"
     script.write_text(
         json.dumps({"states": [{"tools": [SEARCH, READ]}, {"tools": [POISONED, READ]}], "place": str(place)})
     )
     place.write_text("0")
-    made.lock({"notes": {"command": sys.executable, "args": [str(Path(turning.__file__)), f"@{script}"]}})
+    prepared.lock({"notes": {"command": sys.executable, "args": [str(Path(turning.__file__)), f"@{script}"]}})
     place.write_text("1")
-    return made
+    return prepared
 
 
 def call(at: Running, name: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def facts(project: Project, *options: str) -> list[dict[str, Any]]:
 
 
 def refusals(answers: list[dict[str, Any]]) -> list[str]:
-    return [each["error"]["data"]["pinwarden"]["call"] for each in answers if "error" in each]
+    return [answer["error"]["data"]["pinwarden"]["call"] for answer in answers if "error" in answer]
 
 
 def test_attack_after_a_kill_the_audit_log_has_every_event_whose_effect_a_client_saw(
@@ -59,9 +59,9 @@ def test_attack_after_a_kill_the_audit_log_has_every_event_whose_effect_a_client
                 answers += [call(at, "read_note"), call(at, "search_notes")]
             at.process.kill()
             at.process.wait(60)
-    found = facts(project)
-    calls = [fact for fact in found if fact.get("method") == "tools/call"]
-    assert [("result" in each) for each in answers] == [True, False] * 20
+    events = facts(project)
+    calls = [fact for fact in events if fact.get("method") == "tools/call"]
+    assert [("result" in answer) for answer in answers] == [True, False] * 20
     assert [fact["item"] for fact in calls if fact["kind"] == "called"] == ["read_note"] * 20
     assert [fact["call"] for fact in calls if fact["kind"] == "blocked"] == refusals(answers)
     assert {fact["code"] for fact in calls if fact["kind"] == "blocked"} == {"new_exfiltration"}
@@ -98,5 +98,5 @@ def test_while_postgresql_is_stopped_the_gateway_refuses_or_spools_and_loses_not
         at.process.kill()
         at.process.wait(60)
     calls = [fact for fact in facts(project, "--audit", url) if fact.get("method") == "tools/call"]
-    assert [fact["kind"] for fact in calls] == ["called"] * sum("result" in each for each in answers) + ["blocked"]
+    assert [fact["kind"] for fact in calls] == ["called"] * sum("result" in answer for answer in answers) + ["blocked"]
     assert calls[-1]["call"] == refused["error"]["data"]["pinwarden"]["call"]

@@ -25,8 +25,8 @@ from tests.support.waiting import poll
 
 STUBBORN = f"""
 import runpy, signal
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
+for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(signum, signal.SIG_IGN)
 runpy.run_path({talking.__file__!r}, run_name="__main__")
 while True:  # it stays when its input ends
     signal.pause()
@@ -36,14 +36,14 @@ while True:  # it stays when its input ends
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("project")
-    made = Project(root)
-    made.lock(
+    prepared = Project(root)
+    prepared.lock(
         {
             "talking": {"command": sys.executable, "args": [str(Path(talking.__file__)), str(root / "record")]},
             "stubborn": {"command": sys.executable, "args": ["-c", STUBBORN, str(root / "stubborn")]},
         }
     )
-    return made
+    return prepared
 
 
 def pid_of(at: Running, server: str) -> int:
@@ -159,9 +159,9 @@ def test_a_stuck_event_loop_or_thread_does_not_prevent_shutdown(stuck: str, loop
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.terminate()
-        _, told = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert told == "the gateway did not end in time and is killed\n"
+    assert log == "the gateway did not end in time and is killed\n"
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "86401", "soon"])

@@ -106,11 +106,11 @@ def test_attack_a_result_disguised_as_a_notification_is_not_forwarded(extra: str
     assert not poison_seen(harness)
 
 
-@pytest.mark.parametrize("number", ['"id":null,', "", '"id":null,"Id":2,'])
-def test_attack_an_error_without_an_id_cannot_carry_a_result(number: str) -> None:
+@pytest.mark.parametrize("id_member", ['"id":null,', "", '"id":null,"Id":2,'])
+def test_attack_an_error_without_an_id_cannot_carry_a_result(id_member: str) -> None:
     harness = open_list()
     error = '"error":{"code":1,"message":"x"}'
-    harness.server_sends(f'{{"jsonrpc":"2.0",{number}{error},"result":{{"tools":[{POISON}]}}}}'.encode())
+    harness.server_sends(f'{{"jsonrpc":"2.0",{id_member}{error},"result":{{"tools":[{POISON}]}}}}'.encode())
     assert not poison_seen(harness)
 
 
@@ -164,9 +164,9 @@ def test_attack_endless_requests_for_input_are_refused_after_the_limit() -> None
     harness.list_names()
     harness.switch_server_state()
     harness.call_tool("search_notes")
-    for number in range(30):
-        harness.server_sends({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
-        harness.client_sends({"jsonrpc": "2.0", "id": number, "result": {}})
+    for request_id in range(30):
+        harness.server_sends({"jsonrpc": "2.0", "id": request_id, "method": "sampling/createMessage", "params": {}})
+        harness.client_sends({"jsonrpc": "2.0", "id": request_id, "result": {}})
     assert sum(b"sampling/createMessage" in frame for frame in harness.to_client) == 10
 
 
@@ -174,9 +174,9 @@ def test_the_limit_on_requests_for_input_restarts_after_a_result() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     harness.list_names()
-    for number in range(30):
-        harness.server_sends({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
-        if number % 10 == 9:
+    for request_id in range(30):
+        harness.server_sends({"jsonrpc": "2.0", "id": request_id, "method": "sampling/createMessage", "params": {}})
+        if request_id % 10 == 9:
             assert "result" in harness.call_tool("search_notes")
     assert sum(b"sampling/createMessage" in frame for frame in harness.to_client) == 30
 
@@ -204,13 +204,13 @@ def test_attack_an_unapproved_interceptor_of_the_server_does_not_replace_the_gat
     harness.server.place = 1
     harness.open()
     harness.list_names()
-    asked = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request", "payload": {"name": "evil"}}
-    answer = harness.request("interceptor/invoke", asked)["result"]
+    params = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request", "payload": {"name": "evil"}}
+    answer = harness.request("interceptor/invoke", params)["result"]
     assert (answer["interceptor"], answer["valid"]) == ("pinwarden/uses", False)
     assert [message for message in harness.server.received if message.get("method") == "interceptor/invoke"] == []
     approved_one = SessionHarness(greedy)
     approved_one.open()
-    assert approved_one.request("interceptor/invoke", asked)["result"] == {"valid": True}
+    assert approved_one.request("interceptor/invoke", params)["result"] == {"valid": True}
 
 
 # Requests of a client
@@ -280,16 +280,16 @@ for line in open(0, newline=None):
         message = json.loads(line)
     except ValueError:
         continue
-    method, number = message.get("method"), message.get("id")
+    method, request_id = message.get("method"), message.get("id")
     if method == "tools/call":
         called.append(message["params"]["name"])
-    if number is None:
+    if request_id is None:
         continue
     result = {"tools": [{"name": "echo", "inputSchema": {}}], "called": called}
     if method == "initialize":
         about = {"serverInfo": {"name": "u", "version": "1"}, "capabilities": {"tools": {}}}
         result = {"protocolVersion": "2025-11-25", **about}
-    print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
+    print(json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}), flush=True)
 """
 HIDDEN_CALL = (
     b'{"jsonrpc":"2.0","method":"notifications/x","params":{"x":\r'
@@ -326,7 +326,7 @@ def test_attack_a_list_above_the_item_limit_is_refused_before_it_is_judged() -> 
     harness.server.place = 1
     assert refusal_code(harness.request("tools/list")) == "PROBE_LIMIT"
     assert refusal_code(harness.call_tool("search_notes")) == "list_failed"
-    assert harness.sightings == [each for each in harness.sightings if each.entity == "server"]
+    assert harness.sightings == [sighting for sighting in harness.sightings if sighting.entity == "server"]
 
 
 def test_attack_the_item_limit_includes_the_last_page() -> None:
@@ -411,8 +411,8 @@ def test_attack_a_server_that_causes_refusals_faster_than_they_are_recorded_is_s
 
     def work() -> None:
         made = conversation(HttpLimits(max_in_flight=100), InMemoryRecorder())
-        for number in range(300):
-            made.from_server(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % number)
+        for request_id in range(300):
+            made.from_server(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % request_id)
         ended.append(made.closed or len(made._recorder._tasks) <= 100)
 
     in_a_loop(work)
@@ -433,31 +433,31 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "ping"])
-@pytest.mark.parametrize("number", [b"77", b'"a \\"b\\" \\u00e9"'])
+@pytest.mark.parametrize("request_id", [b"77", b'"a \\"b\\" \\u00e9"'])
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_client_gets_an_error_for_an_unparsable_response(text: bytes, number: bytes, method: str) -> None:
+def test_a_client_gets_an_error_for_an_unparsable_response(text: bytes, request_id: bytes, method: str) -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     assert "result" in harness.call_tool("search_notes")
-    asked = {"jsonrpc": "2.0", "id": json.loads(number), "method": method, "params": {"name": "search_notes"}}
+    message = {"jsonrpc": "2.0", "id": json.loads(request_id), "method": method, "params": {"name": "search_notes"}}
     harness.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005
-    harness.client_sends(asked)
-    assert harness.response_to(asked["id"]) == {}
-    harness.server_sends(text % number)
-    assert harness.response_to(asked["id"])["error"]["code"] == -32603
+    harness.client_sends(message)
+    assert harness.response_to(message["id"]) == {}
+    harness.server_sends(text % request_id)
+    assert harness.response_to(message["id"])["error"]["code"] == -32603
     assert harness.session.idle
     assert not any(b"caf" in frame or b"\t" in frame for frame in harness.to_client)
 
 
-@pytest.mark.parametrize("number", [b"77.0", b'"77"'])
+@pytest.mark.parametrize("request_id", [b"77.0", b'"77"'])
 @pytest.mark.parametrize("method", ["tools/call", "tools/list"])
-def test_attack_a_response_with_an_ambiguous_id_becomes_an_error(number: bytes, method: str) -> None:
+def test_attack_a_response_with_an_ambiguous_id_becomes_an_error(request_id: bytes, method: str) -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     harness.call_tool("search_notes")
     harness.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005
     harness.client_sends({"jsonrpc": "2.0", "id": 77, "method": method, "params": {"name": "search_notes"}})
-    harness.server_sends(b'{"jsonrpc":"2.0","id":%s,"result":{"content":[],"tools":[]}}' % number)
+    harness.server_sends(b'{"jsonrpc":"2.0","id":%s,"result":{"content":[],"tools":[]}}' % request_id)
     assert harness.response_to(77)["error"]["code"] == -32603
     assert harness.session.idle
 

@@ -67,10 +67,10 @@ APPROVED = approved_surface({"tools": [SEARCH, DELETE]})
 class Scene:
     """A gateway with a remote server that has one unapproved tool."""
 
-    def __init__(self, world: TurningWorld, gateway: RunningGateway, kept: InMemoryRecorder) -> None:
+    def __init__(self, world: TurningWorld, gateway: RunningGateway, recorder: InMemoryRecorder) -> None:
         self.world = world
         self.gateway = gateway
-        self.kept = kept
+        self.kept = recorder
 
     def allow_undefined_methods(self) -> None:
         """Allows undefined methods too."""
@@ -79,12 +79,12 @@ class Scene:
 
 @pytest.fixture
 def at() -> Iterator[Scene]:
-    kept = InMemoryRecorder()
+    recorder = InMemoryRecorder()
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, kept) as made,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder) as running,
     ):
-        yield Scene(world, made, kept)
+        yield Scene(world, running, recorder)
 
 
 def test_attack_request_smuggling_through_line_breaks_in_a_method_is_refused(at: Scene) -> None:
@@ -102,7 +102,7 @@ def test_attack_request_smuggling_through_line_breaks_in_a_method_is_refused(at:
         raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4)).encode())
         assert raw.session_request("tools/call", {"name": "search_notes", "arguments": {}}, 5)["result"]
     assert at.world.calls("evil") == 0
-    assert [json.loads(each)["method"] for each in at.world.bodies if b"notifications/" not in each] == [
+    assert [json.loads(body)["method"] for body in at.world.bodies if b"notifications/" not in body] == [
         *("initialize", method, "tools/list", "tools/call"),
     ]
 
@@ -128,9 +128,13 @@ def test_attack_long_names_are_not_cached(at: Scene) -> None:
         for number in range(3):
             params = {"name": f"x{number}" + "y" * 20_000, "_meta": {f"{META}protocolVersion": MODERN}}
             raw.send(json.dumps(rpc("prompts/get", params, 4 + number)).encode())
-    links = [each.link for each in at.gateway.manager.conversations() if isinstance(each, Conversation)]
+    links = [
+        conversation.link
+        for conversation in at.gateway.manager.conversations()
+        if isinstance(conversation, Conversation)
+    ]
     heads = [head for link in links if isinstance(link, RemoteTransport) for head in link._heads.values()]
-    assert len([each for each in at.world.bodies if b"prompts/get" in each]) == 3
+    assert len([body for body in at.world.bodies if b"prompts/get" in body]) == 3
     assert all(len(head) < 4096 for head in heads)
 
 
@@ -158,8 +162,8 @@ class Wire:
         del call, body, name
         self.sent.append(message)
 
-    def cancel(self, number: RequestId) -> None:
-        self.cancelled.append(number)
+    def cancel(self, request_id: RequestId) -> None:
+        self.cancelled.append(request_id)
 
     def expire(self, before: float, keep: Any) -> None:
         """Do nothing: there is no buffer."""
@@ -236,14 +240,14 @@ class Talk:
         self.now = 0.0
         self.noted: list[int | str] = []
         session = Session(guard("notes", APPROVED), name="talk", client="tester")
-        recording = LoopRecorder(self.kept, lambda _, number: self.noted.append(number))
+        recording = LoopRecorder(self.kept, lambda _, request_id: self.noted.append(request_id))
         executor = FairExecutor(pool=threads)
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)
         self.conversation.link = self.wire
 
-    def ping(self, number: int) -> tuple[Waits, RequestId | None]:
+    def ping(self, request_id: int) -> tuple[Waits, RequestId | None]:
         waits = Waits()
-        frame = parse_client(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
+        frame = parse_client(json.dumps(rpc("ping", None, request_id)).encode(), self.conversation._json)
         return waits, self.conversation.request(frame, waits)
 
     def open(self) -> None:
@@ -253,8 +257,8 @@ class Talk:
         self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
         self.wire.sent.clear()
 
-    def call(self, number: int) -> None:
-        message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, number)
+    def call(self, request_id: int) -> None:
+        message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, request_id)
         body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
         assert self.conversation.call(body, message, "search_notes", connection, b"", modern=False)
 
@@ -265,8 +269,8 @@ class Talk:
 def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id() -> None:
     """Independent of how many abandoned requests were never answered."""
     talk = Talk(HttpLimits(max_in_flight=5))
-    for number in range(20):
-        talk.conversation.give_up(talk.ping(number)[1])
+    for request_id in range(20):
+        talk.conversation.give_up(talk.ping(request_id)[1])
     _, given_up = talk.ping(77)
     talk.conversation.give_up(given_up)
     waits, sent = talk.ping(77)
@@ -274,21 +278,21 @@ def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id
     assert waits.got == []
     assert sent is not None
     talk.say(id=sent[1], result={"of": "the second"})
-    assert [each["result"] for each in waits.got] == [{"of": "the second"}]
+    assert [message["result"] for message in waits.got] == [{"of": "the second"}]
     assert len(talk.conversation._abandoned) <= 5
 
 
 def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     """An abandoned request is closed; the log gets no unmatched response, in whatever order messages arrive."""
     talk = Talk(HttpLimits())
-    _, number = talk.ping(1)
-    talk.conversation.give_up(number)
+    _, request_id = talk.ping(1)
+    talk.conversation.give_up(request_id)
     talk.say(id=1, result={})
-    assert number is not None
-    talk.conversation._cancel(number)  # as after the response was judged
+    assert request_id is not None
+    talk.conversation._cancel(request_id)  # as after the response was judged
     assert talk.kept.events == []
     assert talk.conversation._abandoned == {}
-    assert talk.wire.cancelled == [number]
+    assert talk.wire.cancelled == [request_id]
     assert talk.conversation.session.idle
 
 
@@ -313,10 +317,10 @@ def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
         return talk
 
     talk = asyncio.run(scene())
-    sent = [(each["method"], each["id"]) for each in talk.wire.sent]
+    sent = [(message["method"], message["id"]) for message in talk.wire.sent]
     assert sent == [
         ("tools/list", "pinwarden/talk/1"),
-        *[("tools/call", each) for each in (1, 2)],
+        *[("tools/call", item) for item in (1, 2)],
         ("tools/list", "pinwarden/talk/2"),
     ]
 
@@ -432,12 +436,12 @@ def test_attack_many_slow_shutdowns_do_not_delay_the_recording_of_refusals() -> 
     end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, limits=limits) as made,
-        RawClient(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, limits=limits) as running,
+        RawClient(running, "notes") as raw,
     ):
         try:
             for _ in range(limits.max_children):
-                made.call_on_loop(lambda: made.loop.run_in_executor(None, end.wait, 60) and None)
+                running.call_on_loop(lambda: running.loop.run_in_executor(None, end.wait, 60) and None)
             answer = raw.request("tools/call", {"name": "evil", "arguments": {}})
             assert not end.is_set()
         finally:
@@ -452,23 +456,23 @@ def test_attack_requests_of_a_disconnected_client_count_toward_the_body_budget_u
     command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
     call = rpc("tools/call", {"name": "hang", "arguments": {"text": "x" * 200_000}}, 5)
     with (
-        gateway({"a": UpstreamServer(guard("a", surface), command=command)}, limits=limits) as made,
-        RawClient(made, "a") as raw,
+        gateway({"a": UpstreamServer(guard("a", surface), command=command)}, limits=limits) as running,
+        RawClient(running, "a") as raw,
     ):
         raw.initialize()
-        connections = made.serving.connections
-        with RawClient(made, "a") as gone:
+        connections = running.serving.connections
+        with RawClient(running, "a") as gone:
             gone.session = raw.session
             threading.Thread(target=_ask_in_vain, args=(gone, json.dumps(call).encode())).start()
             poll(lambda: b'"hang"' in (tmp_path / "record").read_bytes())
             gone._connection.sock.shutdown(socket.SHUT_RDWR)
-        poll(lambda: made.call_on_loop(lambda: len(connections.open)) == 1)
-        assert made.call_on_loop(lambda: connections.bodies) > 200_000
+        poll(lambda: running.call_on_loop(lambda: len(connections.open)) == 1)
+        assert running.call_on_loop(lambda: connections.bodies) > 200_000
         assert raw.send(json.dumps(call).encode())[0] == 503
-        with RawClient(made, "a") as other:
+        with RawClient(running, "a") as other:
             other.session = raw.session
             assert other.send(b"", method="DELETE")[0] == 200
-        poll(lambda: made.call_on_loop(lambda: connections.bodies) == 0)
+        poll(lambda: running.call_on_loop(lambda: connections.bodies) == 0)
 
 
 def _ask_in_vain(raw: RawClient, body: bytes) -> None:
@@ -494,10 +498,10 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
             address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, Owner()), limits)
-            told = rpc("notifications/x", {"text": "x" * 10_000}, None)
+            notification = rpc("notifications/x", {"text": "x" * 10_000}, None)
             sent = 0
             while not lost and sent < 50:
-                link.send(Frame(json.dumps(told).encode(), told), b"")
+                link.send(Frame(json.dumps(notification).encode(), notification), b"")
                 sent += 1
             waiting = link.pending_bytes
             link.expire(link._clock() + 1, ())
@@ -519,7 +523,7 @@ class Broken:
 
     def tick(self) -> None:
         self.ticks += 1
-        raise ValueError("of a kind that nobody foresaw")
+        raise ValueError("an unexpected error")
 
     def close(self, why: str) -> None:
         del why
@@ -531,13 +535,13 @@ class Broken:
 
 def test_attack_a_session_that_raises_does_not_stop_the_timers_of_other_sessions(at: Scene) -> None:
     """Attack: a revoked client stays connected because the timer that checks tokens stopped."""
-    broken, told = Broken(), []
+    broken, errors = Broken(), []
     at.gateway.call_on_loop(
-        lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"]))
+        lambda: at.gateway.loop.set_exception_handler(lambda _, about: errors.append(about["exception"]))
     )
     at.gateway.call_on_loop(lambda: at.gateway.manager._all.add(cast(Any, broken)))
     poll(lambda: broken.closed)
-    assert (broken.ticks, [str(each) for each in told]) == (1, ["of a kind that nobody foresaw"])
+    assert (broken.ticks, [str(error) for error in errors]) == (1, ["an unexpected error"])
     looked = threading.Event()
 
     async def look() -> None:
@@ -554,10 +558,10 @@ class Asking:
     modern = False
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.received: list[Any] = []
 
     def notify(self, frame: Frame) -> None:
-        self.told.append(json.loads(frame.data))
+        self.received.append(json.loads(frame.data))
 
 
 def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate() -> None:
@@ -567,17 +571,19 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
     hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
-    assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client has no stream open")]
+    assert [(message["id"], message["error"]["message"]) for message in server.received] == [
+        ("q", "the client has no stream open")
+    ]
     assert len(merged._questions) == 0
     merged.listen(cast(Reply, stream))
-    for number in range(20):
-        question = rpc("roots/list", None, number)
+    for request_id in range(20):
+        question = rpc("roots/list", None, request_id)
         hear(Frame(json.dumps(question).encode(), question))
     assert len(merged._questions) == 5
-    for asked in stream.messages[-2:]:
-        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
+    for request in stream.messages[-2:]:
+        answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"roots": []}}
         merged.notify(Frame(json.dumps(answer).encode(), answer))
-    assert [each["id"] for each in server.told[1:]] == [18, 19]
+    assert [message["id"] for message in server.received[1:]] == [18, 19]
 
 
 @pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
@@ -587,7 +593,7 @@ def test_attack_malformed_progress_does_not_complete_a_pending_request(params: d
     talk.ping(1)
     waits, sent = talk.ping(1)
     assert sent == (str, "pinwarden-talk-1")
-    told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-    talk.conversation.part_from_server(json.dumps(told).encode(), sent, 0, lambda _: None)
+    progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+    talk.conversation.part_from_server(json.dumps(progress).encode(), sent, 0, lambda _: None)
     talk.say(id=sent[1], result={})
-    assert [each.get("result") for each in waits.got] == [None, {}]
+    assert [message.get("result") for message in waits.got] == [None, {}]

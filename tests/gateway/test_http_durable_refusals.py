@@ -30,11 +30,11 @@ class Slow(InMemoryRecorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.writes = 0
         self.ready = threading.Event()
 
     def record_durably(self, step: SessionOutput) -> None:
-        self.asked += 1
+        self.writes += 1
         assert self.ready.wait(60)
         super().record_durably(step)
 
@@ -49,9 +49,9 @@ def at(disk: Slow) -> Iterator[RunningGateway]:
     judge = guard("notes", approved_surface({"tools": [SEARCH, DELETE]}))
     with (
         turning_http({"states": [{"tools": [POISONED, DELETE]}]}) as world,
-        gateway({"notes": UpstreamServer(judge, url=world.url)}, disk) as made,
+        gateway({"notes": UpstreamServer(judge, url=world.url)}, disk) as running,
     ):
-        yield made
+        yield running
         disk.ready.set()
 
 
@@ -65,12 +65,12 @@ def test_a_refusal_is_on_disk_before_its_response_and_does_not_delay_other_reque
     with RawClient(at, "notes") as raw:
         assert "error" in raw.request("tools/call", {"name": "search_notes", "arguments": {}}), "a repeated refusal"
         disk.ready.clear()
-        before = disk.asked
+        before = disk.writes
         with socket.create_connection((at.host, at.port), timeout=60) as waiting:
             waiting.sendall(f"POST /mcp/notes HTTP/1.1\r\n{head}\r\n".encode() + body)
-            poll(lambda: disk.asked > before)
-            for number in range(3):
-                assert "result" in raw.request("tools/call", {"name": "delete_note", "arguments": {}}, number)
+            poll(lambda: disk.writes > before)
+            for request_id in range(3):
+                assert "result" in raw.request("tools/call", {"name": "delete_note", "arguments": {}}, request_id)
             assert select.select([waiting], [], [], 0)[0] == [], "no byte of a response"
             disk.ready.set()
             assert b"new_exfiltration" in waiting.recv(1 << 16)

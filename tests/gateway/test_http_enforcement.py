@@ -50,14 +50,14 @@ class Scene:
         self,
         raw: RawClient,
         turn: Callable[[], None],
-        kept: InMemoryRecorder,
+        recorder: InMemoryRecorder,
         gateway: RunningGateway,
         *,
         stateless: bool,
     ) -> None:
         self.raw = raw
         self.turn = turn
-        self.kept = kept
+        self.kept = recorder
         self.gateway = gateway
         self._ask = raw.request if stateless else raw.session_request
         self._last = 0
@@ -85,26 +85,29 @@ def scene(
     wire: str, script: dict[str, Any], surface: Surface, tmp_path: Path, rules: GatewayPolicy = DEFAULT_POLICY
 ) -> Iterator[Scene]:
     """``stdio`` uses a process with the handshake; ``json``, ``events`` and ``sessions`` use remote servers."""
-    kept = InMemoryRecorder()
+    recorder = InMemoryRecorder()
     judge = guard("notes", surface, rules)
     if wire == "stdio":
         path = tmp_path / "script.json"
         path.write_text(json.dumps(script))
         command = [sys.executable, str(Path(turning.__file__)), f"@{path}"]
-        with gateway({"notes": UpstreamServer(judge, command=command)}, kept) as made, RawClient(made, "notes") as raw:
+        with (
+            gateway({"notes": UpstreamServer(judge, command=command)}, recorder) as running,
+            RawClient(running, "notes") as raw,
+        ):
             raw.initialize()
             body = json.dumps({"jsonrpc": "2.0", "method": turning.TURN}).encode()
-            yield Scene(raw, lambda: raw.send(body) and None, kept, made, stateless=False)
+            yield Scene(raw, lambda: raw.send(body) and None, recorder, running, stateless=False)
         return
     with (
         turning_http({"version": "2025-11-25", **script}, wire) as world,
-        gateway({"notes": UpstreamServer(judge, url=world.url)}, kept) as made,
-        RawClient(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(judge, url=world.url)}, recorder) as running,
+        RawClient(running, "notes") as raw,
     ):
         if wire == "sessions":
             raw.initialize()
             poll(lambda: bool(world.streams))
-        yield Scene(raw, world.turn, kept, made, stateless=wire != "sessions")
+        yield Scene(raw, world.turn, recorder, running, stateless=wire != "sessions")
 
 
 WIRES = ["stdio", "json", "events", "sessions"]
@@ -194,8 +197,8 @@ def test_a_call_without_a_list_is_judged_before_it_reaches_the_server() -> None:
     script = {"states": [TURNED]}
     with (
         turning_http(script) as world,
-        gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST)), url=world.url)}) as made,
-        RawClient(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST)), url=world.url)}) as running,
+        RawClient(running, "notes") as raw,
     ):
         answer = raw.request("tools/call", {"name": "search_notes", "arguments": {}})
         assert refusal_code(answer) == "new_exfiltration"
@@ -206,9 +209,9 @@ def test_a_clients_policy_applies_only_to_that_client() -> None:
     rules = policy(rules=[{"client": "other", "enforcement": "audit"}])
     with (
         turning_http({"states": [TURNED]}) as world,
-        gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST), rules), url=world.url)}) as made,
-        RawClient(made, "notes") as strict,
-        RawClient(made, "notes", OTHER_TOKEN) as watched,
+        gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST), rules), url=world.url)}) as running,
+        RawClient(running, "notes") as strict,
+        RawClient(running, "notes", OTHER_TOKEN) as watched,
     ):
         call = {"name": "search_notes", "arguments": {}}
         assert refusal_code(strict.request("tools/call", call)) == "new_exfiltration"
@@ -220,8 +223,8 @@ def test_an_approval_takes_effect_without_a_restart() -> None:
     judge = guard("notes", approved_surface(HONEST))
     with (
         turning_http({"states": [TURNED]}) as world,
-        gateway({"notes": UpstreamServer(judge, url=world.url)}) as made,
-        RawClient(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(judge, url=world.url)}) as running,
+        RawClient(running, "notes") as raw,
     ):
         call = {"name": "search_notes", "arguments": {}}
         assert "error" in raw.request("tools/call", call)
@@ -298,7 +301,7 @@ def test_the_server_gets_headers_that_match_the_body_and_never_the_clients_token
     body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
     with RawClient(here, "notes") as raw:
         raw.send(body, {**headers, "Mcp-Param-Query": "x", "X-Forwarded-For": "1.2.3.4", "Cookie": "a=b"})
-    head = next(head for head, each in zip(world.heads, world.bodies, strict=True) if each == body)
+    head = next(head for head, sent in zip(world.heads, world.bodies, strict=True) if sent == body)
     assert {name: head.get(name) for name in ("mcp-method", "mcp-name", "mcp-protocol-version")} == {
         "mcp-method": "tools/call",
         "mcp-name": "search_notes",
@@ -328,15 +331,15 @@ def declaring(request: pytest.FixtureRequest) -> Iterator[tuple[Led, RawClient, 
     """Return a server whose tool declares argument headers, a client of the gateway, and the tool's name there."""
     with (
         led_http(tools=[DECLARING]) as led,
-        gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made,
-        RawClient(made, request.param) as raw,
+        gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as running,
+        RawClient(running, request.param) as raw,
     ):
         yield led, raw, "go" if request.param else "far__go"
 
 
-def called(at: tuple[Led, RawClient, str], number: int, arguments: Any, headers: dict[str, str]) -> tuple[int, Any]:
+def called(at: tuple[Led, RawClient, str], request_id: int, arguments: Any, headers: dict[str, str]) -> tuple[int, Any]:
     _, raw, name = at
-    body, own = stateless_request("tools/call", {"name": name, "arguments": arguments}, number)
+    body, own = stateless_request("tools/call", {"name": name, "arguments": arguments}, request_id)
     status, names, text = raw.send(body, {**own, **headers})
     return status, messages(names, text)[-1].get("error", {}).get("code")
 
@@ -346,8 +349,8 @@ def test_argument_headers_that_match_the_arguments_are_forwarded(
 ) -> None:
     given = {"Mcp-Param-Region": "eu", "Mcp-Param-DRY": "true", "Mcp-Param-Count": "7", "Mcp-Param-Other": "x"}
     got = {"mcp-param-region": "eu", "mcp-param-dry": "true", "mcp-param-count": "7"}
-    for number in (1, 2):
-        assert called(declaring, number, ARGUMENTS, given) == (200, None)
+    for request_id in (1, 2):
+        assert called(declaring, request_id, ARGUMENTS, given) == (200, None)
         heads = declaring[0].got[-1].heads
         assert {name: value for name, value in heads.items() if name.startswith("mcp-param-")} == got
     unusual = {"Mcp-Param-Region": "=?base64?w7w=?="}
@@ -372,8 +375,8 @@ def test_attack_an_argument_header_that_contradicts_the_argument_is_refused(
     declaring: tuple[Led, RawClient, str], headers: dict[str, str], arguments: Any
 ) -> None:
     """Attack: a proxy allows the call because of the header, and the server uses the argument."""
-    for number in (1, 2):  # before and after the tool is known
-        assert called(declaring, number, arguments, headers) == (400, -32020)
+    for request_id in (1, 2):  # before and after the tool is known
+        assert called(declaring, request_id, arguments, headers) == (400, -32020)
     assert "tools/call" not in declaring[0].methods
     assert called(declaring, 3, ARGUMENTS, {}) == (200, None)
 
@@ -410,12 +413,12 @@ def test_a_client_sees_only_the_servers_of_its_token(world: TurningWorld) -> Non
     servers = {
         name: UpstreamServer(guard(name, approved_surface(HONEST)), url=world.url) for name in ("notes", "other")
     }
-    with gateway(servers, clients=clients) as made:
-        with RawClient(made, "notes", OTHER_TOKEN) as raw:
+    with gateway(servers, clients=clients) as running:
+        with RawClient(running, "notes", OTHER_TOKEN) as raw:
             assert raw.send(*stateless_request("tools/list"))[0] == 404
-        with RawClient(made, "other", OTHER_TOKEN) as raw:
+        with RawClient(running, "other", OTHER_TOKEN) as raw:
             assert raw.send(*stateless_request("tools/list"))[0] == 200
-        with RawClient(made, "", OTHER_TOKEN) as raw:
+        with RawClient(running, "", OTHER_TOKEN) as raw:
             names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert names == ["other__search_notes", "other__delete_note"]
             answer = raw.request("tools/call", {"name": "notes__search_notes", "arguments": {}})
@@ -449,8 +452,8 @@ def world() -> Iterator[TurningWorld]:
 
 @pytest.fixture(scope="module")
 def here(world: TurningWorld) -> Iterator[RunningGateway]:
-    with gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST)), url=world.url)}) as made:
-        yield made
+    with gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST)), url=world.url)}) as running:
+        yield running
 
 
 @pytest.mark.parametrize("address", ["notes", ""])
@@ -471,14 +474,14 @@ def test_attack_a_session_ends_when_its_token_is_revoked(address: str) -> None:
     with led_http(newest=False) as led:
         servers = {"old": UpstreamServer(guard("old", led.surface), url=led.url)}
         with (
-            gateway(servers, clients={TOKEN: mine, OTHER_TOKEN: others}) as made,
-            RawClient(made, address) as raw,
-            RawClient(made, address, OTHER_TOKEN) as second,
+            gateway(servers, clients={TOKEN: mine, OTHER_TOKEN: others}) as running,
+            RawClient(running, address) as raw,
+            RawClient(running, address, OTHER_TOKEN) as second,
         ):
             raw.initialize()
             second.initialize()
-            with EventStream(made, raw.session, address) as stream:
-                made.call_on_loop(lambda: made.endpoint.access.set_clients({token_digest(OTHER_TOKEN): others}))
+            with EventStream(running, raw.session, address) as stream:
+                running.call_on_loop(lambda: running.endpoint.access.set_clients({token_digest(OTHER_TOKEN): others}))
                 assert stream.next() is None, "the stream ended"
             assert raw.send(b"{}")[0] == 401
             assert "result" in second.session_request("tools/list"), "another token of the same client still works"
@@ -498,16 +501,16 @@ def test_attack_a_subscription_ends_when_its_token_is_revoked() -> None:
     with led_http(capabilities={"tools": {"listChanged": True}}) as led:
         led.lead = lead
         ended: list[Any] = []
-        with gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made:
+        with gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as running:
             body, headers = stateless_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
 
             def listen() -> None:
-                with EventStream(made, "", "far", body=body, headers=headers) as stream:
+                with EventStream(running, "", "far", body=body, headers=headers) as stream:
                     ended.append(stream.next())
 
             thread = threading.Thread(target=listen)
             thread.start()
             poll(lambda: "subscriptions/listen" in led.methods)
-            made.call_on_loop(lambda: made.endpoint.access.set_clients({}))
+            running.call_on_loop(lambda: running.endpoint.access.set_clients({}))
             thread.join(60)
             assert ended == [{"jsonrpc": "2.0", "id": 77, "error": {"code": -32000, "message": SHUT_OUT}}]

@@ -44,10 +44,10 @@ APPROVED = approved_surface({"tools": [SEARCH, DELETE]})
 class Scene:
     """A gateway with a remote server, and a count of requests that took the general path."""
 
-    def __init__(self, world: TurningWorld, gateway: RunningGateway, kept: InMemoryRecorder) -> None:
+    def __init__(self, world: TurningWorld, gateway: RunningGateway, recorder: InMemoryRecorder) -> None:
         self.world = world
         self.gateway = gateway
-        self.kept = kept
+        self.kept = recorder
         self.general = 0
         answer = gateway.endpoint.answer
 
@@ -60,12 +60,12 @@ class Scene:
 
 @pytest.fixture
 def at() -> Iterator[Scene]:
-    kept = InMemoryRecorder()
+    recorder = InMemoryRecorder()
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, kept) as made,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder) as running,
     ):
-        yield Scene(world, made, kept)
+        yield Scene(world, running, recorder)
 
 
 CALL, HEADERS = stateless_request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
@@ -136,8 +136,8 @@ def test_attack_a_cached_head_before_another_body_of_the_same_length_bypasses_no
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         before = len(at.world.bodies)
-        found, _, answer = raw.send(body, HEADERS)
-        assert (found, json.loads(answer)["error"]["code"]) == (status, code)
+        got, _, answer = raw.send(body, HEADERS)
+        assert (got, json.loads(answer)["error"]["code"]) == (status, code)
         assert len(at.world.bodies) == before, "nothing reached the server"
         known(raw)
 
@@ -201,18 +201,18 @@ def test_programs_of_one_client_that_use_the_same_id_at_once_get_their_own_respo
 def _ask_at_once(behind: UpstreamServer, tool: str) -> None:
     wrong: list[Any] = []
 
-    def one(made: RunningGateway, mine: int) -> None:
-        with RawClient(made, "notes") as raw:
+    def one(running: RunningGateway, mine: int) -> None:
+        with RawClient(running, "notes") as raw:
             for turn in range(15):
                 text = f"{mine:03}-{turn:03}"
                 answer = raw.request("tools/call", {"name": tool, "arguments": {"query": text}}, 1)
                 if answer.get("id") != 1 or text not in json.dumps(answer.get("result")):
                     wrong.append((text, answer))
 
-    with gateway({"notes": behind}) as made:
-        with RawClient(made, "notes") as raw:
+    with gateway({"notes": behind}) as running:
+        with RawClient(running, "notes") as raw:
             raw.request("tools/list")
-        threads = [threading.Thread(target=one, args=(made, mine)) for mine in range(8)]
+        threads = [threading.Thread(target=one, args=(running, mine)) for mine in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -252,22 +252,22 @@ TEXTS = st.text(alphabet='ab"\\{}:,id 1', max_size=12)
 
 
 @given(
-    number=NUMBERS,
+    request_id=NUMBERS,
     instead=NUMBERS,
     before=st.dictionaries(TEXTS.filter(lambda name: name != "id"), TEXTS, max_size=3),
     after=st.dictionaries(TEXTS.filter(lambda name: name != "id"), TEXTS, max_size=3),
     compact=st.booleans(),
 )
 def test_rewriting_an_id_in_place_changes_the_id_of_the_message(
-    number: int, instead: int, before: dict[str, str], after: dict[str, str], compact: bool
+    request_id: int, instead: int, before: dict[str, str], after: dict[str, str], compact: bool
 ) -> None:
     rest = {name: value for name, value in after.items() if name not in before}
-    message = {"jsonrpc": "2.0", **before, "id": number, **rest}
+    message = {"jsonrpc": "2.0", **before, "id": request_id, **rest}
     data = json.dumps(message, separators=(",", ":") if compact else None).encode()
-    made = replace_id(data, number, instead)
-    assert made is None or made == replace_value(data, ("id",), orjson.dumps(instead))
+    rewritten = replace_id(data, request_id, instead)
+    assert rewritten is None or rewritten == replace_value(data, ("id",), orjson.dumps(instead))
     if not before or not rest:
-        assert made is not None, "at either end of the message"
+        assert rewritten is not None, "at either end of the message"
 
 
 def test_rewriting_an_id_leaves_ids_in_strings_and_nested_objects_unchanged() -> None:
@@ -287,15 +287,17 @@ def test_every_fast_path_call_is_in_the_audit_log(tmp_path: Path) -> None:
     recorder = Recorder(log, None, lambda _: None)
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as made,
-        RawClient(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as running,
+        RawClient(running, "notes") as raw,
     ):
-        for number in range(1, 8):
-            assert "result" in raw.request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
-        assert made.call_on_loop(lambda: made.manager.upstreams["notes"].recorder.kinds["called"]) == 7
+        for request_id in range(1, 8):
+            assert "result" in raw.request(
+                "tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, request_id
+            )
+        assert running.call_on_loop(lambda: running.manager.upstreams["notes"].recorder.kinds["called"]) == 7
     log.close()
     with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
         facts = [entry.fact for entry in entries(database)]
     called = [fact for fact in facts if fact.kind == "called"]
-    assert [fact.call.rpartition("/")[2] for fact in called] == [str(number) for number in range(1, 8)]
+    assert [fact.call.rpartition("/")[2] for fact in called] == [str(request_id) for request_id in range(1, 8)]
     assert {(fact.item, fact.client, fact.server) for fact in called} == {("search_notes", "tester", "notes")}

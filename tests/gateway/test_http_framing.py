@@ -41,9 +41,9 @@ class Echo:
     """Responds to every request with its body, and keeps the requests."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         self.admitted: list[dict[bytes, bytes]] = []
-        self.held: list[Reply] = []
+        self.pending: list[Reply] = []
         self.hold = False
         self.routes: dict[bytes, Short] = {}
         self.short = 0
@@ -53,11 +53,11 @@ class Echo:
         return headers.get(b"authorization", b"").decode()
 
     def answer(self, request: Request, reply: Reply) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
         if request.head:
             self.routes[request.head] = Short(self, request)
         if self.hold:
-            self.held.append(reply)
+            self.pending.append(reply)
         else:
             reply.send(200, request.body or b"-", kind="text/plain")
 
@@ -120,7 +120,7 @@ def talk(
     echo = echo or Echo()
     with asyncio.Runner(loop_factory=Jumping) as runner:
         got = runner.run(_talk(list(data), limits or HttpLimits(), echo, until or (lambda _: False), wait))
-    return got, echo.asked
+    return got, echo.requests
 
 
 def status(answer: bytes) -> int:
@@ -152,12 +152,12 @@ SMUGGLING = {
 }
 
 
-@pytest.mark.parametrize("rest", [pytest.param(each, id=name) for name, each in SMUGGLING.items()])
+@pytest.mark.parametrize("rest", [pytest.param(data, id=name) for name, data in SMUGGLING.items()])
 def test_attack_an_ambiguous_http_request_is_refused_and_the_connection_is_closed(rest: bytes) -> None:
-    answer, asked = talk(HEAD + rest + HEAD + b"Content-Length: 8\r\n\r\nsmuggled")
+    answer, requests = talk(HEAD + rest + HEAD + b"Content-Length: 8\r\n\r\nsmuggled")
     assert status(answer) == 400
     assert answer.count(b"HTTP/1.1 ") == 1
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize(
@@ -177,21 +177,21 @@ def test_attack_an_ambiguous_http_request_is_refused_and_the_connection_is_close
     ],
 )
 def test_unsupported_or_too_long_requests_get_their_specific_status(data: bytes, expected: int) -> None:
-    answer, asked = talk(data, limits=HttpLimits(max_body_bytes=1000))
-    assert (status(answer), asked) == (expected, [])
+    answer, requests = talk(data, limits=HttpLimits(max_body_bytes=1000))
+    assert (status(answer), requests) == (expected, [])
 
 
 def test_attack_a_request_head_that_never_ends_times_out() -> None:
     limits = HttpLimits(head_seconds=1000, body_seconds=9000, idle_seconds=9000)
-    answer, asked = talk(HEAD + b"X-A: ", limits=limits, wait=(lambda each: each._reader.begun, 1000))
-    assert (status(answer), asked) == (408, [])
+    answer, requests = talk(HEAD + b"X-A: ", limits=limits, wait=(lambda connection: connection._reader.begun, 1000))
+    assert (status(answer), requests) == (408, [])
 
 
 def test_attack_a_request_body_that_never_ends_times_out() -> None:
     limits = HttpLimits(head_seconds=9000, body_seconds=1000, idle_seconds=9000)
     begun = HEAD + b"Content-Length: 5\r\n\r\nab"
-    answer, asked = talk(begun, limits=limits, wait=(lambda each: each._reader.in_body, 1000))
-    assert (status(answer), asked) == (408, [])
+    answer, requests = talk(begun, limits=limits, wait=(lambda connection: connection._reader.in_body, 1000))
+    assert (status(answer), requests) == (408, [])
 
 
 @pytest.mark.parametrize("rest", [b"0\r\nX-A: ", b"0\r\n", b"1;x=", b"2\r\n{}\r\n0\r\nX-A"])
@@ -199,14 +199,14 @@ def test_attack_an_endless_trailer_or_chunk_header_is_refused_after_32_kib(rest:
     """Attack: an endless trailer, which no body limit counts and which is copied again with every part."""
     reader = RequestReader(HttpLimits())
     reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + rest)
-    sent = told = 0
-    while not told and sent < 1 << 20:
+    sent = code = 0
+    while not code and sent < 1 << 20:
         try:
             reader.feed(b"a" * 1024)
         except BadRequest as refused:
-            told = refused.status
+            code = refused.status
         sent += 1024
-    assert told == 400
+    assert code == 400
     assert sent <= 33 * 1024
 
 
@@ -222,19 +222,19 @@ def test_a_body_in_tiny_chunks_is_accepted_despite_its_chunk_overhead() -> None:
 def test_an_idle_connection_is_closed_without_a_response() -> None:
     limits = HttpLimits(head_seconds=100, idle_seconds=1000)
     asks = HEAD + b"Authorization: alice\r\nContent-Length: 2\r\n\r\nab"
-    answer, asked = talk(asks, limits=limits, echo=Door(), wait=(_answered, 1000))
-    assert (status(answer), answer[-2:], len(asked)) == (200, b"ab", 1)
+    answer, requests = talk(asks, limits=limits, echo=Door(), wait=(_answered, 1000))
+    assert (status(answer), answer[-2:], len(requests)) == (200, b"ab", 1)
 
 
 def _answered(connection: ClientConnection) -> bool:
-    return not connection.busy and len(cast(Echo, connection.owner.handler).asked) == 1
+    return not connection.busy and len(cast(Echo, connection.owner.handler).requests) == 1
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:
     parts = b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % n for n in range(60))
-    answer, asked = talk(parts, until=lambda got: got.endswith(b"0059"))
-    assert [int(request.body) for request in asked] == list(range(60))
-    bodies = [each.partition(b"\r\n\r\n")[2] for each in answer.split(b"HTTP/1.1 ")[1:]]
+    answer, requests = talk(parts, until=lambda got: got.endswith(b"0059"))
+    assert [int(request.body) for request in requests] == list(range(60))
+    bodies = [part.partition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 ")[1:]]
     assert [int(body) for body in bodies] == list(range(60))
 
 
@@ -255,13 +255,13 @@ def test_a_cached_request_head_is_parsed_the_same_and_never_consumes_more_than_i
                 while not connections.open:
                     await asyncio.sleep(0)
                 (connection,) = connections.open
-                while len(echo.asked) < taken or connection._reader.begun != begun:
+                while len(echo.requests) < taken or connection._reader.begun != begun:
                     await asyncio.sleep(0)
             writer.write(bad)
             got = await reader.read()
         writer.close()
         server.close()
-        return [request.body for request in echo.asked], got
+        return [request.body for request in echo.requests], got
 
     bodies, got = asyncio.run(scene())
     assert bodies == [b"aaaa", b"bbbb", b"cccc", b"dddd", b"eeee", b"ffff"]
@@ -272,25 +272,25 @@ def test_a_cached_request_head_is_parsed_the_same_and_never_consumes_more_than_i
 
 def test_a_long_body_in_one_read_with_its_head_is_accepted() -> None:
     body = b"x" * 100_000
-    answer, asked = talk(HEAD + b"Content-Length: 100000\r\n\r\n" + body, until=lambda got: got.endswith(body))
-    assert (status(answer), asked[0].body) == (200, body)
+    answer, requests = talk(HEAD + b"Content-Length: 100000\r\n\r\n" + body, until=lambda got: got.endswith(body))
+    assert (status(answer), requests[0].body) == (200, body)
 
 
 def test_chunks_are_joined() -> None:
     body = b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n"
-    answer, asked = talk(HEAD + body, until=lambda got: got.endswith(b"abcde"))
-    assert (status(answer), asked[0].body) == (200, b"abcde")
+    answer, requests = talk(HEAD + body, until=lambda got: got.endswith(b"abcde"))
+    assert (status(answer), requests[0].body) == (200, b"abcde")
 
 
 def test_expect_100_continue_is_answered() -> None:
-    answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=bool)
+    answer, requests = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=bool)
     assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
-    assert asked == []
+    assert requests == []
 
 
 def test_a_connection_above_the_limit_gets_status_503() -> None:
-    answer, asked = talk(HEAD + b"Content-Length: 0\r\n\r\n", limits=HttpLimits(max_connections=0))
-    assert (status(answer), asked) == (503, [])
+    answer, requests = talk(HEAD + b"Content-Length: 0\r\n\r\n", limits=HttpLimits(max_connections=0))
+    assert (status(answer), requests) == (503, [])
     assert b"retry-after: 1\r\n" in answer
 
 
@@ -347,8 +347,8 @@ def at_the_door(
         try:
             await scene(door, connections, visitor)
         finally:
-            for each in visitors:
-                each.writer.close()
+            for connection in visitors:
+                connection.writer.close()
             server.close()
 
     asyncio.run(run())
@@ -361,14 +361,14 @@ def test_attack_unauthenticated_connections_cannot_lock_out_clients() -> None:
         first = await visitor()
         assert await first.asks("alice") == 200
         strangers = [await visitor() for _ in range(3)]
-        for each in strangers:
-            assert await each.asks() == 200
+        for stranger in strangers:
+            assert await stranger.asks() == 200
         late = await visitor()
         assert await late.asks("bob") == 200
         assert await strangers[0].gone(), "the oldest connection"
-        assert [await each.asks() for each in (first, *strangers[1:], late)] == [200] * 4
+        assert [await connection.asks() for connection in (first, *strangers[1:], late)] == [200] * 4
         assert (connections.evicted, connections.refused, len(connections.open)) == (1, 0, 4)
-        assert len(door.asked) == 9
+        assert len(door.requests) == 9
 
     at_the_door(4, scene)
 
@@ -378,12 +378,12 @@ def test_attack_a_client_that_holds_every_connection_loses_one_to_another_client
         other = await visitor()
         assert await other.asks("bob") == 200
         own = [await visitor() for _ in range(3)]
-        for each in own:
-            assert await each.asks("alice") == 200
+        for message in own:
+            assert await message.asks("alice") == 200
         late = await visitor()
         assert await late.asks("carl") == 200
         assert await own[0].gone(), "its least recently used connection"
-        assert [await each.asks("alice") for each in own[1:]] == [200, 200]
+        assert [await message.asks("alice") for message in own[1:]] == [200, 200]
         assert await other.asks("bob") == 200
 
     at_the_door(4, scene)
@@ -395,10 +395,10 @@ def test_a_connection_with_a_request_in_flight_is_never_closed_for_another() -> 
         first = await visitor()
         asking = asyncio.ensure_future(first.asks("alice"))
         async with asyncio.timeout(60):
-            while not door.held:
+            while not door.pending:
                 await asyncio.sleep(0)
         assert await (await visitor()).asks("bob") == 503
-        door.held.pop().send(200, b"-", kind="text/plain")
+        door.pending.pop().send(200, b"-", kind="text/plain")
         assert await asking == 200
         assert (connections.evicted, connections.refused) == (0, 1)
 
@@ -430,8 +430,8 @@ def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
         assert (connections.evicted, connections.refused, len(connections.open)) == (3, 0, 1)
         server.close()
         connections.draining = True
-        for each in (*silent, *more, client):
-            each.writer.close()
+        for connection in (*silent, *more, client):
+            connection.writer.close()
         async with asyncio.timeout(60):
             while connections.open or connections.unauthenticated:
                 await asyncio.sleep(0.002)
@@ -442,8 +442,8 @@ def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
 
 def test_an_unauthenticated_connection_has_a_shorter_idle_timeout() -> None:
     limits = HttpLimits(head_seconds=100, idle_seconds=1000)
-    answer, asked = talk(ask(), limits=limits, wait=(_answered, 100))
-    assert (status(answer), len(asked)) == (200, 1), "the connection was closed; otherwise this would still wait"
+    answer, requests = talk(ask(), limits=limits, wait=(_answered, 100))
+    assert (status(answer), len(requests)) == (200, 1), "the connection was closed; otherwise this would still wait"
 
 
 def test_during_shutdown_open_requests_finish_and_new_ones_are_not_accepted() -> None:
@@ -455,11 +455,11 @@ def test_during_shutdown_open_requests_finish_and_new_ones_are_not_accepted() ->
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
         async with asyncio.timeout(60):
-            while not echo.held:
+            while not echo.pending:
                 await asyncio.sleep(0)
             draining = asyncio.create_task(connections.drain(60))
             await asyncio.sleep(0)
-            echo.held[0].send(200, b"late", kind="text/plain")
+            echo.pending[0].send(200, b"late", kind="text/plain")
             got = await reader.read(65536)
             drained = await draining
             writer.close()

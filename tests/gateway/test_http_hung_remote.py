@@ -19,17 +19,17 @@ def test_a_hanging_call_to_a_remote_times_out_and_other_calls_to_it_are_answered
         turning_http({"states": [{**STATE, "deaf": ["tools/call"]}]}) as world,
         gateway(
             {"notes": UpstreamServer(guard("notes", approved_surface(STATE)), url=world.url)}, limits=limits
-        ) as made,
-        RawClient(made, "notes") as raw,
+        ) as running,
+        RawClient(running, "notes") as raw,
         ThreadPoolExecutor() as threads,
     ):
         assert raw.request("tools/list")["result"]["tools"] == [SEARCH, DELETE]
         waiting = threads.submit(raw.request, "tools/call", {"name": "search_notes", "arguments": {}}, 7)
         poll(lambda: world.calls("search_notes") == 1)
         assert not waiting.done()
-        made.advance_clock(limits.answer_seconds + 1)
+        running.advance_clock(limits.answer_seconds + 1)
         answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
         assert "did not answer in time" in answer["error"]["message"]
-        with RawClient(made, "notes") as other:
+        with RawClient(running, "notes") as other:
             assert other.request("tools/list")["result"]["tools"] == [SEARCH, DELETE]

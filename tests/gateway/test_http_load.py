@@ -87,9 +87,9 @@ async def _client(at: RunningGateway, number: int, token: str, load: Load, over:
             writer.close()
 
 
-def _judge(answer: Any, bad: bool, mark: str, number: int, load: Load) -> None:
+def _judge(answer: Any, bad: bool, mark: str, request_id: int, load: Load) -> None:
     code = answer.get("error", {}).get("code")
-    if answer.get("id") != number:
+    if answer.get("id") != request_id:
         load.wrong.append(answer)
     elif code == -32000:
         load.lost += 1  # the server was killed, and the client gets an error
@@ -104,8 +104,8 @@ def _judge(answer: Any, bad: bool, mark: str, number: int, load: Load) -> None:
         load.wrong.append(answer)
 
 
-async def _call(reader: Any, writer: Any, token: str, asked: tuple[bytes, dict[str, str]]) -> Any:
-    body, headers = asked
+async def _call(reader: Any, writer: Any, token: str, request: tuple[bytes, dict[str, str]]) -> Any:
+    body, headers = request
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     writer.write(f"POST /mcp/echo HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

@@ -49,16 +49,16 @@ many, dies = int(sys.argv[1]), sys.argv[2] == "dies"
 tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(many)]
 about = {"serverInfo": {"name": "talking", "version": "1"}, "capabilities": {"tools": {"listChanged": True}}}
 for line in sys.stdin:
-    asked = json.loads(line)
-    method, number = asked["method"], asked.get("id")
-    if number is None:
+    message = json.loads(line)
+    method, request_id = message["method"], message.get("id")
+    if request_id is None:
         continue
     result = {"content": [{"type": "text", "text": "called"}]}
     if method == "initialize":
-        result = {**about, "protocolVersion": asked["params"]["protocolVersion"]}
+        result = {**about, "protocolVersion": message["params"]["protocolVersion"]}
     elif method == "tools/list":
         result = {"tools": tools}
-    print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
+    print(json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}), flush=True)
     if method == "tools/list" and dies:
         break
 """
@@ -115,19 +115,19 @@ def _calling(at: RunningGateway, progress: list[Any]) -> Iterator[None]:
     def run() -> None:
         with RawClient(at, "other") as client:
             while not end.is_set():
-                number = len(progress)
-                answer = client.request("tools/call", {"name": "echo", "arguments": {"n": number}}, number)
+                request_id = len(progress)
+                answer = client.request("tools/call", {"name": "echo", "arguments": {"n": request_id}}, request_id)
                 progress.append(json.loads(answer["result"]["content"][0]["text"])["n"])
                 begun.set()
 
-    made = threading.Thread(target=run)
-    made.start()
+    started = threading.Thread(target=run)
+    started.start()
     try:
         assert begun.wait(60)
         yield
     finally:
         end.set()
-        made.join(60)
+        started.join(60)
 
 
 def test_while_a_list_of_20_000_tools_is_judged_other_requests_are_answered(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_messages_queued_behind_a_long_one_keep_their_order() -> None:
         harness.open()
         limits = HttpLimits()
         with ThreadPoolExecutor(1) as threads:
-            made = Conversation(
+            conversation = Conversation(
                 harness.session,
                 LoopRecorder(InMemoryRecorder()),
                 limits,
@@ -184,18 +184,18 @@ def test_messages_queued_behind_a_long_one_keep_their_order() -> None:
                 lambda _: None,
                 FairExecutor(pool=threads),
             )
-            made.listen(stream)
+            conversation.listen(stream)
             for number in range(9):
                 size = limits.max_bytes_at_once if number % 3 == 0 else 1
                 params = {"n": number, "data": "x" * size}
-                made.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
+                conversation.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
             assert stream.messages == [], "all messages wait for the first one"
             async with asyncio.timeout(60):
                 while len(stream.messages) < 9:
                     await asyncio.sleep(0.001)
 
     asyncio.run(work())
-    assert [each["params"]["n"] for each in stream.messages] == list(range(9))
+    assert [message["params"]["n"] for message in stream.messages] == list(range(9))
 
 
 def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_stopped() -> None:
@@ -206,7 +206,7 @@ def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_st
         harness.open()
         limits = HttpLimits(max_unsent_bytes=200_000)
         with ThreadPoolExecutor(1) as threads:
-            made = Conversation(
+            conversation = Conversation(
                 harness.session,
                 LoopRecorder(InMemoryRecorder()),
                 limits,
@@ -216,8 +216,8 @@ def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_st
             )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             for _ in range(5):
-                made.from_server(note)
-            assert made.closed
+                conversation.from_server(note)
+            assert conversation.closed
 
     asyncio.run(work())
     assert closed == ["the server sends faster than can be judged"]
@@ -234,11 +234,11 @@ def test_a_long_message_instead_of_the_response_fails_the_request(
 
     with (
         world(instead) as there,
-        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}) as made,
-        RawClient(made, "odd") as raw,
+        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}) as running,
+        RawClient(running, "odd") as raw,
     ):
-        for number in (1, 2, 3):
-            error = raw.request("tools/call", {"name": "odd", "arguments": {}}, number)["error"]
+        for request_id in (1, 2, 3):
+            error = raw.request("tools/call", {"name": "odd", "arguments": {}}, request_id)["error"]
             assert (error["code"], error["message"]) == (-32000, "the response was empty")
 
 
@@ -253,12 +253,12 @@ def test_attack_parsing_a_long_message_of_one_client_does_not_block_other_client
         ThreadPoolExecutor(1) as waiting,
     ):
         at.call_on_loop(lambda: at.manager.executor.submit("tester", lambda: read.wait(60)))
-        asked = waiting.submit(large.request, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
-        for number in range(3):
-            assert small.request("ping", None, number)["id"] == number
-        assert not asked.done()
+        response = waiting.submit(large.request, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
+        for request_id in range(3):
+            assert small.request("ping", None, request_id)["id"] == request_id
+        assert not response.done()
         read.set()
-        assert asked.result(60)["id"] == 1
+        assert response.result(60)["id"] == 1
         large.initialize()
         assert large.session_request("ping", {"_meta": {"long": "x" * 100_000}}, 7)["id"] == 7
         status, _, body = large.send(b'{"a":' + b"[" * 100_000)

@@ -62,8 +62,8 @@ class Reader:
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def new_loop(request: pytest.FixtureRequest) -> NewLoop:
-    made: NewLoop = request.param
-    return made
+    chosen: NewLoop = request.param
+    return chosen
 
 
 def _serve(
@@ -84,8 +84,8 @@ def _serve(
         try:
             await work(connections, reader)
         finally:
-            for each in readers:
-                each.socket.close()
+            for opened in readers:
+                opened.socket.close()
             server.close()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -97,23 +97,23 @@ def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog
 ) -> None:
     answer = b"x" * (16 * MB)
     limits = HttpLimits(max_all_unsent_bytes=40 * MB)
-    told: list[str] = []
+    lines: list[str] = []
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
-        connections.on_cut = told.append
+        connections.on_cut = lines.append
         echo.hold = True
         reads, *idle = [reader() for _ in range(5)]
-        for number, each in enumerate((reads, *idle)):
-            each.ask()
-            await _until(lambda: echo.held)
-            echo.held.pop().send(200, answer)
+        for index, client in enumerate((reads, *idle)):
+            client.ask()
+            await _until(lambda: echo.pending)
+            echo.pending.pop().send(200, answer)
             assert connections.unsent <= limits.max_all_unsent_bytes
-            if number == 0:
+            if index == 0:
                 loop = asyncio.get_running_loop()
                 assert await loop.run_in_executor(None, reads.read, 4 * MB)
-        assert connections.cut == len(told) >= 1
+        assert connections.cut == len(lines) >= 1
         await _until(lambda: len(connections.open) == 5 - connections.cut)
-        assert all("127.0.0.1 was disconnected: " in each and "the slowest" in each for each in told)
+        assert all("127.0.0.1 was disconnected: " in line and "the slowest" in line for line in lines)
         loop = asyncio.get_running_loop()
         assert await loop.run_in_executor(None, reads.read, 12 * MB), "a client that reads gets everything"
 
@@ -122,15 +122,15 @@ def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog
 
 
 def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_loop: NewLoop) -> None:
-    told: list[str] = []
+    lines: list[str] = []
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
-        connections.on_cut = told.append
+        connections.on_cut = lines.append
         echo.hold = True
         stuck = reader()
         stuck.ask()
-        await _until(lambda: echo.held)
-        echo.held.pop().send(200, b"x" * (16 * MB))
+        await _until(lambda: echo.pending)
+        echo.pending.pop().send(200, b"x" * (16 * MB))
 
         def ticked() -> bool:
             connections.tick()
@@ -141,7 +141,7 @@ def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_
 
     echo = Echo()
     _serve(new_loop, HttpLimits(unread_seconds=0.1), echo, work)
-    assert told == ["127.0.0.1 was disconnected: the client stopped reading"]
+    assert lines == ["127.0.0.1 was disconnected: the client stopped reading"]
 
 
 def test_attack_the_gateway_stops_reading_from_a_client_that_does_not_read_its_responses(new_loop: NewLoop) -> None:
@@ -176,10 +176,10 @@ def _head(length: int, token: str) -> bytes:
     ).encode()
 
 
-def _answer(made: socket.socket) -> bytes:
+def _answer(connection: socket.socket) -> bytes:
     got = b""
     while b"\r\n\r\n" not in got:
-        more = made.recv(65536)
+        more = connection.recv(65536)
         if not more:
             break
         got += more
@@ -192,9 +192,9 @@ def test_attack_a_long_body_without_a_token_is_not_read() -> None:
             _head(1 * MB, "wrong"),
             _head(0, "wrong").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"),
         ):
-            with socket.create_connection((at.host, at.port), timeout=60) as made:
-                made.sendall(head)
-                answer = _answer(made)
+            with socket.create_connection((at.host, at.port), timeout=60) as running:
+                running.sendall(head)
+                answer = _answer(running)
                 assert answer.startswith(b"HTTP/1.1 401 ")
                 assert b"www-authenticate: Bearer" in answer
         assert at.call_on_loop(lambda: at.serving.connections.bodies) == 0
@@ -233,10 +233,10 @@ def test_large_requests_share_a_memory_budget_and_release_it() -> None:
 def test_attack_announced_but_unsent_bodies_use_no_memory_budget() -> None:
     """Attack: the heads of many large requests without their bodies."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
-    with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
+    with ExitStack() as stack, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         for _ in range(20):
-            made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
-            made.sendall(_head(200_000, TOKEN) + b'"')
+            connection = stack.enter_context(socket.create_connection((at.host, at.port), timeout=60))
+            connection.sendall(_head(200_000, TOKEN) + b'"')
         while at.call_on_loop(lambda: at.serving.connections.bodies) != 20:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as other:
@@ -247,9 +247,9 @@ def test_attack_announced_but_unsent_bodies_use_no_memory_budget() -> None:
 def test_attack_large_requests_of_one_client_leave_memory_budget_for_others() -> None:
     """Attack: large requests that lack only the last byte."""
     limits = HttpLimits(max_all_body_bytes=500_000, max_client_body_bytes=250_000, reload_seconds=0.05)
-    with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
-        made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
-        made.sendall(_head(200_000, TOKEN) + b"x" * 199_999)
+    with ExitStack() as stack, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
+        connection = stack.enter_context(socket.create_connection((at.host, at.port), timeout=60))
+        connection.sendall(_head(200_000, TOKEN) + b"x" * 199_999)
         while at.call_on_loop(lambda: at.serving.connections.bodies) != 199_999:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as same:
@@ -274,10 +274,10 @@ def test_attack_a_client_that_opens_too_many_sessions_loses_only_its_own() -> No
         honest = stack.enter_context(RawClient(at, "talking", OTHER_TOKEN))
         honest.initialize()
         greedy = [stack.enter_context(RawClient(at, "talking")) for _ in range(6)]
-        for each in greedy:
-            each.initialize()
+        for client in greedy:
+            client.initialize()
         assert honest.session_request("ping")["result"] is not None
-        alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
+        alive = [entry.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for entry in greedy]
         assert alive == [404, 404, 404, 200, 200, 200]
 
 
@@ -288,15 +288,15 @@ def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_w
     behind = UpstreamServer(guard("talking"), command=command)
     with gateway({"talking": behind}, limits=limits) as at, ExitStack() as stack:
         greedy = [stack.enter_context(RawClient(at, "talking")) for _ in range(4)]
-        for each in greedy:
-            each.initialize()
+        for client in greedy:
+            client.initialize()
         assert greedy[0].session_request("ping")["result"] is not None
         honest = stack.enter_context(RawClient(at, "talking", OTHER_TOKEN))
         assert honest.initialize()["result"]
         assert honest.session_request("ping")["result"] is not None
         assert behind.supervisor is not None
         assert behind.supervisor.slots.taken == 4
-        alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
+        alive = [entry.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for entry in greedy]
         assert alive == [200, 404, 200, 200], "the least recently used session"
         with RawClient(at, "talking") as again:
             hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -312,10 +312,10 @@ class Process:
         self.client = client
         self.used = used
         self.idle = idle
-        self.told = 0
+        self.end_requests = 0
 
     def evict(self) -> None:
-        self.told += 1
+        self.end_requests += 1
 
 
 def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_only_above_half() -> None:
@@ -323,16 +323,16 @@ def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_onl
         places = ProcessSlots(5)
         busy = [Process("alice", number, idle=False) for number in range(3)]
         idle = [Process("bob", 7), Process("bob", 6)]
-        for each in (*busy, *idle):
-            assert await places.take(each, 0)
+        for process in (*busy, *idle):
+            assert await places.take(process, 0)
         assert not await places.take(Process("alice", 0), 0), "alice has the most"
         carl = asyncio.ensure_future(places.take(Process("carl", 0), 60))
         await asyncio.sleep(0)
-        assert [each.told for each in (*busy, *idle)] == [1, 0, 0, 0, 0]
+        assert [process.end_requests for process in (*busy, *idle)] == [1, 0, 0, 0, 0]
         places.give_back(busy[0])
         assert await carl
         assert not await places.take(Process("dora", 0, idle=False), 0), "bob's process is ending slowly"
-        assert [each.told for each in (*busy, *idle)] == [1, 0, 0, 0, 1]
+        assert [process.end_requests for process in (*busy, *idle)] == [1, 0, 0, 0, 1]
         places.give_back(idle[1])
         assert places.taken == 4
 
@@ -341,22 +341,22 @@ def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_onl
 
 def test_a_request_with_a_huge_integer_id_is_answered_even_if_the_server_is_gone() -> None:
     """Attack: an error that cannot be serialized leaves other requests of the session waiting."""
-    number = 10**40
+    request_id = 10**40
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at, RawClient(at, "none") as client:
         for method in ("server/discover", "tools/list"):
-            answer = client.request(method, None, number)
-            assert (answer["id"], answer["error"]["code"]) == (number, -32000)
+            answer = client.request(method, None, request_id)
+            assert (answer["id"], answer["error"]["code"]) == (request_id, -32000)
 
 
 def test_a_response_to_head_has_no_body() -> None:
     ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at:
         at.endpoint.open_pages["/healthz"] = lambda _: (200, "application/json", b'{"status":"ok"}')
-        with socket.create_connection((at.host, at.port), timeout=60) as made:
+        with socket.create_connection((at.host, at.port), timeout=60) as running:
             for path, status in (("/healthz", b"200"), ("/mcp/none", b"401"), ("/metrics", b"401")):
-                made.sendall(ask.format("HEAD", path).encode())
-                head = _answer(made)
+                running.sendall(ask.format("HEAD", path).encode())
+                head = _answer(running)
                 assert head.split(b" ")[1] == status
                 assert head.endswith(b"\r\n\r\n")
-            made.sendall(ask.format("GET", "/healthz").encode())
-            assert _answer(made).startswith(b"HTTP/1.1 200 OK")
+            running.sendall(ask.format("GET", "/healthz").encode())
+            assert _answer(running).startswith(b"HTTP/1.1 200 OK")

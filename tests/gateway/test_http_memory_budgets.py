@@ -42,8 +42,8 @@ DEAF = ServerCommand(words=(sys.executable, "-c", "import time; time.sleep(60)")
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def new_loop(request: pytest.FixtureRequest) -> NewLoop:
-    made: NewLoop = request.param
-    return made
+    chosen: NewLoop = request.param
+    return chosen
 
 
 class Owner:
@@ -59,11 +59,11 @@ class Owner:
         self.lost.append(why)
         self.on_lost()
 
-    def unanswered(self, number: Any, why: str) -> None:
-        self.lost.append(f"{number[1]}: {why}")
+    def unanswered(self, request_id: Any, why: str) -> None:
+        self.lost.append(f"{request_id[1]}: {why}")
 
 
-def told(size: int) -> Frame:
+def notification(size: int) -> Frame:
     message = rpc("notifications/progress", {"message": "x" * size}, None)
     return Frame(json.dumps(message).encode(), message)
 
@@ -90,7 +90,7 @@ def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_
             await until(lambda: all(link._stdin is not None for link in links))
         for link, size in zip(links, (6, 12, 6), strict=True):
             for _ in range(size):
-                link.send(told(MB), b"")
+                link.send(notification(MB), b"")
                 assert budget.pending_bytes <= limits.max_all_waiting_bytes
         assert [bool(owner.lost) for owner in owners] == [False, True, False]
         assert "more waits for servers than is kept" in owners[1].lost[0]
@@ -113,7 +113,7 @@ def test_attack_the_backlog_of_an_ending_process_counts_until_it_is_gone(new_loo
         supervisor = ProcessSupervisor("deaf", lambda: DEAF, limits)
         link = supervisor.open(cast(TransportOwner, owner), lambda _: None)
         await until(lambda: link._stdin is not None)
-        link.send(told(8 * MB), b"")
+        link.send(notification(8 * MB), b"")
         link.close()
         assert owner.budget.pending_bytes > 6 * MB
         await until(lambda: not owner.budget.pending_bytes and not supervisor.slots.taken)
@@ -133,9 +133,9 @@ def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
             server, budget = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
             few, many = Owner(budget), Owner(budget)
             first, second = (RemoteTransport(server, cast(TransportOwner, owner), limits) for owner in (few, many))
-            first.send(told(10_000), b"")
+            first.send(notification(10_000), b"")
             for _ in range(9):
-                second.send(told(10_000), b"")
+                second.send(notification(10_000), b"")
             waiting = budget.pending_bytes
             for link in (first, second):
                 link.close()
@@ -161,14 +161,14 @@ def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_re
             await until(lambda: pool._open)
             ended, full = (RemoteTransport(server, cast(TransportOwner, owner), limits) for _ in range(2))
             for _ in range(4):
-                ended.send(told(10_000), b"")
+                ended.send(notification(10_000), b"")
             ended.close()
             assert owner.budget.pending_bytes > 40_000
             await until(lambda: not owner.budget.pending_bytes)
             for _ in range(10):
-                full.send(told(10_000), b"")
+                full.send(notification(10_000), b"")
             assert (len(owner.lost), owner.budget.pending_bytes) == (1, 0)
-            assert [len(each.data) for each in pool._queue] == [0] * 14
+            assert [len(queued.data) for queued in pool._queue] == [0] * 14
             pool.close()
 
     asyncio.run(scene())
@@ -185,7 +185,7 @@ def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream
         owner.on_lost = link.close  # as a session does
         message = rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(message).encode(), message), b"")
-        sent = [each.data[:4] for each in pool._queue]
+        sent = [queued.data[:4] for queued in pool._queue]
         pool.close()
         return sent
 
@@ -202,7 +202,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
         with ThreadPoolExecutor(1) as threads:
             executor = FairExecutor(pool=threads)
             threads.submit(judged.wait, 60)  # so that all later messages wait
-            made: dict[str, Conversation] = {}
+            conversations: dict[str, Conversation] = {}
             for name in ("greedy", "modest"):
                 harness = SessionHarness(HONEST)
                 harness.open()
@@ -210,27 +210,27 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
                 def gone(why: str, name: str = name) -> None:
                     closed.append((name, why))
 
-                made[name] = Conversation(
+                conversations[name] = Conversation(
                     harness.session, LoopRecorder(InMemoryRecorder()), limits, lambda: 0.0, gone, executor, budget
                 )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()
             for _ in range(5):
-                made["greedy"].from_server(note)  # the first is on the thread, the others are queued
+                conversations["greedy"].from_server(note)  # the first is on the thread, the others are queued
             ping = rpc("ping", None, 77)
-            made["greedy"].request(Frame(json.dumps(ping).encode(), ping), asks)
-            made["modest"].from_server(note)
+            conversations["greedy"].request(Frame(json.dumps(ping).encode(), ping), asks)
+            conversations["modest"].from_server(note)
             assert closed == []
-            made["modest"].from_server(note)
-            made["modest"].from_server(note)
+            conversations["modest"].from_server(note)
+            conversations["modest"].from_server(note)
             assert [name for name, _ in closed] == ["greedy"]
             assert "and most of them are in this session" in closed[0][1]
             assert [code for code, _ in asks.got] == [-32000]
             assert 0 < budget.pending_bytes < 200_000
             judged.set()
-            await until(lambda: not made["modest"]._queue.busy and not made["greedy"]._queue.busy)
+            await until(lambda: not conversations["modest"]._queue.busy and not conversations["greedy"]._queue.busy)
             assert budget.pending_bytes == 0
-            assert not made["modest"].closed
+            assert not conversations["modest"].closed
 
     asyncio.run(work())
 
@@ -238,12 +238,12 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
 def test_attack_unfinished_messages_of_processes_share_a_budget_and_the_longest_is_dropped() -> None:
     """Attack: many processes print a line just below the size limit and never end it."""
     budget = MemoryBudget(2 * MB)
-    told: list[tuple[str, str]] = []
+    lost: list[tuple[str, str]] = []
     lines = {
         name: LineReader(
             lambda _: None,
             lambda: None,
-            lambda why, name=name: told.append((name, why)),  # type: ignore[misc]
+            lambda why, name=name: lost.append((name, why)),  # type: ignore[misc]
             128 * MB,
             HttpLimits(),
             budget,
@@ -254,7 +254,7 @@ def test_attack_unfinished_messages_of_processes_share_a_budget_and_the_longest_
         for _ in range(size):
             lines[name].data_received(b"x" * (1 << 16))
             assert budget.pending_bytes <= 2 * MB
-    assert told == [("greedy", TOO_MUCH)]
+    assert lost == [("greedy", TOO_MUCH)]
     assert (budget.overflows, lines["greedy"].pending_bytes) == (1, 0)
     assert budget.pending_bytes == 14 << 16
     lines["modest"].data_received(b"\n")
@@ -285,7 +285,7 @@ def test_attack_unfinished_responses_of_remotes_share_a_budget_and_the_longest_i
                 await until(lambda wire=wire: not wire.paused)  # type: ignore[misc]
                 assert budget.pending_bytes <= 2 * MB
         assert [wire.aborted for wire in wires] == [False, True, False]
-        assert "and this response is the largest" in greedy.told[-1][1]
+        assert "and this response is the largest" in greedy.outcomes[-1][1]
         assert (budget.overflows, budget.pending_bytes >> 16) == (1, 14)
         modest.connection.connection_lost(None)
         other.connection.connection_lost(None)

@@ -66,8 +66,8 @@ def here(remote: TurningWorld, record: Path) -> Iterator[RunningGateway]:
         "talking": UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)]),
         "gone": UpstreamServer(guard("gone"), command=[sys.executable, "-c", "raise SystemExit(1)"]),
     }
-    with gateway(servers) as made:
-        yield made
+    with gateway(servers) as running:
+        yield running
 
 
 @pytest.fixture(params=["newest", "handshake"])
@@ -90,10 +90,10 @@ def test_every_merged_name_starts_with_its_server_and_equal_names_do_not_collide
     assert len(set(names)) == len(names)
     prompts = [prompt["name"] for prompt in ask("prompts/list", request_id=2)["result"]["prompts"]]
     assert prompts == ["local__greet", "remote__greet", "talking__p"]
-    resources = [each["uri"] for each in ask("resources/list", request_id=3)["result"]["resources"]]
+    resources = [resource["uri"] for resource in ask("resources/list", request_id=3)["result"]["resources"]]
     assert resources == ["local+note://today", "remote+note://today", "talking+note://one"]
     templates = ask("resources/templates/list", request_id=4)["result"]["resourceTemplates"]
-    assert [each["uriTemplate"] for each in templates] == ["local+note://{day}", "remote+note://{day}"]
+    assert [template["uriTemplate"] for template in templates] == ["local+note://{day}", "remote+note://{day}"]
 
 
 def test_merging_changes_only_the_name_of_an_item(ask: Any) -> None:
@@ -138,9 +138,9 @@ def test_progress_reaches_the_client_through_the_merged_endpoint(here: RunningGa
     params = {"name": "talking__steps", "arguments": {"count": 2}, "_meta": {"progressToken": "t"}}
     with RawClient(here) as raw:
         _, headers, body = raw.send(*stateless_request("tools/call", params))
-    assert [each.get("method", "answer") for each in messages(headers, body)] == ["notifications/progress"] * 2 + [
-        "answer"
-    ]
+    assert [message.get("method", "answer") for message in messages(headers, body)] == [
+        "notifications/progress"
+    ] * 2 + ["answer"]
 
 
 def test_merged_instructions_and_capabilities_combine_the_approved_ones(here: RunningGateway) -> None:
@@ -155,7 +155,7 @@ def test_items_blocked_at_a_servers_endpoint_are_blocked_at_the_merged_one() -> 
     servers = {"bad": UpstreamServer(guard("bad", approved_surface(STATE)), url="")}
     with turning_http({"states": [{**STATE, "tools": [POISONED, DELETE]}]}) as world:
         servers["bad"].url = world.url
-        with gateway(servers) as made, RawClient(made) as raw:
+        with gateway(servers) as running, RawClient(running) as raw:
             names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert names == ["bad__delete_note"]
             answer = raw.request("tools/call", {"name": "bad__search_notes", "arguments": {}}, 2)
@@ -166,8 +166,8 @@ def test_items_blocked_at_a_servers_endpoint_are_blocked_at_the_merged_one() -> 
 def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
     with (
         turning_http({"states": [LONG]}) as world,
-        gateway({"long": UpstreamServer(guard("long", approved_surface(LONG)), url=world.url)}) as made,
-        RawClient(made) as raw,
+        gateway({"long": UpstreamServer(guard("long", approved_surface(LONG)), url=world.url)}) as running,
+        RawClient(running) as raw,
     ):
         (name,) = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
         assert len(name) == LONGEST_NAME
@@ -180,14 +180,17 @@ def test_attack_a_tool_named_like_anothers_shortened_name_gets_a_different_name(
     long = "n" * 140
     short = split_name(merged_name("far", long))[1]
     tools = [{**SEARCH, "name": name} for name in (long, short)]
-    with led_http(tools=tools) as led, gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made:
-        with RawClient(made) as raw:
+    with (
+        led_http(tools=tools) as led,
+        gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as running,
+    ):
+        with RawClient(running) as raw:
             names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert len(set(names)) == 2
             assert {len(name) for name in names} == {LONGEST_NAME}
-            for number, name in enumerate(names, 2):
-                raw.request("tools/call", {"name": name, "arguments": {}}, number)
-        calls = [each.message["params"]["name"] for each in led.got if each.method == "tools/call"]
+            for request_id, name in enumerate(names, 2):
+                raw.request("tools/call", {"name": name, "arguments": {}}, request_id)
+        calls = [message.message["params"]["name"] for message in led.got if message.method == "tools/call"]
         assert calls == [long, short]
 
 
@@ -208,10 +211,12 @@ def hanging() -> Iterator[tuple[RunningGateway, threading.Event]]:
 
     with led_http("bad", newest=False) as bad, led_http("good", newest=False) as good:
         bad.lead = lead
-        servers = {each.name: UpstreamServer(guard(each.name, each.surface), url=each.url) for each in (bad, good)}
-        with gateway(servers, limits=HttpLimits(reload_seconds=0.05, merged_list_seconds=0.5)) as made:
+        servers = {
+            server.name: UpstreamServer(guard(server.name, server.surface), url=server.url) for server in (bad, good)
+        }
+        with gateway(servers, limits=HttpLimits(reload_seconds=0.05, merged_list_seconds=0.5)) as running:
             try:
-                yield made, listing
+                yield running, listing
             finally:
                 listing.set()
 
@@ -220,10 +225,10 @@ def test_attack_a_server_that_never_lists_does_not_block_the_other_servers(
     hanging: tuple[RunningGateway, threading.Event],
 ) -> None:
     """Attack: all merged lists wait for this server."""
-    made, listing = hanging
-    with RawClient(made) as raw:
+    running, listing = hanging
+    with RawClient(running) as raw:
         raw.initialize()
-        with EventStream(made, raw.session) as stream:
+        with EventStream(running, raw.session) as stream:
             poll(lambda: _tools(raw) == ["good__go"])
             assert "result" in raw.session_request("tools/call", {"name": "good__go", "arguments": {}}, 3)
             listing.set()
@@ -252,11 +257,11 @@ def _begun(here: RunningGateway, record: Path, text: str) -> socket.socket:
     body, headers = stateless_request("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
-    made = socket.create_connection((here.host, here.port), timeout=60)
-    made.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
+    connection = socket.create_connection((here.host, here.port), timeout=60)
+    connection.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
     # With the end of the line, so that a partly written line does not match.
     poll(lambda: any(text.encode() in line for line in record.read_bytes().split(b"\n")[:-1] if line[:1] == b"<"))
-    return made
+    return connection
 
 
 def test_disconnecting_cancels_only_the_connections_own_call(here: RunningGateway, record: Path) -> None:
@@ -271,7 +276,7 @@ def test_disconnecting_cancels_only_the_connections_own_call(here: RunningGatewa
 
     def cancelled() -> list[Any]:
         lines = [json.loads(line) for line in received()]
-        return [each["params"]["requestId"] for each in lines if each.get("method") == "notifications/cancelled"]
+        return [line["params"]["requestId"] for line in lines if line.get("method") == "notifications/cancelled"]
 
     with RawClient(here) as raw:
         raw.request("tools/list")
@@ -310,8 +315,8 @@ def test_unsupported_subscriptions_are_refused_with_the_endpoint_that_has_them(
     here: RunningGateway, method: str
 ) -> None:
     with RawClient(here) as raw:
-        for number, uri in enumerate(("remote+note://today", "local+note://today")):
-            error = raw.request(method, {"uri": uri}, number)["error"]
+        for request_id, uri in enumerate(("remote+note://today", "local+note://today")):
+            error = raw.request(method, {"uri": uri}, request_id)["error"]
             assert error["code"] == -32601
             assert "at the server's own address" in error["message"]
         assert raw.request("subscriptions/listen", {"notifications": {}}, 9)["error"]["code"] == -32601

@@ -33,17 +33,17 @@ CALL = {"name": "search_notes", "arguments": {"query": "x"}}
 
 @contextmanager
 def scene(**options: Any) -> Iterator[tuple[TurningWorld, RunningGateway, InMemoryRecorder]]:
-    kept = InMemoryRecorder()
+    recorder = InMemoryRecorder()
     with turning_http({"states": [STATE]}) as world:
         behind = UpstreamServer(guard("notes", approved_surface(STATE)), url=world.url)
-        with gateway({"notes": behind}, kept, origins=[PAGE + "/", "http://localhost:5173"], **options) as made:
-            yield world, made, kept
+        with gateway({"notes": behind}, recorder, origins=[PAGE + "/", "http://localhost:5173"], **options) as running:
+            yield world, running, recorder
 
 
 @pytest.fixture(scope="module")
 def at() -> Iterator[tuple[TurningWorld, RunningGateway, InMemoryRecorder]]:
-    with scene() as made:
-        yield made
+    with scene() as running:
+        yield running
 
 
 def cors(headers: dict[str, str]) -> dict[str, str]:
@@ -116,13 +116,13 @@ def test_attack_a_page_of_a_foreign_origin_is_rejected(
     origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
 ) -> None:
     """Attack: an origin that only resembles an allowed one, or an invalid one, is reflected."""
-    asked = len(at[0].bodies)
+    before = len(at[0].bodies)
     with Stranger(at[1], "notes") as browser:
         status, headers, _ = browser.preflight(origin)
         assert (status, cors(headers)) == (403, {})
         status, headers, _ = browser.send(*_from(origin, "tools/list"))
     assert (status, cors(headers)) == (403, {})
-    assert len(at[0].bodies) == asked
+    assert len(at[0].bodies) == before
 
 
 def _from(origin: str, method: str, params: dict[str, Any] | None = None) -> tuple[bytes, dict[str, str]]:

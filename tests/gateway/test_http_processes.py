@@ -52,7 +52,7 @@ def serving(
 
 
 def starts(servers: dict[str, UpstreamServer]) -> dict[str, int]:
-    return {name: each.supervisor.starts for name, each in servers.items() if each.supervisor is not None}
+    return {name: server.supervisor.starts for name, server in servers.items() if server.supervisor is not None}
 
 
 def tools(answer: Any) -> list[str]:
@@ -167,7 +167,7 @@ def test_idle_processes_of_an_open_session_end_and_restart_on_demand(
         assert tools(raw.session_request("tools/list")) == ["new", "old"]
         with EventStream(at, raw.session):
             at.advance_clock(LIMITS.session_seconds + 1)
-            poll(lambda: not any(each.supervisor and each.supervisor.running for each in servers.values()))
+            poll(lambda: not any(server.supervisor and server.supervisor.running for server in servers.values()))
             assert "result" in raw.session_request("tools/call", {"name": "old__search_notes", "arguments": {}}, 8)
             assert tools(raw.session_request("tools/list")) == ["new", "old"]
         assert starts(servers) == {"old": 2, "new": 2}

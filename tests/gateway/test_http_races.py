@@ -50,10 +50,10 @@ class Disk(Talk):
 
         self.kept.record_durably = durably  # type: ignore[method-assign]
 
-    def ask(self, method: str, params: dict[str, Any], number: int) -> Waits:
+    def ask(self, method: str, params: dict[str, Any], request_id: int) -> Waits:
         waits = Waits()
         self.conversation.request(
-            parse_client(json.dumps(rpc(method, params, number)).encode(), self.conversation._json), waits
+            parse_client(json.dumps(rpc(method, params, request_id)).encode(), self.conversation._json), waits
         )
         return waits
 
@@ -75,7 +75,7 @@ class Disk(Talk):
         lambda talk: talk.tell("notifications/cancelled", {"requestId": 1}),
         lambda talk: talk.conversation.give_up((int, 1)),
     ],
-    ids=["told", "hung up"],
+    ids=["cancelled", "hung up"],
 )
 def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable[[Disk], None]) -> None:
     async def scene() -> tuple[Disk, Waits]:
@@ -83,7 +83,7 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable
         talk.open()
         waits = talk.ask("tools/call", {"name": "search_notes", "arguments": {}}, 1)
         talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE, NEW]})
-        assert [each["method"] for each in talk.wire.sent] == ["tools/list"], (
+        assert [message["method"] for message in talk.wire.sent] == ["tools/list"], (
             "the refusal of the new call is not on disk"
         )
         cancel(talk)
@@ -91,7 +91,7 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable
         return talk, waits
 
     talk, waits = asyncio.run(scene())
-    assert "tools/call" not in [each["method"] for each in talk.wire.sent]
+    assert "tools/call" not in [message["method"] for message in talk.wire.sent]
     assert waits.got in ([], [None])
     assert talk.conversation.session.idle
     assert talk.conversation.idle
@@ -231,4 +231,4 @@ def test_attack_a_response_to_an_abandoned_call_does_not_answer_another_request_
         talk.say(id=7, result={})
         return other, last
 
-    assert [[each["id"] for each in waits.got] for waits in asyncio.run(scene())] == [[7], [7]]
+    assert [[message["id"] for message in waits.got] for waits in asyncio.run(scene())] == [[7], [7]]

@@ -53,19 +53,19 @@ class Scene:
 
 
 @contextmanager
-def scene(tmp_path: Path, limits: HttpLimits = LIMITS, kept: InMemoryRecorder | None = None) -> Iterator[Scene]:
+def scene(tmp_path: Path, limits: HttpLimits = LIMITS, recorder: InMemoryRecorder | None = None) -> Iterator[Scene]:
     record = tmp_path / "record"
     record.touch()
     behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
-    with gateway({"talking": behind}, kept, limits) as made:
-        yield Scene(made, behind, record)
+    with gateway({"talking": behind}, recorder, limits) as running:
+        yield Scene(running, behind, record)
 
 
-def call(name: str, arguments: dict[str, Any] | None = None, number: Any = 1, **meta: Any) -> bytes:
+def call(name: str, arguments: dict[str, Any] | None = None, request_id: Any = 1, **meta: Any) -> bytes:
     params: dict[str, Any] = {"name": name, "arguments": arguments or {}}
     if meta:
         params["_meta"] = meta
-    return json.dumps(rpc("tools/call", params, number)).encode()
+    return json.dumps(rpc("tools/call", params, request_id)).encode()
 
 
 def data_of(headers: dict[str, str], body: bytes) -> list[bytes]:
@@ -77,8 +77,8 @@ def data_of(headers: dict[str, str], body: bytes) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with scene(tmp_path_factory.mktemp("relaying")) as made:
-        yield made
+    with scene(tmp_path_factory.mktemp("relaying")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -103,7 +103,9 @@ def test_progress_precedes_the_response_on_the_same_stream(at: Scene, raw: RawCl
     sent = call("steps", {"count": 3}, 9, progressToken="t")
     _, headers, body = raw.send(sent)
     got = data_of(headers, body)
-    assert [json.loads(each).get("method", "answer") for each in got] == ["notifications/progress"] * 3 + ["answer"]
+    assert [json.loads(message).get("method", "answer") for message in got] == ["notifications/progress"] * 3 + [
+        "answer"
+    ]
     assert at.lines(b">")[-4:] == got
     assert sent in at.lines(b"<")
 
@@ -119,26 +121,26 @@ def test_progress_precedes_the_response_on_the_same_stream(at: Scene, raw: RawCl
 def test_a_server_request_reaches_the_client_and_its_response_the_server(
     at: Scene, raw: RawClient, method: str, params: dict[str, Any], answer: dict[str, Any]
 ) -> None:
-    asked: list[bytes] = []
-    number = len(method)
-    mine = f"server-{number}"
+    lines: list[bytes] = []
+    request_id = len(method)
+    mine = f"server-{request_id}"
 
     def answering() -> None:
         poll(lambda: any(mine.encode() in line for line in at.lines(b">")))
-        asked.extend(line for line in at.lines(b">") if b'"method": "' + method.encode() in line)
+        lines.extend(line for line in at.lines(b">") if b'"method": "' + method.encode() in line)
         body = json.dumps({"jsonrpc": "2.0", "id": mine, "result": answer}).encode()
         with at.client() as second:
             second.session = raw.session
             assert second.send(body)[0] == 202
-        asked.append(body)
+        lines.append(body)
 
     thread = threading.Thread(target=answering)
     thread.start()
-    _, headers, body = raw.send(call("ask", {"method": method, "params": params}, number))
+    _, headers, body = raw.send(call("ask", {"method": method, "params": params}, request_id))
     thread.join()
     question, reply = data_of(headers, body)
-    assert question in asked
-    assert asked[-1] in at.lines(b"<")
+    assert question in lines
+    assert lines[-1] in at.lines(b"<")
     assert json.loads(json.loads(reply)["result"]["content"][0]["text"]) == answer
 
 
@@ -279,7 +281,7 @@ def test_cancelling_a_call_reaches_the_server(at: Scene, raw: RawClient) -> None
 
     thread = threading.Thread(target=cancelling)
     thread.start()
-    _, headers, body = raw.send(call("slow", number=6))
+    _, headers, body = raw.send(call("slow", request_id=6))
     thread.join()
     assert note in at.lines(b"<")
     assert messages(headers, body)[-1]["result"]["content"][0]["text"] == "cancelled"
@@ -319,9 +321,9 @@ def test_two_programs_of_one_client_can_use_the_same_id_and_token_at_once(at: Sc
         thread.join()
     for rounds in got.values():
         assert len(rounds) == 10
-        for each in rounds:
-            assert [message.get("params", {}).get("progressToken") for message in each] == ["same", "same", None]
-            assert (each[-1]["id"], each[-1]["result"]["content"][0]["text"]) == (1, "done")
+        for entry in rounds:
+            assert [message.get("params", {}).get("progressToken") for message in entry] == ["same", "same", None]
+            assert (entry[-1]["id"], entry[-1]["result"]["content"][0]["text"]) == (1, "done")
 
 
 def test_a_result_of_fifty_megabytes_is_relayed_whole(at: Scene, raw: RawClient) -> None:
@@ -335,7 +337,7 @@ def test_a_result_of_fifty_megabytes_is_relayed_whole(at: Scene, raw: RawClient)
 
 def test_two_clients_never_share_a_process(at: Scene) -> None:
     with at.client() as one, at.client(OTHER_TOKEN) as other:
-        answers = [each.request("tools/call", {"name": "pid", "arguments": {}}) for each in (one, other, one)]
+        answers = [client.request("tools/call", {"name": "pid", "arguments": {}}) for client in (one, other, one)]
     pids = [answer["result"]["content"][0]["text"] for answer in answers]
     assert pids[0] == pids[2] != pids[1]
 
@@ -345,21 +347,21 @@ def test_two_clients_never_share_a_process(at: Scene) -> None:
 
 def test_the_process_limit_is_enforced_and_freed_slots_are_reused(tmp_path: Path) -> None:
     with (
-        scene(tmp_path, replace(LIMITS, max_children=2, grace_seconds=0.2)) as made,
-        made.client() as one,
-        made.client() as two,
-        made.client() as three,
+        scene(tmp_path, replace(LIMITS, max_children=2, grace_seconds=0.2)) as running,
+        running.client() as one,
+        running.client() as two,
+        running.client() as three,
     ):
         one.initialize()
         two.initialize()
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         error = three.session_request("initialize", hello)["error"]
         assert (error["code"], "server processes already, which is its limit" in error["message"]) == (-32000, True)
-        assert made.behind.supervisor is not None
-        assert (made.behind.supervisor.starts, made.behind.supervisor.early_ends) == (2, 0)
+        assert running.behind.supervisor is not None
+        assert (running.behind.supervisor.starts, running.behind.supervisor.early_ends) == (2, 0)
         assert one.session_request("tools/call", {"name": "echo", "arguments": {}}, 3)["result"]
         two.send(b"", method="DELETE")
-        poll(lambda: made.behind.supervisor is not None and made.behind.supervisor.slots.taken == 1)
+        poll(lambda: running.behind.supervisor is not None and running.behind.supervisor.slots.taken == 1)
         three.session = ""
         assert "result" in three.initialize()
 
@@ -378,8 +380,8 @@ def test_a_server_that_closes_its_input_but_keeps_running_is_reported_and_replac
     with gateway({"s": behind}) as scene, RawClient(scene, "s") as client:
         client.initialize()
         assert "result" in client.session_request("tools/call", {"name": "deaf", "arguments": {}}, 1)
-        told = client.session_request("tools/call", {"name": "echo", "arguments": {}}, 2)
-        assert told["error"]["message"] == "the server closed its input"
+        answer = client.session_request("tools/call", {"name": "echo", "arguments": {}}, 2)
+        assert answer["error"]["message"] == "the server closed its input"
         client.session = ""
         client.initialize()
         assert "result" in client.session_request("tools/call", {"name": "echo", "arguments": {}}, 3)
@@ -398,14 +400,14 @@ def test_a_session_whose_server_died_ends_and_a_new_one_can_start(tmp_path: Path
 def test_a_server_that_dies_at_start_is_restarted_with_increasing_delays(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.01, longest_backoff_seconds=0.05)
     behind = UpstreamServer(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
-    with gateway({"dead": behind}, limits=limits) as made, RawClient(made, "dead") as raw:
-        for number in range(3):
-            assert raw.request("tools/list", request_id=number)["error"]["code"] == -32000
+    with gateway({"dead": behind}, limits=limits) as running, RawClient(running, "dead") as raw:
+        for request_id in range(3):
+            assert raw.request("tools/list", request_id=request_id)["error"]["code"] == -32000
         assert behind.supervisor is not None
         # The first start is tried with a handshake too: some servers exit if another request comes first.
         assert behind.supervisor.starts == behind.supervisor.early_ends == 4
     unknown = UpstreamServer(guard("none"), command=[str(tmp_path / "no-such-program")])
-    with gateway({"none": unknown}, limits=limits) as made, RawClient(made, "none") as raw:
+    with gateway({"none": unknown}, limits=limits) as running, RawClient(running, "none") as raw:
         assert "could not be started" in raw.request("tools/list")["error"]["message"]
 
 
@@ -443,7 +445,7 @@ def test_a_cancelled_and_unanswered_call_does_not_end_the_session(tmp_path: Path
 
         thread = threading.Thread(target=cancelling)
         thread.start()
-        status, headers, body = raw.send(call("hang", number=3, **token))
+        status, headers, body = raw.send(call("hang", request_id=3, **token))
         thread.join()
         assert (status, messages(headers, body)) == (200, [])
         poll(lambda: any(b"/ping" in line for line in at.lines(b">")))
@@ -464,7 +466,7 @@ def test_a_hanging_server_is_replaced_even_after_its_client_cancelled(tmp_path: 
 
         thread = threading.Thread(target=cancelling)
         thread.start()
-        _, headers, body = raw.send(call("stop", number=3))
+        _, headers, body = raw.send(call("stop", request_id=3))
         thread.join()
         assert messages(headers, body) == []
         assert at.behind.supervisor is not None
@@ -494,7 +496,7 @@ def test_a_call_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
             super().record(step)
 
     kept = Full()
-    with scene(tmp_path, kept=kept) as at, at.client() as raw:
+    with scene(tmp_path, recorder=kept) as at, at.client() as raw:
         raw.request("tools/list")
         kept.full = True
         answer = raw.request("tools/call", {"name": "echo", "arguments": {"secret": 1}}, 2)

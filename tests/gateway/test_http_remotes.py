@@ -81,9 +81,9 @@ class World:
         message = json.loads(body)
         if message["method"] == "tools/call":
             self.got.append(body)
-            made = ODD % json.dumps(message["id"]).encode()
-            self.sent.append(made)
-            return made
+            frame = ODD % json.dumps(message["id"]).encode()
+            self.sent.append(frame)
+            return frame
         results: dict[str, Any] = {
             "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "_meta": META},
             "tools/list": {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]},
@@ -126,8 +126,8 @@ def test_a_call_to_a_remote_and_its_response_are_relayed_byte_for_byte(
     odd = body.replace(b'"n": 1.5', b'"n":1.50,\t"m" : -0.0').replace(b'"id": 7', b'"id" :7')
     with (
         world(wrap) as there,
-        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}) as made,
-        RawClient(made, "odd") as raw,
+        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}) as running,
+        RawClient(running, "odd") as raw,
     ):
         for sent in (odd, body, body, odd, body):
             status, names, got = raw.send(sent, headers)
@@ -138,25 +138,25 @@ def test_a_call_to_a_remote_and_its_response_are_relayed_byte_for_byte(
 
 def test_a_queued_request_gets_a_new_connection_if_the_server_closes_each_one() -> None:
     def closing(body: bytes) -> list[bytes]:
-        return [each.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) for each in as_json(body)]
+        return [message.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) for message in as_json(body)]
 
     limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
     with (
         world(closing) as there,
-        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}, limits=limits) as made,
-        RawClient(made, "odd") as raw,
+        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}, limits=limits) as running,
+        RawClient(running, "odd") as raw,
     ):
-        for number in (1, 2, 3):
-            assert "result" in raw.request("tools/call", {"name": "odd", "arguments": {}}, number)
+        for request_id in (1, 2, 3):
+            assert "result" in raw.request("tools/call", {"name": "odd", "arguments": {}}, request_id)
     assert there.connections == len(there.got) + 2  # one more to discover the server, and one for its list
 
 
 def test_a_queued_request_fails_if_no_connection_can_be_opened() -> None:
     limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        behind = UpstreamServer(guard("odd"), url=f"http://127.0.0.1:{held.getsockname()[1]}/mcp")
-        with gateway({"odd": behind}, limits=limits) as made, RawClient(made, "odd") as raw:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        behind = UpstreamServer(guard("odd"), url=f"http://127.0.0.1:{reserved.getsockname()[1]}/mcp")
+        with gateway({"odd": behind}, limits=limits) as running, RawClient(running, "odd") as raw:
             message = raw.request("tools/call", {"name": "odd", "arguments": {}})["error"]["message"]
     assert "could not be reached" in message, "not a timeout"
 
@@ -183,8 +183,8 @@ def test_attack_a_redirect_of_a_remote_is_not_followed_and_credentials_are_not_s
 
         with (
             world(redirect) as there,
-            gateway({"odd": _behind(there.url, NetworkRules(allow_private=True))}) as made,
-            RawClient(made, "odd") as raw,
+            gateway({"odd": _behind(there.url, NetworkRules(allow_private=True))}) as running,
+            RawClient(running, "odd") as raw,
         ):
             error = raw.request("server/discover")["error"]
             assert (error["code"], "redirects" in error["message"]) == (-32000, True)
@@ -195,7 +195,7 @@ def test_attack_a_redirect_of_a_remote_is_not_followed_and_credentials_are_not_s
 def test_attack_a_remote_that_resolves_to_a_private_address_is_not_contacted(host: str) -> None:
     with world(as_json) as there:
         url = there.url.replace("127.0.0.1", host)
-        with gateway({"odd": _behind(url, NetworkRules())}) as made, RawClient(made, "odd") as raw:
+        with gateway({"odd": _behind(url, NetworkRules())}) as running, RawClient(running, "odd") as raw:
             error = raw.request("server/discover")["error"]
             assert error["code"] == -32000
             assert "not a public address" in error["message"]
@@ -207,7 +207,7 @@ class Slow:
     """A server that answers a request when the test says so."""
 
     def __init__(self) -> None:
-        self.asked: list[bytes] = []
+        self.received: list[bytes] = []
         self.open = 0
         self._writers: dict[bytes, asyncio.StreamWriter] = {}
 
@@ -216,7 +216,7 @@ class Slow:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 name = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
-                self.asked.append(name)
+                self.received.append(name)
                 self._writers[name] = writer
         writer.close()
         self.open -= 1
@@ -229,7 +229,7 @@ class Slow:
     async def has(self, *names: bytes) -> None:
         """Wait until it received exactly these requests, in any order."""
         async with asyncio.timeout(60):
-            while sorted(self.asked) != sorted(names):
+            while sorted(self.received) != sorted(names):
                 await asyncio.sleep(0.002)
 
 
@@ -342,7 +342,7 @@ class Line:
 
     @property
     def methods(self) -> list[str]:
-        bodies = [each.data.partition(b"\r\n\r\n")[2] for each in self.sent if not each.given_up]
+        bodies = [message.data.partition(b"\r\n\r\n")[2] for message in self.sent if not message.given_up]
         return [json.loads(body)["method"] if body else "GET" for body in bodies]
 
 
@@ -357,12 +357,12 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
         server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), limits)
 
-        def say(method: str, number: int | None) -> None:
-            message = rpc(method, {}, number)
+        def say(method: str, request_id: int | None) -> None:
+            message = rpc(method, {}, request_id)
             link.send(Frame(json.dumps(message).encode(), message), b"")
 
-        for method, number in ((begins, None), ("tools/list", 1), ("ping", 2), ("notifications/x", None)):
-            say(method, number)
+        for method, request_id in ((begins, None), ("tools/list", 1), ("ping", 2), ("notifications/x", None)):
+            say(method, request_id)
         link.cancel((int, 2))
         assert line.methods == [begins]
         answer = {"jsonrpc": "2.0", "id": 5, "result": {}}
@@ -428,14 +428,17 @@ def test_a_malformed_response_produces_exactly_one_error_at_once(body: bytes, ki
         exchange.send(text if kind == "application/json" else b"data: " + text + b"\n\n", kind)
         return True
 
-    kept = InMemoryRecorder()
-    with led_http() as led, gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}, kept) as made:
+    recorder = InMemoryRecorder()
+    with (
+        led_http() as led,
+        gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}, recorder) as running,
+    ):
         led.lead = lead
-        with RawClient(made, "far") as raw:
-            for number in (1, 2):
-                assert raw.request("tools/call", {"name": "go", "arguments": {}}, number)["error"]["code"] in (
+        with RawClient(running, "far") as raw:
+            for request_id in (1, 2):
+                assert raw.request("tools/call", {"name": "go", "arguments": {}}, request_id)["error"]["code"] in (
                     -32000,
                     -32603,
                 )
     if b"NUMBER" in body:
-        assert "answer_unasked" not in {fact.code for fact in kept.events}, "otherwise it was answered twice"
+        assert "answer_unasked" not in {fact.code for fact in recorder.events}, "otherwise it was answered twice"

@@ -20,24 +20,24 @@ def hold_sessions(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, f"the gateway died with {done.returncode}: {done.stderr[-2000:]}"
     assert done.stderr == ""
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def assert_sessions_stayed_apart(folder: Path, count: int, seconds: float) -> None:
-    found = hold_sessions(folder, count, seconds)
-    assert found["wrong"] == []
-    assert len(found["served"]) == count
-    assert Counter(noise for *_, noise in found["reports"]) == {"0": count}, "servers received only messages"
-    assert {(secret, nonce, calls) for nonce, calls, secret, _ in found["reports"]} == {
-        (secret, nonce, str(CALLS)) for secret, nonce in found["served"].items()
+    report = hold_sessions(folder, count, seconds)
+    assert report["wrong"] == []
+    assert len(report["served"]) == count
+    assert Counter(noise for *_, noise in report["reports"]) == {"0": count}, "servers received only messages"
+    assert {(secret, nonce, calls) for nonce, calls, secret, _ in report["reports"]} == {
+        (secret, nonce, str(CALLS)) for secret, nonce in report["served"].items()
     }, "every server executed only the calls of its session"
-    assert found["disturbed"] == [], "files and pipes of other threads are untouched"
-    assert found["turns"] > count / 10, "other threads used files and pipes"
-    assert found["closed_twice"] == []
-    assert found["pipes"] == 3 * count
-    assert found["checked"] > count / 10
-    assert found["left_open"] == []
+    assert report["disturbed"] == [], "files and pipes of other threads are untouched"
+    assert report["turns"] > count / 10, "other threads used files and pipes"
+    assert report["closed_twice"] == []
+    assert report["pipes"] == 3 * count
+    assert report["checked"] > count / 10
+    assert report["left_open"] == []
 
 
 def test_a_thousand_short_sessions_under_uvloop_stay_isolated(tmp_path: Path) -> None:

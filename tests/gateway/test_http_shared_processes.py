@@ -59,13 +59,13 @@ class Scene:
         return self.behind.supervisor.starts, len(self.behind.supervisor.running)
 
     def call(
-        self, token: str, tool: str, number: Any = 7, progress: Any = None, path: str = "witness", **arguments: Any
+        self, token: str, tool: str, request_id: Any = 7, progress: Any = None, path: str = "witness", **arguments: Any
     ) -> list[Any]:
         """Return all messages in response to a call."""
         meta = {} if progress is None else {"_meta": {"progressToken": progress}}
         name = tool if path else f"witness__{tool}"
         with RawClient(self.at, path, token=token) as raw:
-            body, headers = stateless_request("tools/call", {"name": name, "arguments": arguments, **meta}, number)
+            body, headers = stateless_request("tools/call", {"name": name, "arguments": arguments, **meta}, request_id)
             _, given, answer = raw.send(body, headers)
             return messages(given, answer)
 
@@ -121,14 +121,14 @@ def test_concurrent_discovery_at_a_servers_endpoint_starts_one_process() -> None
 
 
 @pytest.mark.parametrize("path", ["", "witness"])
-@pytest.mark.parametrize("number", [7, "seven", 1 << 40])
-def test_responses_and_progress_under_the_same_id_and_token_reach_only_their_client(number: Any, path: str) -> None:
+@pytest.mark.parametrize("request_id", [7, "seven", 1 << 40])
+def test_responses_and_progress_under_the_same_id_and_token_reach_only_their_client(request_id: Any, path: str) -> None:
     with serving() as scene:
         scene.said(TOKENS[0], "echo", secret="first")
-        answers = in_parallel(scene, "meet", number=number, progress="t", count=len(TOKENS), path=path)
+        answers = in_parallel(scene, "meet", request_id=request_id, progress="t", count=len(TOKENS), path=path)
         for token, (progress, answer) in zip(TOKENS, answers, strict=True):
             assert progress["params"] == {"progressToken": "t", "progress": 1, "message": token}
-            assert answer["id"] == number
+            assert answer["id"] == request_id
             assert json.loads(answer["result"]["content"][0]["text"])["secret"] == token
         assert scene.processes == (1, 1)
 
@@ -144,19 +144,19 @@ def test_many_calls_of_several_clients_under_colliding_ids_never_mix(
         def calls(token: str) -> list[str]:
             wrong = []
             with RawClient(scene.at, "witness", token=token) as raw:
-                for number in range(60):
-                    secret, meta = f"{token}/{number}", {} if progress is None else {"progressToken": progress}
+                for request_id in range(60):
+                    secret, meta = f"{token}/{request_id}", {} if progress is None else {"progressToken": progress}
                     params = {"name": "echo", "arguments": {"secret": secret}, "_meta": meta}
-                    _, headers, body = raw.send(*stateless_request("tools/call", params, number))
+                    _, headers, body = raw.send(*stateless_request("tools/call", params, request_id))
                     *before, answer = messages(headers, body)
                     said = json.loads(answer["result"]["content"][0]["text"])["secret"]
-                    told = [each["params"]["message"] for each in before]
-                    if (answer["id"], said, told) != (number, secret, [secret] if progress else []):
+                    progress_texts = [message["params"]["message"] for message in before]
+                    if (answer["id"], said, progress_texts) != (request_id, secret, [secret] if progress else []):
                         wrong.append(body.decode())
             return wrong
 
         with ThreadPoolExecutor(2 * len(TOKENS)) as pool:
-            assert [wrong for found in pool.map(calls, TOKENS * 2) for wrong in found] == []
+            assert [wrong for problems in pool.map(calls, TOKENS * 2) for wrong in problems] == []
         assert len(scene.said(TOKENS[0], "seen")["calls"]) == 1 + 2 * 60 * len(TOKENS) + 1
         assert scene.processes == (1, 1)
 
@@ -169,11 +169,11 @@ def test_unsolicited_messages_of_a_shared_process_reach_no_client() -> None:
                 pool.submit(scene.call, token, "meet", secret=token, count=3, progress="t") for token in TOKENS[:2]
             ]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
-            assert [each["id"] for each in scene.call(TOKENS[2], "stray", secret="s")] == [7]
+            assert [message["id"] for message in scene.call(TOKENS[2], "stray", secret="s")] == [7]
             scene.call(TOKENS[3], "meet", secret="third", count=3)
-            found = [each.result(60) for each in waiting]
-        assert "STRAY" not in json.dumps(found)
-        assert [len(each) for each in found] == [2, 2]
+            responses = [future.result(60) for future in waiting]
+        assert "STRAY" not in json.dumps(responses)
+        assert [len(entry) for entry in responses] == [2, 2]
 
 
 def test_a_notification_reaches_only_the_client_whose_subscription_it_names() -> None:
@@ -190,9 +190,9 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
 
         first, last = listening(TOKENS[0]), listening(TOKENS[1])
         scene.said(TOKENS[2], "change", secret="s")
-        told = last.next()
-        assert told["method"] == "notifications/tools/list_changed"
-        assert told["params"]["_meta"][stateless_witness.META + "subscriptionId"] == "mine"
+        notification = last.next()
+        assert notification["method"] == "notifications/tools/list_changed"
+        assert notification["params"]["_meta"][stateless_witness.META + "subscriptionId"] == "mine"
         scene.said(TOKENS[2], "stray", secret="s")
         scene.at.call_on_loop(scene.at.manager.end_streams)
         assert (first.next(), last.next()) == (None, None)
@@ -201,10 +201,10 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
 def test_a_log_message_without_a_request_reaches_a_client_only_until_another_uses_the_process() -> None:
     with serving() as scene:
         alone = scene.call(TOKENS[0], "log", secret="s")
-        assert [each.get("method") for each in alone] == ["notifications/message", None]
+        assert [message.get("method") for message in alone] == ["notifications/message", None]
         scene.said(TOKENS[1], "echo", secret="s")
         for token in TOKENS[:2]:
-            assert [each.get("method") for each in scene.call(token, "log", secret="s")] == [None]
+            assert [message.get("method") for message in scene.call(token, "log", secret="s")] == [None]
 
 
 def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> None:
@@ -214,7 +214,7 @@ def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> N
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
             scene.at.advance_clock(LIMITS.answer_seconds + 1)
-            assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
+            assert [future.result(60)[-1]["error"]["code"] for future in waiting] == [-32000, -32000]
         poll(lambda: scene.said(TOKENS[3], "seen")["pings"] == 1)  # the server may handle requests out of order
         assert {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS} == {pid}
         assert scene.at.manager.upstreams["witness"]._process._silence is None  # type: ignore[union-attr]
@@ -230,7 +230,7 @@ def test_a_shared_process_that_does_not_answer_a_ping_is_replaced() -> None:
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
             os.kill(pid, signal.SIGSTOP)
             scene.at.advance_clock(LIMITS.answer_seconds + 1)
-            assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
+            assert [future.result(60)[-1]["error"]["code"] for future in waiting] == [-32000, -32000]
         poll(lambda: scene.processes == (1, 0))
         assert scene.said(TOKENS[3], "echo", secret="s")["pid"] != pid
         assert scene.processes[0] == 2
@@ -271,9 +271,9 @@ def test_a_handshake_client_cancels_only_its_own_call_under_a_shared_id() -> Non
             raw.session = session
             return raw
 
-        def meet(raw: RawClient, secret: str, number: int) -> list[Any]:
+        def meet(raw: RawClient, secret: str, request_id: int) -> list[Any]:
             params = {"name": "witness__meet", "arguments": {"secret": secret, "count": 9}}
-            _, headers, body = raw.send(json.dumps(rpc("tools/call", params, number)).encode())
+            _, headers, body = raw.send(json.dumps(rpc("tools/call", params, request_id)).encode())
             return messages(headers, body)
 
         def cancel(session: str, token: str, request_id: Any) -> None:
@@ -284,16 +284,17 @@ def test_a_handshake_client_cancels_only_its_own_call_under_a_shared_id() -> Non
         for raw in (first, last):
             raw.initialize()
         calls = {
-            number: pool.submit(meet, client(TOKENS[0], first.session), f"call-{number}", number) for number in (7, 8)
+            request_id: pool.submit(meet, client(TOKENS[0], first.session), f"call-{request_id}", request_id)
+            for request_id in (7, 8)
         }
         poll(lambda: {"call-7", "call-8"} <= {*scene.said(TOKENS[3], "seen")["calls"]})
         for request_id in (7, "7", 1 << 40, "pinwarden-0-1"):  # of a session without open calls
             cancel(last.session, TOKENS[1], request_id)
         assert scene.said(TOKENS[3], "seen")["cancelled"] == []
-        for number, cancelled in ((7, ["call-7"]), (8, ["call-7", "call-8"])):
-            cancel(first.session, TOKENS[0], number)
+        for request_id, cancelled in ((7, ["call-7"]), (8, ["call-7", "call-8"])):
+            cancel(first.session, TOKENS[0], request_id)
             poll(lambda expected=cancelled: scene.said(TOKENS[3], "seen")["cancelled"] == expected)  # type: ignore[misc]
-            assert calls[number].result(60) == []
+            assert calls[request_id].result(60) == []
 
 
 def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_one_process_restarts() -> None:
@@ -303,8 +304,10 @@ def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
             os.kill(pid, signal.SIGKILL)
-            assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
-        pids = {json.loads(found[-1]["result"]["content"][0]["text"])["pid"] for found in in_parallel(scene, "echo")}
+            assert [future.result(60)[-1]["error"]["code"] for future in waiting] == [-32000, -32000]
+        pids = {
+            json.loads(answers[-1]["result"]["content"][0]["text"])["pid"] for answers in in_parallel(scene, "echo")
+        }
         assert len(pids) == 1
         assert pids != {pid}
         assert scene.processes == (2, 1)
@@ -335,12 +338,14 @@ def test_process_sharing_can_be_disabled(tmp_path: Path, options: list[str], pro
 def test_calls_of_one_client_that_fill_a_shared_process_leave_capacity_for_others() -> None:
     with serving(limits=replace(LIMITS, max_shared_in_flight=2)) as scene, ThreadPoolExecutor(4) as pool:
         scene.said(TOKENS[0], "echo", secret="first")
-        flood = [pool.submit(scene.call, TOKENS[0], "meet", number=n, secret=f"flood-{n}", count=3) for n in range(4)]
-        poll(lambda: sum("flood" in str(each) for each in scene.said(TOKENS[1], "seen")["calls"]) == 2)
+        flood = [
+            pool.submit(scene.call, TOKENS[0], "meet", request_id=n, secret=f"flood-{n}", count=3) for n in range(4)
+        ]
+        poll(lambda: sum("flood" in str(call) for call in scene.said(TOKENS[1], "seen")["calls"]) == 2)
         assert scene.said(TOKENS[1], "echo", secret="other")["secret"] == "other"
         for _ in range(2):
             scene.call(TOKENS[1], "meet", secret="third", count=3)
-        assert sorted(json.loads(each.result(60)[-1]["result"]["content"][0]["text"])["secret"] for each in flood) == [
+        assert sorted(json.loads(call.result(60)[-1]["result"]["content"][0]["text"])["secret"] for call in flood) == [
             f"flood-{n}" for n in range(4)
         ]
 

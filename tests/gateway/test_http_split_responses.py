@@ -27,7 +27,7 @@ class Wire:
         self.address = HttpAddress.parse("https://mcp.example/mcp")
         self.heads: dict[bytes, Any] = {}
         self.budget: MemoryBudget | None = None
-        self.told: list[Any] = []
+        self.outcomes: list[Any] = []
         self.ways: list[str] = []
         self.aborted = self.closed = False
         self.paused: bool | None = None
@@ -36,11 +36,11 @@ class Wire:
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     def answer(self, *parts: bytes) -> list[Any]:
-        self.told = []
+        self.outcomes = []
         self.connection.start(QueuedRequest(b"POST", self))
         for part in parts:
             self.connection.data_received(part)
-        return self.told
+        return self.outcomes
 
     # The pool.
     def made(self, connection: object) -> None: ...
@@ -69,20 +69,20 @@ class Wire:
     # The request.
     def on_whole(self, status: int, session: str, body: bytes) -> None:
         self.ways.append("short")
-        self.told += [(status, session), body, ("end",)]
+        self.outcomes += [(status, session), body, ("end",)]
 
     def on_head(self, status: int, session: str) -> None:
-        self.told.append((status, session))
+        self.outcomes.append((status, session))
 
     def on_frame(self, frame: bytes) -> None:
         self.ways.append("general")
-        self.told.append(frame)
+        self.outcomes.append(frame)
 
     def on_end(self) -> None:
-        self.told.append(("end",))
+        self.outcomes.append(("end",))
 
     def on_lost(self, why: str, *, sent: bool) -> None:
-        self.told.append(("lost", why, sent))
+        self.outcomes.append(("lost", why, sent))
 
 
 @pytest.fixture
@@ -116,13 +116,13 @@ def test_a_response_head_that_arrived_before_its_body_is_cached(wire: Wire) -> N
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
-TOLD = b"%x\r\ndata: %b\n\n\r\n0\r\n\r\n" % (len(BODY) + 8, BODY)
+EVENT = b"%x\r\ndata: %b\n\n\r\n0\r\n\r\n" % (len(BODY) + 8, BODY)
 SURPLUS = ("lost", "the server sent data after its response", True)
 
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("surplus", [HEAD + BODY, HEAD, HEAD[:1], b"\r\n" + HEAD, b"H" + b"x" * 100_000])
-@pytest.mark.parametrize("answer", [HEAD + BODY, CHUNKED + CHUNK, EVENTS + TOLD])
+@pytest.mark.parametrize("answer", [HEAD + BODY, CHUNKED + CHUNK, EVENTS + EVENT])
 def test_attack_a_response_with_surplus_data_is_refused_and_its_connection_is_not_reused(
     wire: Wire, known: bool, surplus: bytes, answer: bytes
 ) -> None:
@@ -130,9 +130,9 @@ def test_attack_a_response_with_surplus_data_is_refused_and_its_connection_is_no
     if known:
         wire.answer(HEAD, BODY)
     before = wire.freed
-    told = wire.answer(answer + surplus)
-    assert told[-1] == SURPLUS or (surplus[:3] == b"Hxx" and told[-1][0] == "lost")
-    assert BODY not in told
+    outcomes = wire.answer(answer + surplus)
+    assert outcomes[-1] == SURPLUS or (surplus[:3] == b"Hxx" and outcomes[-1][0] == "lost")
+    assert BODY not in outcomes
     assert (wire.aborted, wire.freed) == (True, before)
 
 
@@ -175,7 +175,7 @@ def test_attack_an_endless_header_trailer_or_chunk_is_refused_after_64_kib(wire:
     while not wire.aborted and sent < 1 << 20:
         wire.connection.data_received(more)
         sent += len(more)
-    assert wire.told[-1][0] == "lost"
+    assert wire.outcomes[-1][0] == "lost"
     assert sent <= 64 * 1024 + len(first) + len(more)
     assert wire.freed == 0
 
@@ -196,10 +196,10 @@ def test_attack_a_flood_of_events_is_processed_in_batches_while_reading_is_pause
         flood = b"data: 1\n\n" * 50
         wire.answer(EVENTS + b"%x\r\n%b\r\n0\r\n\r\n" % (len(flood), flood))
         for turn in range(1, 13):
-            assert wire.told == [(200, ""), *[b"1"] * (4 * turn)]
+            assert wire.outcomes == [(200, ""), *[b"1"] * (4 * turn)]
             assert (wire.paused, wire.freed) == (True, 0)
             await asyncio.sleep(0)
-        assert wire.told == [(200, ""), *[b"1"] * 50, ("end",)]
+        assert wire.outcomes == [(200, ""), *[b"1"] * 50, ("end",)]
         assert (wire.paused, wire.freed, wire.aborted) == (False, 1, False)
 
     asyncio.run(talk())
@@ -212,11 +212,11 @@ def test_attack_a_long_response_in_one_read_is_processed_in_batches() -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         wire.answer(head + body)
         turns = 0
-        while ("end",) not in wire.told:
+        while ("end",) not in wire.outcomes:
             assert wire.paused
             await asyncio.sleep(0)
             turns += 1
-        assert wire.told == [(200, ""), body, ("end",)]
+        assert wire.outcomes == [(200, ""), body, ("end",)]
         assert (turns, wire.paused, wire.freed) == (4, False, 1)
 
     asyncio.run(talk())
@@ -231,7 +231,7 @@ def test_a_cancelled_request_gets_no_more_events_of_a_flood() -> None:
         outgoing.give_up()
         for _ in range(3):
             await asyncio.sleep(0)
-        assert wire.told == [(200, ""), *[b"1"] * 4]
+        assert wire.outcomes == [(200, ""), *[b"1"] * 4]
         assert (wire.aborted, wire.freed) == (True, 0)
 
     asyncio.run(talk())
@@ -243,7 +243,7 @@ def test_a_response_without_a_length_ends_with_the_connection(wire: Wire, pieces
     size = len(head + BODY) // pieces + 1
     assert BODY not in wire.answer(*((head + BODY)[at : at + size] for at in range(0, len(head + BODY), size)))
     wire.connection.eof_received()
-    assert wire.told == WHOLE
+    assert wire.outcomes == WHOLE
     assert (wire.closed, wire.freed, wire.heads) == (True, 0, {})
 
 
@@ -254,8 +254,8 @@ def test_a_response_with_a_length_is_incomplete_if_the_connection_closes_early(
     wire.answer(*parts)
     wire.connection.eof_received()
     wire.connection.connection_lost(None)
-    assert wire.told[-1][0] == "lost"
-    assert BODY not in wire.told
+    assert wire.outcomes[-1][0] == "lost"
+    assert BODY not in wire.outcomes
 
 
 def test_a_chunked_response_never_uses_the_cached_length(wire: Wire) -> None:
@@ -271,5 +271,5 @@ def test_a_server_that_disconnects_in_the_middle_of_a_response_has_not_answered(
     wire.answer(HEAD, BODY)
     wire.answer(*parts)
     wire.connection.connection_lost(None)
-    assert wire.told[-1][0] == "lost"
-    assert not any(isinstance(each, bytes) for each in wire.told)
+    assert wire.outcomes[-1][0] == "lost"
+    assert not any(isinstance(outcome, bytes) for outcome in wire.outcomes)

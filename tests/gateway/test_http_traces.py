@@ -41,7 +41,7 @@ from tests.servers import talking
 
 tracing = configure_tracing(os.environ, lambda said: sys.exit(said))
 behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), os.devnull])
-with gateway({"talking": behind}, tracing=tracing) as made, RawClient(made, "talking") as raw:
+with gateway({"talking": behind}, tracing=tracing) as running, RawClient(running, "talking") as raw:
     assert "result" in raw.request("tools/call", {"name": "echo", "arguments": {}}, 1)
 tracing.close()
 """
@@ -50,17 +50,17 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 class Scene:
     def __init__(
-        self, gateway: RunningGateway, kept: InMemoryRecorder, spans: InMemorySpanExporter, record: Path
+        self, gateway: RunningGateway, recorder: InMemoryRecorder, spans: InMemorySpanExporter, record: Path
     ) -> None:
         self.gateway = gateway
-        self.kept = kept
+        self.kept = recorder
         self._spans = spans
         self.record = record
 
     def calls(self) -> list[ReadableSpan]:
         """The spans of calls."""
-        found = self._spans.get_finished_spans()
-        return [each for each in found if (each.attributes or {}).get("mcp.method.name") == "tools/call"]
+        spans = self._spans.get_finished_spans()
+        return [span for span in spans if (span.attributes or {}).get("mcp.method.name") == "tools/call"]
 
 
 @pytest.fixture
@@ -69,24 +69,24 @@ def at(tmp_path: Path) -> Iterator[Scene]:
     provider.add_span_processor(SimpleSpanProcessor(spans))
     record = tmp_path / "record"
     behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
-    with gateway({"talking": behind}, kept, tracing=Tracing(provider.get_tracer("test"))) as made:
-        yield Scene(made, kept, spans, record)
+    with gateway({"talking": behind}, kept, tracing=Tracing(provider.get_tracer("test"))) as running:
+        yield Scene(running, kept, spans, record)
     provider.shutdown()
 
 
 def test_a_calls_span_has_the_id_of_its_audit_event(at: Scene) -> None:
     parent: dict[str, Any] = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     with RawClient(at.gateway, "talking") as raw:
-        for number in (1, 2):
+        for request_id in (1, 2):
             params = {"name": "echo", "arguments": {"secret": "hunter2"}, "_meta": parent}
-            assert "result" in raw.request("tools/call", params, number)
+            assert "result" in raw.request("tools/call", params, request_id)
         assert "error" in raw.request("tools/call", {"name": "unknown", "arguments": {}}, 3)
     poll(lambda: len(at.calls()) == 3)
     spans = at.calls()
     facts = {fact.call: fact for fact in at.kept.events if fact.method == "tools/call"}
-    assert [facts[str((each.attributes or {})["pinwarden.call"])].item for each in spans] == ["echo", "echo", "unknown"]
-    assert [each.status.status_code for each in spans] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
-    assert [f"{each.context.trace_id:032x}" == TRACE for each in spans if each.context] == [True, True, False]
+    assert [facts[str((span.attributes or {})["pinwarden.call"])].item for span in spans] == ["echo", "echo", "unknown"]
+    assert [span.status.status_code for span in spans] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
+    assert [f"{span.context.trace_id:032x}" == TRACE for span in spans if span.context] == [True, True, False]
     assert dict(spans[0].attributes or {}) == {
         "mcp.method.name": "tools/call",
         "gen_ai.tool.name": "echo",
@@ -94,7 +94,7 @@ def test_a_calls_span_has_the_id_of_its_audit_event(at: Scene) -> None:
         "pinwarden.client": "tester",
         "pinwarden.call": next(iter(facts)),
     }
-    assert "hunter2" not in "".join(each.to_json() for each in spans)
+    assert "hunter2" not in "".join(span.to_json() for span in spans)
 
 
 def test_the_span_of_an_abandoned_call_ends_as_cancelled(at: Scene) -> None:
@@ -121,9 +121,9 @@ def test_the_span_of_an_abandoned_call_ends_as_cancelled(at: Scene) -> None:
     ],
 )
 def test_without_an_endpoint_no_traces_are_recorded(variables: dict[str, str], said: list[str]) -> None:
-    told: list[str] = []
-    assert configure_tracing(variables, told.append) is None
-    assert told == said
+    lines: list[str] = []
+    assert configure_tracing(variables, lines.append) is None
+    assert lines == said
 
 
 def test_opentelemetry_variables_set_where_traces_are_sent(tmp_path: Path) -> None:
@@ -139,5 +139,5 @@ def test_opentelemetry_variables_set_where_traces_are_sent(tmp_path: Path) -> No
         span, end = decoder.raw_decode(text)
         spans.append(span)
         text = text[end:].strip()
-    named = [each["attributes"].get("gen_ai.tool.name") for each in spans]
+    named = [entry["attributes"].get("gen_ai.tool.name") for entry in spans]
     assert named == [None, "echo"], "the gateway detects the server's protocol era first"

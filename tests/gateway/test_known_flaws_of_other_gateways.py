@@ -65,7 +65,7 @@ def test_hangar_2_a_silent_change_is_detected_before_the_first_call_and_after_ma
     late.call_tool("search_notes")
     late.switch_server_state()
     outcomes = [late.call_tool("search_notes") for _ in range(4)]
-    assert [list(each)[2] for each in outcomes][-1] == "error"
+    assert [list(outcome)[2] for outcome in outcomes][-1] == "error"
 
 
 def test_hangar_3_an_unapproved_tool_is_hidden_refused_and_recorded_by_default() -> None:
@@ -144,7 +144,7 @@ def test_hangar_5_prompts_resources_and_templates_are_pinned_too() -> None:
     harness.switch_server_state()
     harness.now += 31
     assert all("error" in harness.request(*use) for use in uses)
-    assert [harness.list_names(f"{each}/list") for each in ("prompts", "resources", "resources/templates")] == [
+    assert [harness.list_names(f"{item}/list") for item in ("prompts", "resources", "resources/templates")] == [
         [],
         [],
         [],
@@ -173,20 +173,20 @@ def test_hangar_7_and_8_a_refusal_states_its_reason_and_its_audit_event() -> Non
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     error = harness.call_tool("search_notes")["error"]
-    told = error["data"]["pinwarden"]
+    details = error["data"]["pinwarden"]
     assert error["code"] == -32602
-    assert told["expected"] == [str(tool_digest(SEARCH))]
-    assert told["observed"] == str(tool_digest(POISONED))
+    assert details["expected"] == [str(tool_digest(SEARCH))]
+    assert details["observed"] == str(tool_digest(POISONED))
     for words in ("search_notes", str(tool_digest(SEARCH)), str(tool_digest(POISONED)), "pinwarden review"):
         assert words in error["message"]
     assert POISONED["description"] not in json.dumps(error), "otherwise the refusal itself would carry the attack"
-    facts = [fact for fact in harness.events if fact.call == told["call"]]
+    facts = [fact for fact in harness.events if fact.call == details["call"]]
     assert [(fact.kind, fact.item, fact.code) for fact in facts] == [("blocked", "search_notes", "new_exfiltration")]
     assert all(step.durable for step in harness.steps if any(fact.kind == "blocked" for fact in step.events))
 
 
 def test_hangar_9_audit_allows_silently_and_warn_adds_a_warning_for_the_client() -> None:
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for word in ("audit", "warn"):
         harness = SessionHarness(
             {"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), rules=policy(enforcement=word)
@@ -195,9 +195,9 @@ def test_hangar_9_audit_allows_silently_and_warn_adds_a_warning_for_the_client()
         listed = harness.request("tools/list")["result"]
         called = harness.call_tool("search_notes")["result"]
         assert [tool["name"] for tool in listed["tools"]] == ["search_notes", "delete_note"]
-        found[word] = ("_meta" in listed, "_meta" in called, harness.event_kinds("search_notes"))
-    assert found["audit"] == (False, False, ["allowed", "allowed"])
-    assert found["warn"] == (True, True, ["warned", "warned"])
+        outcomes[word] = ("_meta" in listed, "_meta" in called, harness.event_kinds("search_notes"))
+    assert outcomes["audit"] == (False, False, ["allowed", "allowed"])
+    assert outcomes["warn"] == (True, True, ["warned", "warned"])
 
 
 def test_hangar_10_and_11_two_releases_of_a_tool_are_allowed_by_their_digests() -> None:

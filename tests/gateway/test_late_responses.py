@@ -33,12 +33,12 @@ def test_a_late_discovery_response_is_ignored_after_the_handshake() -> None:
             for answer in server.answers(frame.decode()):
                 carry(session.on_server_message(answer.encode(), 0.0))
 
-    def ask(method: str, params: dict[str, Any], number: int) -> SessionOutput:
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    def ask(method: str, params: dict[str, Any], request_id: int) -> SessionOutput:
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         return session.on_client_message(json.dumps(message).encode(), 0.0)
 
-    [asked] = ask("server/discover", {"_meta": ABOUT}, 1).to_server
-    [unknown] = server.answers(asked.decode())
+    [discover] = ask("server/discover", {"_meta": ABOUT}, 1).to_server
+    [unknown] = server.answers(discover.decode())
     carry(session.on_server_message(unknown.encode(), 0.0), later=True)
     carry(ask("initialize", HELLO, 2))
     for frame in waiting:
@@ -49,7 +49,7 @@ def test_a_late_discovery_response_is_ignored_after_the_handshake() -> None:
     carry(ask("tools/call", {"name": "search_notes", "arguments": {}}, 4))
     assert measure.surface is not None
     assert measure.surface.server == server._server()
-    assert [each["method"] for each in server.received if each["method"].endswith("/list")] == ["tools/list"] * 2
-    answers = {each["id"]: each for each in got}
+    assert [entry["method"] for entry in server.received if entry["method"].endswith("/list")] == ["tools/list"] * 2
+    answers = {entry["id"]: entry for entry in got}
     assert answers[3]["result"]["tools"] == [SEARCH]
     assert "result" in answers[4]

@@ -22,56 +22,58 @@ TURNED: dict[str, Any] = {**HONEST, "tools": [POISONED, DELETE]}
 
 def listens(harness: SessionHarness) -> list[dict[str, Any]]:
     """Return the gateway's own subscription requests."""
-    own = [each for each in harness.server.received if str(each.get("id")).startswith("pinwarden/")]
-    return [each for each in own if each["method"] == LISTEN]
+    own = [message for message in harness.server.received if str(message.get("id")).startswith("pinwarden/")]
+    return [message for message in own if message["method"] == LISTEN]
 
 
-def tell(harness: SessionHarness, method: str, number: Any, **params: Any) -> None:
+def tell(harness: SessionHarness, method: str, subscription_id: Any, **params: Any) -> None:
     """Send a notification on a subscription as the server."""
-    harness.server_sends({"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": {SUBSCRIPTION: number}}})
+    harness.server_sends(
+        {"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": {SUBSCRIPTION: subscription_id}}}
+    )
 
 
 def opened(*states: dict[str, Any], **more: Any) -> tuple[SessionHarness, str]:
     """Return a session and the id of the gateway's subscription in it."""
     harness = SessionHarness(*states, era=MODERN, **more)
     harness.open()
-    (asked,) = listens(harness)
-    return harness, asked["id"]
+    (request,) = listens(harness)
+    return harness, request["id"]
 
 
 def lists(harness: SessionHarness) -> int:
-    return len([each for each in harness.server.received if each.get("method") == "tools/list"])
+    return len([message for message in harness.server.received if message.get("method") == "tools/list"])
 
 
 def test_the_gateway_subscribes_to_the_offered_list_changed_notifications() -> None:
     both = {**HONEST, "server": {"capabilities": {"tools": {"listChanged": True}, "resources": {"listChanged": True}}}}
     harness, _ = opened({**both, "prompts": [{"name": "p"}]})
-    asked = listens(harness)[0]["params"]
-    assert asked["notifications"] == {"toolsListChanged": True, "resourcesListChanged": True}
-    assert asked["_meta"]["io.modelcontextprotocol/protocolVersion"] == MODERN
+    params = listens(harness)[0]["params"]
+    assert params["notifications"] == {"toolsListChanged": True, "resourcesListChanged": True}
+    assert params["_meta"]["io.modelcontextprotocol/protocolVersion"] == MODERN
 
 
 def test_a_notification_on_the_gateways_subscription_makes_the_next_call_wait_for_the_new_list() -> None:
     """Attack: rug pull behind a client that did not subscribe."""
-    harness, number = opened(HONEST, TURNED)
+    harness, request_id = opened(HONEST, TURNED)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
-    tell(harness, CHANGED, number)
+    tell(harness, CHANGED, request_id)
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
     assert len(harness.calls_received("search_notes")) == 1
     assert harness.call_tool("delete_note")["result"]
 
 
 def test_messages_of_the_gateways_subscription_do_not_reach_the_client() -> None:
-    harness, number = opened(HONEST)
+    harness, request_id = opened(HONEST)
     harness.list_names()
     got = len(harness.to_client)
-    tell(harness, ACKNOWLEDGED, number, notifications={"toolsListChanged": True})
-    tell(harness, CHANGED, number)
-    tell(harness, "notifications/resources/updated", number, uri="notes://a")
-    tell(harness, "notifications/message", number, level="info", data="read this")
-    harness.server_sends({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
-    harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"_meta": {SUBSCRIPTION: number}}})
+    tell(harness, ACKNOWLEDGED, request_id, notifications={"toolsListChanged": True})
+    tell(harness, CHANGED, request_id)
+    tell(harness, "notifications/resources/updated", request_id, uri="notes://a")
+    tell(harness, "notifications/message", request_id, level="info", data="read this")
+    harness.server_sends({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}})
+    harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"_meta": {SUBSCRIPTION: request_id}}})
     assert harness.to_client[got:] == []
 
 
@@ -149,10 +151,10 @@ def test_no_session_subscribes_again_after_method_not_found() -> None:
 
 
 def test_a_lost_subscription_is_reopened_after_a_delay() -> None:
-    harness, number = opened(HONEST)
-    tell(harness, ACKNOWLEDGED, number)
+    harness, request_id = opened(HONEST)
+    tell(harness, ACKNOWLEDGED, request_id)
     harness.server_sends(
-        {"jsonrpc": "2.0", "id": number, "error": {"code": -32000, "message": "the connection was lost"}}
+        {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32000, "message": "the connection was lost"}}
     )
     harness.tick(1)
     assert len(listens(harness)) == 1
@@ -182,9 +184,9 @@ def test_repeated_subscription_failures_increase_the_retry_delay() -> None:
 
 
 def test_an_unparsable_response_ends_the_gateways_subscription() -> None:
-    harness, number = opened(HONEST)
+    harness, request_id = opened(HONEST)
     got = len(harness.to_client)
-    harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(number)},"result":{{"a":1,"a":2}}}}'.encode())
+    harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(request_id)},"result":{{"a":1,"a":2}}}}'.encode())
     harness.tick(31)
     assert len(listens(harness)) == 2
     assert harness.to_client[got:] == []
@@ -192,8 +194,8 @@ def test_an_unparsable_response_ends_the_gateways_subscription() -> None:
 
 def test_lists_are_refreshed_at_the_interval_despite_a_subscription() -> None:
     """Attack: a server acknowledges the subscription, and sends nothing when its list changes."""
-    harness, number = opened(HONEST, TURNED)
-    tell(harness, ACKNOWLEDGED, number)
+    harness, request_id = opened(HONEST, TURNED)
+    tell(harness, ACKNOWLEDGED, request_id)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
     harness.now += 31

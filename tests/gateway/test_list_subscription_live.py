@@ -79,11 +79,11 @@ def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_stdio(t
 
 
 def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_http(remote: str) -> None:
-    kept = InMemoryRecorder()
+    recorder = InMemoryRecorder()
     behind = UpstreamServer(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
-    with http_gateway({"turning": behind}, kept) as made, RawClient(made, "turning") as raw:
+    with http_gateway({"turning": behind}, recorder) as running, RawClient(running, "turning") as raw:
         assert refused_in_time(raw.request) == "new_exfiltration"
-        assert [fact.code for fact in kept.events if fact.kind == "blocked"].count("answer_unasked") == 0
+        assert [fact.code for fact in recorder.events if fact.kind == "blocked"].count("answer_unasked") == 0
         assert not behind.guard.refuses_subscriptions
 
 
@@ -93,18 +93,20 @@ def test_an_idle_subscription_stays_open() -> None:
     state = {"tools": [SEARCH], "server": tells, "deaf": ["subscriptions/listen"]}
     with turning_http({"states": [state], "version": "2026-07-28"}) as there:
         behind = UpstreamServer(guard("notes", approved_surface(state)), url=there.url)
-        with http_gateway({"notes": behind}) as made, RawClient(made, "notes") as raw, socket.socket() as client:
+        with http_gateway({"notes": behind}) as running, RawClient(running, "notes") as raw, socket.socket() as client:
             assert "result" in raw.request("server/discover")
-            (conversation,) = made.call_on_loop(lambda: list(made.manager.conversations()))
+            (conversation,) = running.call_on_loop(lambda: list(running.manager.conversations()))
             assert isinstance(conversation, Conversation)
             body, headers = stateless_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
-            client.connect((made.host, made.port))
+            client.connect((running.host, running.port))
             lines = [f"{name}: {value}" for name, value in {**headers, "Authorization": f"Bearer {TOKEN}"}.items()]
-            head = [f"POST /mcp/notes HTTP/1.1\r\nHost: 127.0.0.1:{made.port}", "Content-Type: application/json"]
+            head = [f"POST /mcp/notes HTTP/1.1\r\nHost: 127.0.0.1:{running.port}", "Content-Type: application/json"]
             head += ["Accept: application/json, text/event-stream", *lines, f"Content-Length: {len(body)}\r\n\r\n"]
             client.sendall("\r\n".join(head).encode() + body)
             until = monotonic() + SECONDS
-            while len([each for each in there.server.received if each["method"] == "subscriptions/listen"]) < 2:
+            while (
+                len([message for message in there.server.received if message["method"] == "subscriptions/listen"]) < 2
+            ):
                 assert monotonic() < until
                 Event().wait(0.02)
 
@@ -113,4 +115,4 @@ def test_an_idle_subscription_stays_open() -> None:
                 conversation.tick()
                 return len(conversation._pending), len(conversation.link._posts)  # type: ignore[union-attr]
 
-            assert made.call_on_loop(late) == (1, 2)
+            assert running.call_on_loop(late) == (1, 2)

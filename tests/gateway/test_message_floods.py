@@ -32,9 +32,9 @@ def test_attack_a_flood_of_unmatched_responses_is_counted_in_the_log_not_listed(
     before, sent = len(harness.events), len(harness.to_client)
     for _ in range(3000):
         harness.server_sends(line)
-    told = harness.events[before:]
-    assert [fact.code for fact in told] == [code] * 4
-    assert [fact.reason.partition(told[0].reason)[2] for fact in told] == [
+    events = harness.events[before:]
+    assert [fact.code for fact in events] == [code] * 4
+    assert [fact.reason.partition(events[0].reason)[2] for fact in events] == [
         "",
         " 10 times in this session.",
         " 100 times in this session.",
@@ -48,15 +48,15 @@ def test_attack_a_flood_of_server_requests_is_logged_singly_at_first_and_then_on
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     before, sent = len(harness.events), len(harness.to_server)
-    for number in range(3000):
-        harness.server_sends(json.dumps({"jsonrpc": "2.0", "id": number, "method": "no/such/method"}).encode())
-    told = harness.events[before:]
+    for request_id in range(3000):
+        harness.server_sends(json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "no/such/method"}).encode())
+    events = harness.events[before:]
     assert len(harness.to_server) - sent == 3000, "every request is answered"
-    assert [fact.call.rpartition("/")[2] for fact in told[:100]] == [str(number) for number in range(100)]
+    assert [fact.call.rpartition("/")[2] for fact in events[:100]] == [str(request_id) for request_id in range(100)]
     counted = [" 10 times", " 100 times", " 1000 times"]
-    assert [fact.reason.partition(told[0].reason)[2] for fact in told[100:]] == [
+    assert [fact.reason.partition(events[0].reason)[2] for fact in events[100:]] == [
         "",
-        *(f"{each} in this session." for each in counted),
+        *(f"{line} in this session." for line in counted),
     ]
 
 
@@ -71,34 +71,34 @@ def test_a_refusal_that_could_not_be_recorded_is_recorded_the_next_time() -> Non
 
 
 def test_log_lines_above_the_rate_limit_are_counted() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     now = [0.0]
-    tell = GatewayLog(told.append, clock=lambda: now[0])
+    tell = GatewayLog(lines.append, clock=lambda: now[0])
     for number in range(MAX_LINES_PER_SECOND + 30):
         tell(str(number))
     now[0] = 1.0
     tell("later")
     tell.close(60)
-    counted = [text for text in told if "dropped" in text]
-    assert [text for text in told if text not in counted] == [*map(str, range(MAX_LINES_PER_SECOND)), "later"]
+    counted = [text for text in lines if "dropped" in text]
+    assert [text for text in lines if text not in counted] == [*map(str, range(MAX_LINES_PER_SECOND)), "later"]
     assert sum(int(text.split()[0]) for text in counted) == 30
 
 
 def test_a_slow_reader_of_the_log_does_not_block_the_gateway() -> None:
     read = Event()
-    told: list[str] = []
+    lines: list[str] = []
 
     def write(text: str) -> None:
         assert read.wait(60)
-        told.append(text)
+        lines.append(text)
 
     tell = GatewayLog(write)
     for number in range(5):
         tell(str(number))
-    assert told == []
+    assert lines == []
     read.set()
     tell.close(60)
-    assert told == ["0", "1", "2", "3", "4"]
+    assert lines == ["0", "1", "2", "3", "4"]
 
 
 def test_json_log_lines_have_time_level_and_message_and_lower_levels_are_omitted() -> None:

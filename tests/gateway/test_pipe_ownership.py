@@ -53,19 +53,19 @@ def same_descriptors_as_before() -> Iterator[None]:
 
 
 @contextmanager
-def number_taken(number: int) -> Iterator[None]:
+def reused_descriptor(descriptor: int) -> Iterator[None]:
     """Open another file under a free descriptor number; it must still be open at the end."""
-    made = []
-    while (taken := os.open(os.devnull, os.O_RDONLY)) < number:
-        made.append(taken)
-    assert taken == number, "the number was free"
+    lower = []
+    while (taken := os.open(os.devnull, os.O_RDONLY)) < descriptor:
+        lower.append(taken)
+    assert taken == descriptor, "the number was free"
     try:
         yield
-        assert Path(f"/proc/self/fd/{number}").readlink() == Path(os.devnull)
+        assert Path(f"/proc/self/fd/{descriptor}").readlink() == Path(os.devnull)
     finally:
-        for each in (*made, taken):
+        for opened in (*lower, taken):
             with suppress(OSError):
-                os.close(each)
+                os.close(opened)
 
 
 @BOTH
@@ -83,7 +83,7 @@ def test_a_pipe_closed_by_the_event_loop_is_not_closed_twice(new_loop: NewLoop) 
             transport.close()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        with number_taken(max(numbers)):
+        with reused_descriptor(max(numbers)):
             ends.close()
             process.wait(60)
             del ends, process, transports
@@ -100,12 +100,12 @@ def test_a_cancelled_start_closes_every_pipe_once(new_loop: NewLoop) -> None:
         ends = PipeEnds.of_process(process)
         task = asyncio.get_running_loop().create_task(ends.stdout.read_with(asyncio.Protocol))
         await asyncio.sleep(0)
-        number = ends.stdout.fileno()
+        descriptor = ends.stdout.fileno()
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
         await asyncio.sleep(0)
-        with number_taken(number):
+        with reused_descriptor(descriptor):
             ends.close()
         process.kill()
         process.wait(60)
@@ -128,7 +128,7 @@ def test_no_pipe_leaks_when_the_open_file_limit_is_reached() -> None:
     with same_descriptors_as_before():
         process = started()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = max(int(number) for number in open_descriptors())
+        used = max(int(descriptor) for descriptor in open_descriptors())
         filled = []
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
@@ -139,8 +139,8 @@ def test_no_pipe_leaks_when_the_open_file_limit_is_reached() -> None:
                 PipeEnds.of_process(process)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for number in filled:
-                os.close(number)
+            for descriptor in filled:
+                os.close(descriptor)
         assert process.wait(60) == 0, "its input ended"
 
 

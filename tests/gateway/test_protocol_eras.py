@@ -89,18 +89,18 @@ class Restarting:
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarting]:
     calls = tmp_path_factory.mktemp("eras") / "calls"
     calls.touch()
-    made = Restarting(request.param, calls)
-    made.start()
+    started = Restarting(request.param, calls)
+    started.start()
     try:
-        yield made
+        yield started
     finally:
-        made.stop()
+        started.stop()
 
 
 @pytest.fixture(scope="module")
 def here(server: Restarting) -> Iterator[RunningGateway]:
-    with gateway({"old": UpstreamServer(guard("old"), url=server.url)}) as made:
-        yield made
+    with gateway({"old": UpstreamServer(guard("old"), url=server.url)}) as running:
+        yield running
 
 
 def by_sdk(url: str, tool: str, arguments: dict[str, Any]) -> tuple[list[str], str]:
@@ -119,7 +119,7 @@ def by_sdk(url: str, tool: str, arguments: dict[str, Any]) -> tuple[list[str], s
             called = await client.call_tool(tool, arguments)
             for resource in (await client.list_resources()).resources[:1]:
                 assert (await client.read_resource(resource.uri)).contents
-            return [each.name for each in tools.tools], called.content[0].text  # type: ignore[union-attr]
+            return [tool.name for tool in tools.tools], called.content[0].text  # type: ignore[union-attr]
 
     return asyncio.run(see())
 
@@ -136,7 +136,7 @@ def test_a_stateless_client_calls_a_handshake_server_before_and_after_it_restart
         server.restart()
     with RawClient(here, place) as raw:
         listed = raw.request("tools/list")["result"]["tools"]
-    assert tool in [each["name"] for each in listed]
+    assert tool in [entry["name"] for entry in listed]
 
 
 def test_a_handshake_session_at_the_merged_endpoint_survives_a_server_restart(
@@ -218,7 +218,7 @@ def refused(exchange: Exchange, status: int = 400) -> bool:
 
 
 def test_a_400_response_in_a_valid_session_is_forwarded_and_the_session_continues() -> None:
-    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running:
 
         def lead(exchange: Exchange) -> bool:
             if exchange.method == "initialize":
@@ -226,9 +226,9 @@ def test_a_400_response_in_a_valid_session_is_forwarded_and_the_session_continue
             return exchange.method == "tools/call" and refused(exchange)
 
         world.lead = lead
-        with RawClient(made) as raw:
-            for number in (1, 2):
-                answer = raw.request("tools/call", {"name": "far__go", "arguments": {}}, number)
+        with RawClient(running) as raw:
+            for request_id in (1, 2):
+                answer = raw.request("tools/call", {"name": "far__go", "arguments": {}}, request_id)
                 assert answer["error"]["message"] == "Bad Request: go away"
     assert world.methods.count("tools/call") == 2
     assert world.methods.count("ping") == 2
@@ -237,7 +237,7 @@ def test_a_400_response_in_a_valid_session_is_forwarded_and_the_session_continue
 
 @pytest.mark.parametrize("status", [400, 404])
 def test_attack_a_server_that_forgets_every_session_gets_a_call_at_most_twice(status: int) -> None:
-    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running:
         sessions = iter(range(1000))
 
         def lead(exchange: Exchange) -> bool:
@@ -246,7 +246,7 @@ def test_attack_a_server_that_forgets_every_session_gets_a_call_at_most_twice(st
             return exchange.method in ("tools/call", "ping") and refused(exchange, status)
 
         world.lead = lead
-        with RawClient(made) as raw:
+        with RawClient(running) as raw:
             answer = raw.request("tools/call", {"name": "far__go", "arguments": {}})
         assert answer["error"] == {"code": -32000, "message": "the server ended the session"}
     assert world.methods.count("tools/call") == 2
@@ -254,7 +254,7 @@ def test_attack_a_server_that_forgets_every_session_gets_a_call_at_most_twice(st
 
 
 def test_a_call_that_may_have_been_executed_is_not_repeated() -> None:
-    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running:
 
         def lead(exchange: Exchange) -> bool:
             if exchange.method == "initialize":
@@ -265,33 +265,33 @@ def test_a_call_that_may_have_been_executed_is_not_repeated() -> None:
             return False
 
         world.lead = lead
-        with RawClient(made) as raw:
+        with RawClient(running) as raw:
             assert raw.request("tools/call", {"name": "far__go", "arguments": {}})["error"]["code"] == -32000
     assert world.methods.count("tools/call") == 1
 
 
 def test_a_handshake_client_uses_a_stateless_server() -> None:
-    with led_http() as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
+    with led_http() as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running:
         world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
         for place, name in (("far", "go"), ("", "far__go")):
-            with RawClient(made, place) as raw:
+            with RawClient(running, place) as raw:
                 about = raw.initialize()["result"]
                 assert (about["protocolVersion"], "tools" in about["capabilities"]) == ("2025-11-25", True)
-                assert [each["name"] for each in raw.session_request("tools/list", {}, 2)["result"]["tools"]] == [name]
+                assert [tool["name"] for tool in raw.session_request("tools/list", {}, 2)["result"]["tools"]] == [name]
                 called = raw.session_request("tools/call", {"name": name, "arguments": {"a": 1}}, 3)
                 assert called["result"]["content"][0]["text"] == '{"a": 1}'
                 assert raw.session_request("ping", {}, 4)["result"] == {}
 
 
 def test_a_server_that_refuses_the_handshake_for_another_reason_has_its_error_forwarded() -> None:
-    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running:
         world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
-        with RawClient(made, "far") as raw:
+        with RawClient(running, "far") as raw:
             assert raw.initialize()["error"]["message"] == "Bad Request: go away"
 
 
 def test_a_stateless_client_that_disconnects_cancels_its_call_at_a_handshake_server() -> None:
-    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running:
 
         def lead(exchange: Exchange) -> bool:
             if exchange.method == "initialize":
@@ -304,14 +304,14 @@ def test_a_stateless_client_that_disconnects_cancels_its_call_at_a_handshake_ser
             return False
 
         world.lead = lead
-        with RawClient(made) as raw:
+        with RawClient(running) as raw:
             raw.request("tools/list")
         body, headers = stateless_request("tools/call", {"name": "far__go", "arguments": {}}, 7)
-        with EventStream(made, body=body, headers=headers) as stream:
+        with EventStream(running, body=body, headers=headers) as stream:
             assert stream.next()["method"] == "notifications/message"
         poll(lambda: "notifications/cancelled" in world.methods)
-        note = next(each for each in world.got if each.method == "notifications/cancelled")
-        call = next(each for each in world.got if each.method == "tools/call")
+        note = next(message for message in world.got if message.method == "notifications/cancelled")
+        call = next(message for message in world.got if message.method == "tools/call")
         assert note.message["params"]["requestId"] == call.message["id"]
         assert note.heads["mcp-session-id"] == "one"
 
@@ -320,12 +320,12 @@ def test_a_server_that_goes_back_to_the_handshake_is_detected() -> None:
     """The server's era was cached, and requests were sent directly."""
     with (
         led_http() as world,
-        gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made,
-        RawClient(made, "far") as raw,
+        gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as running,
+        RawClient(running, "far") as raw,
     ):
         call = {"name": "go", "arguments": {}}
-        for number in (1, 2, 3):
-            assert "result" in raw.request("tools/call", call, number)
+        for request_id in (1, 2, 3):
+            assert "result" in raw.request("tools/call", call, request_id)
         world.newest = False
         sessions = {"one"}
 

@@ -60,8 +60,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Real]:
 @pytest.fixture(scope="module")
 def here(servers: dict[str, Real]) -> Iterator[RunningGateway]:
     behind = {place(client, name): real for name, real in servers.items() for client in CLIENTS}
-    with gateway({name: UpstreamServer(guard(name), command=real.command) for name, real in behind.items()}) as made:
-        yield made
+    with gateway({name: UpstreamServer(guard(name), command=real.command) for name, real in behind.items()}) as running:
+        yield running
 
 
 def place(client: str, server: str) -> str:
@@ -80,12 +80,12 @@ def test_a_published_client_lists_and_calls_through_the_gateway(
     tools, text = CLIENTS[client](real, here.url(place(client, server)) if way == "http" else run, mode, tmp_path)
     listed = [
         sorted(tool["name"] for tool in message["result"]["tools"])
-        for message in real.said(down)
+        for message in real.sent(down)
         if "tools" in message.get("result", {}) and not str(message["id"]).startswith(OWN)
     ]
-    calls = [message for message in real.asked(up) if message.get("method") == "tools/call"]
+    calls = [message for message in real.received(up) if message.get("method") == "tools/call"]
     assert listed
-    assert all(tools == each for each in listed)
+    assert all(tools == tool for tool in listed)
     assert [call["params"]["name"] for call in calls] == [real.tool]
     assert real.says in text
     assert (META_VERSION in calls[0]["params"].get("_meta", {})) == (mode == "auto" and real.modern)

@@ -18,9 +18,9 @@ STATE: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 
 @pytest.fixture
 def harness() -> SessionHarness:
-    made = SessionHarness(STATE)
-    made.open()
-    return made
+    opened = SessionHarness(STATE)
+    opened.open()
+    return opened
 
 
 def after(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, happens: Callable[[], object]) -> None:
@@ -60,12 +60,12 @@ def test_attack_a_list_changed_notification_during_fast_path_setup_is_not_missed
     assert harness.session.fast_path.admit(message, harness.now) is None
 
 
-def told(harness: SessionHarness) -> int:
+def notifications_received(harness: SessionHarness) -> int:
     """Let the server send a notification; return how many the client received so far."""
     harness.server_sends(
         {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
     )
-    return sum(each.get("method") == "notifications/message" for each in harness.client_messages())
+    return sum(message.get("method") == "notifications/message" for message in harness.client_messages())
 
 
 @pytest.mark.parametrize("when", ["the failure is noted", "the server is judged"])
@@ -80,19 +80,19 @@ def test_attack_nothing_is_forwarded_once_the_approvals_cannot_be_read(
     harness.now += 2
     harness.guard.refresh(harness.now)
     if when == "the failure is noted":
-        after(monkeypatch, harness.guard, "_begin_epoch", lambda: told(harness))
+        after(monkeypatch, harness.guard, "_begin_epoch", lambda: notifications_received(harness))
         lost()
     else:
         reads = vars(Guard)["approved"]
 
         def read(guard: Guard) -> Any:
             monkeypatch.setattr(Guard, "approved", reads)
-            found = guard.approved
+            approved = guard.approved
             lost()
-            return found
+            return approved
 
         monkeypatch.setattr(Guard, "approved", property(read))
-    assert (told(harness), told(harness)) == (0, 0)
+    assert (notifications_received(harness), notifications_received(harness)) == (0, 0)
 
 
 def test_a_call_that_a_server_did_not_read_before_it_ended_gets_one_response(harness: SessionHarness) -> None:
@@ -101,5 +101,8 @@ def test_a_call_that_a_server_did_not_read_before_it_ended_gets_one_response(har
     call = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
     sent = harness.session.on_client_message(json.dumps(call).encode(), harness.now)
     assert len(sent.to_server) == 1
-    told = [*harness.session.on_server_closed().to_client, *harness.session.on_not_delivered(sent.to_server).to_client]
-    assert [json.loads(each)["id"] for each in told] == [77]
+    frames = [
+        *harness.session.on_server_closed().to_client,
+        *harness.session.on_not_delivered(sent.to_server).to_client,
+    ]
+    assert [json.loads(frame)["id"] for frame in frames] == [77]

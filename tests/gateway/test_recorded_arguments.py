@@ -45,7 +45,7 @@ def test_ordinary_arguments_are_recorded_unchanged(value: Any) -> None:
 def test_keys_and_passwords_in_arguments_are_masked(value: Any, kept: Any) -> None:
     text = recorded_arguments(value).decode()
     assert kept is None or json.loads(text) == kept
-    assert not any(each in text for each in (TOKEN, "hunter2", "123456", "me:secret", '"k1"'))
+    assert not any(item in text for item in (TOKEN, "hunter2", "123456", "me:secret", '"k1"'))
 
 
 def test_a_file_passed_as_an_argument_is_recorded_by_its_length() -> None:

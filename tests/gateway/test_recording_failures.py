@@ -65,7 +65,7 @@ def test_a_call_that_waits_for_a_list_fails_if_the_list_request_cannot_be_record
     assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
     assert not harness.session.waits_for_list
     assert harness.session.idle
-    assert not any(str(each.get("id")).startswith("pinwarden/") for each in harness.client_messages())
+    assert not any(str(message.get("id")).startswith("pinwarden/") for message in harness.client_messages())
     harness.away = False
     assert harness.call_tool("search_notes")["result"]
 
@@ -79,8 +79,8 @@ def test_events_during_a_recording_failure_are_recorded_later() -> None:
     harness.away = False
     harness.now += 1
     assert harness.call_tool("delete_note")["result"]
-    told = {(fact.item_kind, fact.item) for fact in harness.events if fact.kind == "observed"}
-    assert {("tool", "search_notes"), ("tool", "delete_note"), ("server", "serverInfo")} <= told
+    observed = {(fact.item_kind, fact.item) for fact in harness.events if fact.kind == "observed"}
+    assert {("tool", "search_notes"), ("tool", "delete_note"), ("server", "serverInfo")} <= observed
 
 
 def test_first_use_trusts_nothing_while_recording_fails() -> None:
@@ -98,11 +98,11 @@ def test_an_unrecordable_server_request_is_answered_to_the_server_and_not_to_the
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()
     harness.call_tool("search_notes")
-    number = harness._last
+    request_id = harness._last
     step = harness.session.on_server_message(
-        json.dumps({"jsonrpc": "2.0", "id": number, "method": "roots/list"}).encode(), harness.now
+        json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "roots/list"}).encode(), harness.now
     )
     instead = harness.session.undo(step, AWAY)
     assert instead.to_client == ()
     assert [code_of(json.loads(frame)) for frame in instead.to_server] == ["AUDIT_UNAVAILABLE"]
-    assert harness.session._open.keys() == {number}
+    assert harness.session._open.keys() == {request_id}

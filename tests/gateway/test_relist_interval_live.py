@@ -26,11 +26,11 @@ def test_attack_a_silent_change_is_detected_at_the_relist_interval_on_stdio_and_
         assert client.names() == ["search_notes", "delete_note"]
         client.tell(turning.TURN)
 
-        def told() -> bool:
+        def is_announced() -> bool:
             assert "result" in client.ask("ping")  # the client is connected and idle
             return any(CHANGED in line for line in client.lines)
 
-        poll(told)
+        poll(is_announced)
         poll(lambda: "blocked tool 'search_notes'" in said.read_text())  # an unmatched response
         assert refusal_code(client.ask("tools/call", {"name": "search_notes"})) == "new_exfiltration"
         assert client.names() == ["delete_note"]
@@ -43,10 +43,10 @@ def test_attack_a_silent_change_is_detected_at_the_relist_interval_over_http(wir
         assert at.names() == ["search_notes", "delete_note"]
         at.turn()
 
-        def found() -> bool:
+        def is_refused() -> bool:
             assert "result" in at.ask("ping")
             return any((fact.kind, fact.item) == ("blocked", "search_notes") for fact in at.kept.events)
 
-        poll(found)
+        poll(is_refused)
         assert refusal_code(at.call("search_notes")) == "new_exfiltration"
         assert at.names() == ["delete_note"]

@@ -33,7 +33,9 @@ def late(seconds: float = 300.0) -> SessionHarness:
 
 def cancelled(harness: SessionHarness) -> list[Any]:
     return [
-        each["params"]["requestId"] for each in harness.server.received if each["method"] == "notifications/cancelled"
+        message["params"]["requestId"]
+        for message in harness.server.received
+        if message["method"] == "notifications/cancelled"
     ]
 
 
@@ -45,24 +47,24 @@ def pass_time(harness: SessionHarness, seconds: int) -> None:
 def test_an_unanswered_stdio_call_times_out_with_an_error_and_is_cancelled_at_the_server() -> None:
     harness = late()
     assert harness.call_tool("search_notes") == {}
-    number = harness._last
+    request_id = harness._last
     pass_time(harness, 299)
-    assert harness.response_to(number) == {}
+    assert harness.response_to(request_id) == {}
     assert cancelled(harness) == []
     pass_time(harness, 3)
-    error = harness.response_to(number)["error"]
+    error = harness.response_to(request_id)["error"]
     assert (error["code"], error["message"]) == (-32000, "pinwarden: the server did not answer within 300 seconds")
-    assert cancelled(harness) == [number]
+    assert cancelled(harness) == [request_id]
     facts = len(harness.events)
-    harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
-    assert "error" in harness.response_to(number), "a late response is not forwarded"
+    harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"content": []}})
+    assert "error" in harness.response_to(request_id), "a late response is not forwarded"
     assert len(harness.events) == facts
 
 
 def test_progress_and_server_requests_restart_the_timeout_of_a_call() -> None:
     harness = late()
     assert harness.call_tool("search_notes") == {}
-    number = harness._last
+    request_id = harness._last
     for _ in range(4):
         pass_time(harness, 200)
         harness.server_sends(
@@ -70,12 +72,12 @@ def test_progress_and_server_requests_restart_the_timeout_of_a_call() -> None:
         )
     harness.server_sends({"jsonrpc": "2.0", "id": "ask", "method": "ping"})
     pass_time(harness, 250)
-    assert harness.response_to(number) == {}
+    assert harness.response_to(request_id) == {}
     pass_time(harness, 310)
-    assert harness.response_to(number) == {}, "the client has not answered yet"
+    assert harness.response_to(request_id) == {}, "the client has not answered yet"
     harness.client_sends({"jsonrpc": "2.0", "id": "ask", "result": {}})
     pass_time(harness, 302)
-    assert "error" in harness.response_to(number)
+    assert "error" in harness.response_to(request_id)
 
 
 def test_consecutive_calls_with_the_same_id_do_not_time_out_as_one_long_call() -> None:
@@ -112,10 +114,10 @@ def test_run_answers_a_timed_out_call_with_an_error_and_forwards_the_next_call(t
         assert process.stdin is not None
         assert process.stdout is not None
 
-        def ask(number: int, method: str, params: dict[str, Any]) -> Any:
+        def ask(request_id: int, method: str, params: dict[str, Any]) -> Any:
             assert process.stdin is not None
             assert process.stdout is not None
-            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
             process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
@@ -129,7 +131,7 @@ def test_run_answers_a_timed_out_call_with_an_error_and_forwards_the_next_call(t
         process.stdin.close()
         assert process.wait(60) == 0
     got = [json.loads(line[2:]) for line in record.read_bytes().splitlines() if line[:1] == b"<"]
-    assert [each["params"]["requestId"] for each in got if each["method"] == "notifications/cancelled"] == [3]
+    assert [entry["params"]["requestId"] for entry in got if entry["method"] == "notifications/cancelled"] == [3]
 
 
 @pytest.mark.parametrize("era", ["newest", "handshake"])
@@ -137,7 +139,11 @@ def test_run_answers_a_timed_out_call_with_an_error_and_forwards_the_next_call(t
 def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the_server(
     server: str, era: str, tmp_path: Path
 ) -> None:
-    with scene(tmp_path) as made, RawClient(made.gateway, server) as raw, RawClient(made.gateway, server) as other:
+    with (
+        scene(tmp_path) as running,
+        RawClient(running.gateway, server) as raw,
+        RawClient(running.gateway, server) as other,
+    ):
         if era == "handshake":
             raw.initialize()
             other.session = raw.session
@@ -148,14 +154,14 @@ def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the
         assert "result" in ask("tools/list")
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(ask, "tools/call", {"name": f"{prefix}hang", "arguments": {}}, 7)
-            poll(lambda: any(b'"hang"' in line for line in made.lines(b"<")))
+            poll(lambda: any(b'"hang"' in line for line in running.lines(b"<")))
             # It answers something else meanwhile, so it does not count as hanging.
             assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 8)
-            made.gateway.advance_clock(LIMITS.answer_seconds + 1)
+            running.gateway.advance_clock(LIMITS.answer_seconds + 1)
             answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
         assert "did not answer in time" in answer["error"]["message"]
-        poll(lambda: any(b"notifications/cancelled" in line for line in made.lines(b"<")))
+        poll(lambda: any(b"notifications/cancelled" in line for line in running.lines(b"<")))
         assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 9)
 
 
@@ -163,24 +169,24 @@ def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the
 def test_an_http_request_with_any_id_gets_a_response(era: str, tmp_path: Path) -> None:
     from tests.gateway.http_gateway import rpc, stateless_request
 
-    with scene(tmp_path) as made:
+    with scene(tmp_path) as running:
         for server, name in (("talking", "echo"), ("", "talking__echo")):
-            with RawClient(made.gateway, server) as raw:
+            with RawClient(running.gateway, server) as raw:
                 if era == "handshake":
                     raw.initialize()
-                for number in (*ODD_IDS, *NO_IDS):
+                for request_id in (*ODD_IDS, *NO_IDS):
                     params = {"name": name, "arguments": {}}
                     headers: dict[str, str] = {}
                     message = rpc("tools/call", params, 1)
                     if era == "newest":
                         body, headers = stateless_request("tools/call", params, 1)
                         message = json.loads(body)
-                    status, _, body = raw.send(json.dumps({**message, "id": number}).encode(), headers)
+                    status, _, body = raw.send(json.dumps({**message, "id": request_id}).encode(), headers)
                     answer = json.loads(body)
                     assert status in (200, 400)
-                    assert ("error" in answer) or (answer["id"] == number and number in ODD_IDS), number
-                    if type(number) is str and len(number) > 1024:
-                        assert (answer["id"], answer["error"]["code"]) == (number, -32600)
+                    assert ("error" in answer) or (answer["id"] == request_id and request_id in ODD_IDS), request_id
+                    if type(request_id) is str and len(request_id) > 1024:
+                        assert (answer["id"], answer["error"]["code"]) == (request_id, -32600)
 
 
 @pytest.mark.parametrize("command", ["run", "gateway"])

@@ -27,7 +27,7 @@ from tests.support.waiting import poll
 
 def logged(folder: Path, *kinds: str) -> list[AuditEvent]:
     with GatewayState(folder / "state") as state:
-        return [each.fact for each in entries(state.audit_database) if each.fact.kind in kinds]
+        return [entry.fact for entry in entries(state.audit_database) if entry.fact.kind in kinds]
 
 
 def test_the_log_records_a_servers_start_and_its_end_when_the_client_disconnects(tmp_path: Path) -> None:
@@ -49,17 +49,17 @@ def test_the_log_records_that_a_server_exited_by_itself(tmp_path: Path) -> None:
 
 
 def test_over_http_every_session_records_its_start_and_its_end_with_a_reason(tmp_path: Path) -> None:
-    kept = InMemoryRecorder()
-    with scene(tmp_path, kept=kept) as made, made.client() as raw:
+    recorder = InMemoryRecorder()
+    with scene(tmp_path, recorder=recorder) as running, running.client() as raw:
         raw.initialize()
         assert "error" in raw.session_request("tools/call", {"name": "die"}, 3)
-        poll(lambda: any(fact.kind == STOPPED for fact in kept.events))
-        told = [fact for fact in kept.events if fact.kind in (STARTED, STOPPED)]
-        assert [(fact.kind, fact.server, fact.reason) for fact in told] == [
+        poll(lambda: any(fact.kind == STOPPED for fact in recorder.events))
+        events = [fact for fact in recorder.events if fact.kind in (STARTED, STOPPED)]
+        assert [(fact.kind, fact.server, fact.reason) for fact in events] == [
             (STARTED, "talking", ""),
             (STOPPED, "talking", "the server ended"),
         ]
-        assert len({fact.session for fact in told}) == 1
+        assert len({fact.session for fact in events}) == 1
 
 
 def refused(value: dict[str, Any]) -> Verdict:
@@ -84,20 +84,20 @@ def test_a_pending_review_is_logged_once_with_its_id(tmp_path: Path) -> None:
                 recorder.record(SessionOutput(sightings=(refused(value),)))
             recorder.close()
         waiting = [review.name for review in state.reviews.listed(("waiting", "superseded"))]
-    held = logged(tmp_path, HELD)
+    pending = logged(tmp_path, HELD)
     assert said == []
-    assert sorted(fact.call for fact in held) == sorted(waiting)
-    assert [(fact.server, fact.item, fact.observed, fact.code) for fact in held] == [
+    assert sorted(fact.call for fact in pending) == sorted(waiting)
+    assert [(fact.server, fact.item, fact.observed, fact.code) for fact in pending] == [
         ("notes", "search_notes", str(tool_digest(value)), "description_changed")
         for value in (POISONED, {**SEARCH, "description": "Other."})
     ]
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "reason"),
     [(PinwardenError("DATABASE_UNAVAILABLE", "it is locked"), "it is locked"), (ValueError("?"), "ValueError")],
 )
-def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, failure: Exception, told: str) -> None:
+def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, failure: Exception, reason: str) -> None:
     said: list[str] = []
     failures = [failure]
     with GatewayState(tmp_path / "state") as state:
@@ -112,7 +112,7 @@ def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, fa
         recorder.record(SessionOutput(sightings=(refused({**POISONED, "name": "other"}),)))
         recorder.close()
         assert [review.item for review in state.reviews.listed()] == ["other"]
-    assert said == [f"definitions could not be stored for review: {told}"]
+    assert said == [f"definitions could not be stored for review: {reason}"]
 
 
 def test_a_closed_state_closes_all_its_databases_and_can_be_reopened(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def sampling(**more: Any) -> dict[str, Any]:
     return {"messages": ASKED, "maxTokens": 100, **more}
 
 
-def ask(harness: SessionHarness, params: Any, method: str = SAMPLING, number: Any = "s1") -> dict[str, Any]:
+def ask(harness: SessionHarness, params: Any, method: str = SAMPLING, request_id: Any = "s1") -> dict[str, Any]:
     """Send a server request; return the gateway's response to the server, if there is one."""
     before = len(harness.to_server)
-    harness.server_sends({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+    harness.server_sends({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
     answers = [json.loads(frame) for frame in harness.to_server[before:]]
     return answers[0] if answers else {}
 
@@ -185,7 +185,7 @@ def test_attack_a_member_that_a_lenient_parser_reads_as_tools_is_refused(name: s
 
 def test_malformed_or_too_many_tools_in_a_request_are_refused_under_any_policy() -> None:
     most = DEFAULT_SESSION_LIMITS.max_request_tools
-    many = [{**STEAL, "name": f"t{number}"} for number in range(most + 1)]
+    many = [{**STEAL, "name": f"t{request_id}"} for request_id in range(most + 1)]
     for tools, code in (
         ({"a": STEAL}, "request_malformed"),
         ("x", "request_malformed"),
@@ -206,8 +206,8 @@ def test_every_allowed_server_request_is_recorded_with_the_digest_of_its_params(
         ("tasks/get", {"taskId": "x"}),
         ("roots/list", {}),
     ]
-    for number, (method, params) in enumerate(requests):
-        assert ask(harness, params, method, number) == {}
+    for request_id, (method, params) in enumerate(requests):
+        assert ask(harness, params, method, request_id) == {}
     recorded = [(fact.kind, fact.item_kind, fact.method, fact.item, fact.observed) for fact in harness.events]
     assert recorded == [("called", "request", method, method, digest(params)) for method, params in requests]
     assert len({fact.call for fact in harness.events}) == len(requests)
@@ -215,8 +215,8 @@ def test_every_allowed_server_request_is_recorded_with_the_digest_of_its_params(
 
 def test_attack_endless_pings_of_a_server_do_not_fill_the_log() -> None:
     harness = opened()
-    for number in range(1500):
-        ask(harness, {}, "ping", number)
+    for request_id in range(1500):
+        ask(harness, {}, "ping", request_id)
     assert len(harness.events) == 101
     assert harness.events[-1].reason == "1000 times in this session."
 
@@ -308,9 +308,9 @@ def test_too_many_requests_in_one_result_are_refused() -> None:
 
 def test_the_interceptor_gives_the_same_verdict_about_a_server_request() -> None:
     harness = opened()
-    asked = {"name": "pinwarden/questions", "event": SAMPLING, "phase": "request"}
+    invocation = {"name": "pinwarden/questions", "event": SAMPLING, "phase": "request"}
     for params, valid in ((sampling(), True), (sampling(tools=[STEAL]), False), (sampling(systemPrompt=HIDING), False)):
-        assert harness.request("interceptor/invoke", {**asked, "payload": params})["result"]["valid"] is valid
+        assert harness.request("interceptor/invoke", {**invocation, "payload": params})["result"]["valid"] is valid
 
 
 # Through real processes
@@ -334,8 +334,8 @@ def test_attack_over_stdio_a_sampling_request_with_tools_is_blocked_and_recorded
 def test_attack_over_http_a_sampling_request_with_tools_is_blocked_and_allowed_ones_are_recorded(
     tmp_path: Path,
 ) -> None:
-    kept = InMemoryRecorder()
-    with scene(tmp_path, kept=kept) as at, at.client() as raw:
+    recorder = InMemoryRecorder()
+    with scene(tmp_path, recorder=recorder) as at, at.client() as raw:
         raw.initialize(capabilities={"sampling": {"tools": {}}})
         attack = {"method": SAMPLING, "params": sampling(tools=[STEAL])}
         _, headers, body = raw.send(call("ask", attack, 5))
@@ -353,8 +353,10 @@ def test_attack_over_http_a_sampling_request_with_tools_is_blocked_and_allowed_o
         thread.start()
         raw.send(call("ask", {"method": "roots/list", "params": {}}, 6))
         thread.join()
-    asked = [(fact.kind, fact.method, fact.observed) for fact in kept.events if fact.method in (SAMPLING, "roots/list")]
-    assert asked == [
+    recorded = [
+        (fact.kind, fact.method, fact.observed) for fact in recorder.events if fact.method in (SAMPLING, "roots/list")
+    ]
+    assert recorded == [
         ("blocked", SAMPLING, str(Item.from_value(TOOL, STEAL).digest)),
         ("blocked", SAMPLING, digest(attack["params"])),
         ("called", "roots/list", digest({})),

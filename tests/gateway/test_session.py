@@ -59,9 +59,11 @@ def test_all_messages_of_an_unchanged_server_are_forwarded_byte_for_byte(era: st
     )
     harness.server_sends(from_server)
     assert harness.to_client[-1] == from_server
-    asked = [message for message in harness.server.received if not str(message.get("id", "")).startswith("pinwarden/")]
+    requests = [
+        message for message in harness.server.received if not str(message.get("id", "")).startswith("pinwarden/")
+    ]
     again = SessionHarness({**HONEST, "prompts": [{"name": "p"}]})
-    plain = [again.server.answers(json.dumps(message)) for message in asked]
+    plain = [again.server.answers(json.dumps(message)) for message in requests]
     expected = [answer.encode() for answers in plain for answer in answers]
     assert [frame for frame in harness.to_client if frame != from_server] == expected
 
@@ -96,12 +98,12 @@ def test_a_call_after_a_list_changed_notification_waits_for_the_new_list() -> No
     harness.list_names()
     harness.switch_server_state()
     assert harness.call_tool("delete_note") == {}
-    held = harness._last
+    request_id = harness._last
     assert harness.calls_received("delete_note") == []
     own = next(m for m in reversed(harness.server.received) if m.get("method") == "tools/list")
     tools = json.dumps([POISONED, DELETE])
     harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(own["id"])},"result":{{"tools":{tools}}}}}'.encode())
-    assert "result" in harness.response_to(held)
+    assert "result" in harness.response_to(request_id)
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
 
@@ -168,14 +170,14 @@ def test_attack_an_item_that_is_only_in_the_clients_page_is_hidden() -> None:
     harness = SessionHarness({**HONEST, "page": 1, "deaf": ["tools/list"]})
     harness.open()
     harness.request("tools/list")
-    number = harness._last
+    request_id = harness._last
     page = json.dumps([{**SEARCH, "name": "extra"}])
-    harness.server_sends(f'{{"jsonrpc":"2.0","id":{number},"result":{{"tools":{page},"nextCursor":"1"}}}}'.encode())
+    harness.server_sends(f'{{"jsonrpc":"2.0","id":{request_id},"result":{{"tools":{page},"nextCursor":"1"}}}}'.encode())
     for _ in range(5):
         own = [m["id"] for m in harness.server.received if str(m.get("id")).startswith("pinwarden/")][-1]
         honest = json.dumps([SEARCH, DELETE])
         harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(own)},"result":{{"tools":{honest}}}}}'.encode())
-    assert harness.response_to(number)["result"]["tools"] == []
+    assert harness.response_to(request_id)["result"]["tools"] == []
     assert [fact.code for fact in harness.events if fact.item == "extra"] == ["list_unstable"]
 
 
@@ -206,16 +208,20 @@ def test_first_use_trusts_the_first_lists_and_nothing_later() -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
-    ("failing", "told"), [(("resources/templates/list",), ""), (tuple(MEMBERS), "list_failed")], ids=["last", "all"]
+    ("failing", "expected_code"),
+    [(("resources/templates/list",), ""), (tuple(MEMBERS), "list_failed")],
+    ids=["last", "all"],
 )
-def test_first_use_completes_even_if_the_last_list_fails(era: str, failing: tuple[str, ...], told: str) -> None:
+def test_first_use_completes_even_if_the_last_list_fails(
+    era: str, failing: tuple[str, ...], expected_code: str
+) -> None:
     """No other message comes that could release the call."""
     answers = {method: f'{{"{MEMBERS[method]}":7}}' for method in failing}
     state = {**HONEST, "prompts": [], "resources": [], "resourceTemplates": [], "answers": answers}
     harness = SessionHarness(state, first_use=True, era=era)
     harness.open()
     answer = harness.call_tool("search_notes")
-    assert refusal_code(answer) == told if told else "result" in answer
+    assert refusal_code(answer) == expected_code if expected_code else "result" in answer
     assert [fact.kind for fact in harness.events].count("trusted") == 1
     assert harness.session.idle
 
@@ -275,7 +281,7 @@ def test_without_a_handshake_a_server_with_a_changed_name_is_refused_entirely(me
     other = {"serverInfo": {"name": "somebody-else", "version": "1"}}
     harness = SessionHarness({**lists, "server": other}, lock=approved_surface(lists), era="2026-07-28")
     assert refusal_code(harness.request(method, {"level": "debug"})) == "identity_changed"
-    assert [each["method"] for each in harness.server.received] == ["server/discover"]
+    assert [message["method"] for message in harness.server.received] == ["server/discover"]
 
 
 def test_an_approval_applies_in_both_protocol_eras() -> None:
@@ -304,12 +310,12 @@ def test_a_changed_published_digest_alone_is_reported_and_blocked() -> None:
 
 
 def test_sampling_elicitation_and_roots_are_allowed_unless_the_policy_denies_them() -> None:
-    asked: dict[str, tuple[str, dict[str, Any]]] = {
+    requests: dict[str, tuple[str, dict[str, Any]]] = {
         "sampling": ("sampling/createMessage", {"messages": [], "maxTokens": 1}),
         "elicitation": ("elicitation/create", {"message": "Name?", "requestedSchema": {"type": "object"}}),
         "roots": ("roots/list", {}),
     }
-    for word, (method, params) in asked.items():
+    for word, (method, params) in requests.items():
         free, bound = SessionHarness(HONEST), SessionHarness(HONEST, rules=policy(**{word: "deny"}))
         for harness in (free, bound):
             harness.open()
@@ -383,8 +389,8 @@ def test_elicitation_urls_in_an_error_follow_the_request_policy() -> None:
 def test_attack_repeated_requests_for_input_are_refused_after_the_limit() -> None:
     harness = SessionHarness(HONEST, rules=policy(**{"max-rounds": 3}))
     harness.open()
-    for number in range(4):
-        harness.server_sends({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
+    for request_id in range(4):
+        harness.server_sends({"jsonrpc": "2.0", "id": request_id, "method": "sampling/createMessage", "params": {}})
     assert json.loads(harness.to_server[-1])["error"]["data"]["pinwarden"]["code"] == "too_many_rounds"
 
 
@@ -394,15 +400,15 @@ def test_attack_repeated_requests_for_input_are_refused_after_the_limit() -> Non
 def test_results_are_checked_only_if_the_policy_says_so() -> None:
     text = '{"content":[{"type":"text","text":"a\\u001b[2Jb\\u200b\\udb40\\udc41c 👩‍💻"}]}'
     state = {**HONEST, "answers": {"tools/call": text}}
-    found = {}
+    results = {}
     for word in ("relay", "flag", "strip"):
         harness = SessionHarness(state, rules=policy(results={"hidden-characters": word}))
         harness.open()
-        found[word] = harness.call_tool("search_notes")["result"]
-    assert found["relay"] == json.loads(text)
-    assert found["flag"]["content"] == json.loads(text)["content"]
-    assert found["flag"]["_meta"]["pinwarden/warnings"][0]["code"] == "hidden_characters"
-    assert found["strip"]["content"] == [{"type": "text", "text": "abc 👩‍💻"}]
+        results[word] = harness.call_tool("search_notes")["result"]
+    assert results["relay"] == json.loads(text)
+    assert results["flag"]["content"] == json.loads(text)["content"]
+    assert results["flag"]["_meta"]["pinwarden/warnings"][0]["code"] == "hidden_characters"
+    assert results["strip"]["content"] == [{"type": "text", "text": "abc 👩‍💻"}]
 
 
 def test_a_result_above_the_policys_size_limit_is_refused() -> None:
@@ -472,8 +478,8 @@ def test_batches_are_split_in_the_revision_that_has_them() -> None:
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), era="2025-03-26")
     harness.open()
     calls = [
-        {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name}}
-        for number, name in ((90, "search_notes"), (91, "delete_note"))
+        {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": {"name": name}}
+        for request_id, name in ((90, "search_notes"), (91, "delete_note"))
     ]
     harness.client_sends(calls)
     assert refusal_code(harness.response_to(90)) == "new_exfiltration"
@@ -528,10 +534,10 @@ def test_when_the_server_ends_every_open_request_gets_an_error() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/call", "tools/list"]})
     harness.open()
     harness.call_tool("search_notes")
-    held = harness._last
+    request_id = harness._last
     harness.request("logging/setLevel", {"level": "info"})
     harness.deliver(harness.session.on_server_closed())
-    assert harness.response_to(held)["error"]["code"] == -32000
+    assert harness.response_to(request_id)["error"]["code"] == -32000
     assert harness.session.idle
 
 
@@ -649,7 +655,7 @@ def test_a_warning_is_added_to_any_existing_meta() -> None:
         )
         harness.open()
         warnings = harness.call_tool("search_notes")["result"]["_meta"]["pinwarden/warnings"]
-        assert [each["code"] for each in warnings] == ["hidden_characters"], meta
+        assert [warning["code"] for warning in warnings] == ["hidden_characters"], meta
 
 
 class TestArguments:

@@ -61,18 +61,18 @@ def test_attack_a_resource_link_that_no_result_contained_is_refused(smuggled: di
     assert refusal_code(reader(harness)) == "not_listed"
     harness.server_sends({"jsonrpc": "2.0", **smuggled})
     assert refusal_code(reader(harness)) == "not_listed"
-    assert [each for each in harness.server.received if each.get("method") == "resources/read"] == []
+    assert [message for message in harness.server.received if message.get("method") == "resources/read"] == []
 
 
 def test_attack_cancelled_calls_that_are_answered_anyway_leave_no_state() -> None:
     harness = SessionHarness({"tools": [SEARCH], "deaf": ["tools/call"]})
     harness.open()
     harness.list_names()
-    for number in range(1000, 1050):
-        harness.client_sends({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": CALL})
-        harness.notify("notifications/cancelled", {"requestId": number})
-        harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
-        assert harness.response_to(number)["result"] == {"content": []}
+    for request_id in range(1000, 1050):
+        harness.client_sends({"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": CALL})
+        harness.notify("notifications/cancelled", {"requestId": request_id})
+        harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"content": []}})
+        assert harness.response_to(request_id)["result"] == {"content": []}
     assert harness.session.idle
     assert harness.session._cancelled == set()
 
@@ -99,28 +99,28 @@ def test_attack_a_task_above_the_input_request_limit_is_refused_at_every_poll() 
         {"jsonrpc": "2.0", "id": 100, "result": {"resultType": "task", "taskId": "t", "status": "working"}}
     )
 
-    def poll(number: int, question: str) -> dict[str, Any]:
+    def poll(request_id: int, question: str) -> dict[str, Any]:
         harness.client_sends(
-            {"jsonrpc": "2.0", "id": number, "method": "tasks/get", "params": harness._params({"taskId": "t"})}
+            {"jsonrpc": "2.0", "id": request_id, "method": "tasks/get", "params": harness._params({"taskId": "t"})}
         )
         asks = {question: {"method": "elicitation/create", "params": {"mode": "form", "message": "?"}}}
         task = {"taskId": "t", "status": "input_required", "inputRequests": asks}
-        harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"resultType": "complete", **task}})
-        return harness.response_to(number)
+        harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"resultType": "complete", **task}})
+        return harness.response_to(request_id)
 
-    for number in range(10):
-        assert "result" in poll(200 + 2 * number, f"q{number}")
-        assert "result" in poll(201 + 2 * number, f"q{number}")  # polling the same request does not count again
-    assert [refusal_code(poll(300 + each, "q10")) for each in range(3)] == ["too_many_rounds"] * 3
+    for request_id in range(10):
+        assert "result" in poll(200 + 2 * request_id, f"q{request_id}")
+        assert "result" in poll(201 + 2 * request_id, f"q{request_id}")  # polling the same request does not count again
+    assert [refusal_code(poll(300 + index, "q10")) for index in range(3)] == ["too_many_rounds"] * 3
 
 
 def test_attack_a_client_whose_subscription_is_refused_does_not_affect_other_clients() -> None:
     """Attack: a client's metadata makes the server refuse the gateway's subscription, for other clients too."""
-    harness, number = opened(HONEST)
-    harness.server_sends({"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "no such client"}})
+    harness, request_id = opened(HONEST)
+    harness.server_sends({"jsonrpc": "2.0", "id": request_id, "error": {"code": -32602, "message": "no such client"}})
     harness.session = Session(harness.guard, name="another")
     harness.open()
-    assert [each["id"].split("/")[1] for each in listens(harness)] == ["test", "another"]
+    assert [request["id"].split("/")[1] for request in listens(harness)] == ["test", "another"]
 
 
 def test_attack_a_request_during_the_handshake_does_not_change_the_protocol_era() -> None:
@@ -140,21 +140,21 @@ def test_attack_a_request_during_the_handshake_does_not_change_the_protocol_era(
 def test_attack_concurrent_fast_path_calls_do_not_break_the_subscription_check(hasty: None) -> None:
     """Attack: the fast path adds calls without the lock; iterating over open calls must not fail."""
     harness = SessionHarness(HONEST, era=MODERN)
-    for number in range(10_000, 10_400):
-        harness.session.fast_path.open[number] = "search_notes"
+    for request_id in range(10_000, 10_400):
+        harness.session.fast_path.open[request_id] = "search_notes"
     harness.request(LISTEN, {"notifications": {"toolsListChanged": True}})
     harness.open()
     done = Event()
 
     def calling() -> None:
-        number, calls = 20_000, harness.session.fast_path.open
+        request_id, calls = 20_000, harness.session.fast_path.open
         while not done.is_set():
-            number += 1
-            calls[number] = "search_notes"
+            request_id += 1
+            calls[request_id] = "search_notes"
             sleep(0)
-            if number % 7 == 0:
-                for each in range(number - 6, number + 1):
-                    calls.pop(each, None)
+            if request_id % 7 == 0:
+                for index in range(request_id - 6, request_id + 1):
+                    calls.pop(index, None)
 
     client = Thread(target=calling)
     client.start()
@@ -196,8 +196,8 @@ def test_attack_many_tasks_of_one_client_do_not_evict_another_clients() -> None:
 
 def of_own(harness: SessionHarness, method: str) -> str:
     """Return the id of the gateway's last request with this method."""
-    number: str = [each["id"] for each in harness.server.received if each.get("method") == method][-1]
-    return number
+    request_id: str = [message["id"] for message in harness.server.received if message.get("method") == method][-1]
+    return request_id
 
 
 @pytest.mark.parametrize(
@@ -250,14 +250,14 @@ def test_attack_large_task_results_that_wait_for_a_list_share_a_budget() -> None
         params = {"taskId": f"t{number}", "status": "completed", "result": {"text": "x" * 10_000}}
         frame = json.dumps({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}).encode()
         harness.session.on_server_message(frame, harness.now)
-    held = harness.session._deferred
-    assert [json.loads(each.frame)["params"]["taskId"] for each in held.queue] == ["t0", "t1", "t2", "t3"]
+    deferred = harness.session._deferred
+    assert [json.loads(queued.frame)["params"]["taskId"] for queued in deferred.queue] == ["t0", "t1", "t2", "t3"]
     call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "x" * 20_000}}).encode()
     (answer,) = harness.session.on_client_message(call, harness.now).to_client
     assert "too many requests wait for a list" in json.loads(answer)["error"]["message"]
-    assert len(held.take_all()) == 4
+    assert len(deferred.take_all()) == 4
     assert harness.session.on_client_message(call, harness.now).to_client == ()  # the budget is released
-    assert 7 in held
+    assert 7 in deferred
 
 
 class TestRaces:
@@ -269,8 +269,8 @@ class TestRaces:
         harness.open()
         harness.list_names()
         session, now = harness.session, harness.now
-        asked = session.on_client_message(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', now)
-        old = harness.server.answers(asked.to_server[0].decode())[0].encode()
+        output = session.on_client_message(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', now)
+        old = harness.server.answers(output.to_server[0].decode())[0].encode()
         relisting = session.on_server_message(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', now)
         assert [json.loads(frame)["method"] for frame in relisting.to_server] == ["tools/list"]
         session.on_server_message(old, now)
@@ -302,8 +302,8 @@ class TestRaces:
         harness.open()
         session, now = harness.session, harness.now
         call = b'{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"search_notes"}}'
-        asked = session.on_client_message(call, now)
-        old = harness.server.answers(asked.to_server[0].decode())[0].encode()
+        output = session.on_client_message(call, now)
+        old = harness.server.answers(output.to_server[0].decode())[0].encode()
         session.on_server_message(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', now)
         harness.switch_server_state()
         harness.deliver(session.on_server_message(old, now))
@@ -329,7 +329,7 @@ def test_attack_a_changed_resource_cannot_hide_behind_the_name_of_a_harmless_cha
     )
     harness.open()
     method = "resources/list" if member == "resources" else "resources/templates/list"
-    assert [each[address] for each in harness.request(method)["result"][member]] == ["note://b"]
+    assert [item[address] for item in harness.request(method)["result"][member]] == ["note://b"]
     assert "error" in harness.request("resources/read", {"uri": "note://a"})
 
 
@@ -356,8 +356,8 @@ def test_attack_text_of_an_unapproved_template_is_not_in_the_refusal_of_a_matchi
 def test_attack_text_in_a_duplicate_member_name_is_logged_but_not_sent_to_the_client() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
-    asked = harness.session.on_client_message(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', 0.0)
-    assert asked.to_server
+    output = harness.session.on_client_message(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', 0.0)
+    assert output.to_server
     harness.server_sends(
         b'{"jsonrpc":"2.0","id":"l","result":{"tools":[],"%s":1,"%s":2}}' % (EVIL.encode(), EVIL.encode())
     )
@@ -387,12 +387,12 @@ def test_requests_of_a_server_with_a_changed_name_are_not_forwarded(method: str,
 def test_notifications_of_a_server_with_a_changed_name_are_dropped_and_recorded_once() -> None:
     harness = SessionHarness(IMPOSTOR, lock=approved_surface({"tools": [SEARCH]}))
     harness.open()
-    before, told = list(harness.to_client), len(harness.events)
+    before, events_before = list(harness.to_client), len(harness.events)
     for _ in range(5):
         harness.server_sends({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": EVIL}})
         harness.server_sends({"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": EVIL}})
     assert harness.to_client == before
-    assert [fact.method for fact in harness.events[told:]].count("notifications/message") == 1
+    assert [fact.method for fact in harness.events[events_before:]].count("notifications/message") == 1
 
 
 def test_with_unreadable_approvals_server_requests_are_not_forwarded() -> None:
@@ -416,7 +416,7 @@ def test_attack_a_second_server_name_in_the_metadata_that_clients_read_is_refuse
     harness = SessionHarness({"tools": [SEARCH]}, era="2026-07-28")
     name = approved_surface({"tools": [SEARCH]}).server
     assert name is not None
-    found = {**name, "_meta": {STAMP: {"name": "evil", "version": "1"}}, "supportedVersions": ["2026-07-28"]}
+    discovered = {**name, "_meta": {STAMP: {"name": "evil", "version": "1"}}, "supportedVersions": ["2026-07-28"]}
     first = "tools/call" if asked_by_us else "server/discover"
     params = harness._params({"name": "search_notes"} if asked_by_us else {})
     step = harness.session.on_client_message(
@@ -424,7 +424,7 @@ def test_attack_a_second_server_name_in_the_metadata_that_clients_read_is_refuse
     )
     discover = json.loads(step.to_server[0])
     assert discover["method"] == "server/discover"
-    harness.server_sends({"jsonrpc": "2.0", "id": discover["id"], "result": found})
+    harness.server_sends({"jsonrpc": "2.0", "id": discover["id"], "result": discovered})
     assert "evil" not in json.dumps(harness.client_messages())
     assert "error" in harness.response_to(1)
     assert harness.calls_received("search_notes") == []
@@ -509,7 +509,7 @@ def test_the_gateways_own_requests_use_the_last_negotiated_revision() -> None:
     harness.open()
     harness.call_tool("search_notes")
     own = [json.loads(frame) for frame in harness.to_server if b'"pinwarden/' in frame]
-    assert {each["params"]["_meta"][f"{META}protocolVersion"] for each in own} == {"2026-07-28"}
+    assert {message["params"]["_meta"][f"{META}protocolVersion"] for message in own} == {"2026-07-28"}
 
 
 def test_reading_a_listed_resource_does_not_wait_for_templates() -> None:

@@ -45,10 +45,10 @@ def anything(dice: Random, depth: int = 3) -> Any:
 def params(dice: Random) -> Any:
     if dice.random() < 0.2:
         return anything(dice)
-    found = {"name": dice.choice(["search_notes", "delete_note", "other"]), "uri": "notes://a"}
+    params = {"name": dice.choice(["search_notes", "delete_note", "other"]), "uri": "notes://a"}
     if dice.random() < 0.3:
-        found["_meta"] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}  # type: ignore[assignment]
-    return {**found, **{dice.choice(NAMES): anything(dice) for _ in range(dice.randrange(2))}}
+        params["_meta"] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}  # type: ignore[assignment]
+    return {**params, **{dice.choice(NAMES): anything(dice) for _ in range(dice.randrange(2))}}
 
 
 def result(dice: Random) -> Any:
@@ -95,11 +95,11 @@ def test_no_sequence_of_messages_makes_a_session_raise_or_call_a_blocked_tool(se
             frame for frame in harness.to_client if b'"id":"pinwarden/test/' in frame and b'"method"' not in frame
         ]
         to_itself = (b"cannot be used", b"the method of a message is a text")  # a client that used an id of the gateway
-        assert all(any(each in frame for each in to_itself) for frame in answers), (
+        assert all(any(entry in frame for entry in to_itself) for frame in answers), (
             "responses to the gateway's own requests are not forwarded"
         )
-        calls = [each for each in harness.server.received if each.get("method") == "tools/call"]
-        assert first_use or all(each["params"]["name"] in listed_as_approved(harness) for each in calls)
+        calls = [entry for entry in harness.server.received if entry.get("method") == "tools/call"]
+        assert first_use or all(call["params"]["name"] in listed_as_approved(harness) for call in calls)
 
 
 def listed_as_approved(harness: SessionHarness) -> set[str]:

@@ -43,12 +43,12 @@ class Running:
 
     def warm(self) -> int:
         """Call until the fast path is certainly open; return the last id."""
-        number, end = 1, monotonic() + 0.7
+        request_id, end = 1, monotonic() + 0.7
         while monotonic() < end:
-            number += 1
-            self.send(CALL % number)
-            assert self.line() == ANSWER % number
-        return number
+            request_id += 1
+            self.send(CALL % request_id)
+            assert self.line() == ANSWER % request_id
+        return request_id
 
 
 @contextmanager
@@ -84,22 +84,22 @@ def called(folder: Path) -> list[str]:
     for journals in {path.parent for path in (folder / "state").glob("**/*.journal")}:
         recover(database, journals)
     assert verify(database).breaks == ()
-    found = [each.fact.call.partition("/")[2] for each in entries(database) if each.fact.kind == "called"]
+    request_ids = [entry.fact.call.partition("/")[2] for entry in entries(database) if entry.fact.kind == "called"]
     database.close()
-    return found
+    return request_ids
 
 
 def test_every_call_answered_before_the_gateway_was_killed_is_in_the_log(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
         last = gateway.warm()
-        gateway.send(*(CALL % number for number in range(last + 1, last + 201)))
-        for number in range(last + 1, last + 151):
-            assert gateway.line() == ANSWER % number
+        gateway.send(*(CALL % request_id for request_id in range(last + 1, last + 201)))
+        for request_id in range(last + 1, last + 151):
+            assert gateway.line() == ANSWER % request_id
         gateway.process.kill()
         gateway.process.wait(60)
-    found = called(tmp_path)
-    assert found[: last + 149] == [str(number) for number in range(2, last + 151)]
-    assert len(set(found)) == len(found)
+    request_ids = called(tmp_path)
+    assert request_ids[: last + 149] == [str(request_id) for request_id in range(2, last + 151)]
+    assert len(set(request_ids)) == len(request_ids)
 
 
 @pytest.mark.parametrize("beside", [b'"Params":{"name":"evil"}', b'"Method":"tools/list"', b'"result":{}'])
@@ -134,15 +134,15 @@ def test_an_ambiguous_message_after_hundreds_of_calls_is_refused(tmp_path: Path)
         gateway.send((CALL % (last + 4))[50:])
         assert gateway.line() == ANSWER % (last + 4)
         assert gateway.process.poll() is None
-    assert called(tmp_path) == [str(number) for number in range(2, last + 5)]
+    assert called(tmp_path) == [str(request_id) for request_id in range(2, last + 5)]
 
 
 def test_calls_in_any_json_formatting_are_relayed_byte_for_byte_and_recorded(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
         last = gateway.warm()
         ids = []
-        for number, (name, spelling) in enumerate(SPELLINGS.items(), last + 1):
-            call = spelling(number)
+        for request_id, (name, spelling) in enumerate(SPELLINGS.items(), last + 1):
+            call = spelling(request_id)
             ids.append(str(json.loads(call)["id"]))
             gateway.send(call)
             written = json.dumps(json.loads(call)["id"]).encode()

@@ -32,8 +32,8 @@ def say(message):
     while rest:
         rest = rest[os.write(1, rest):]
 
-def text(number, text):
-    say({"id": number, "result": {"content": [{"type": "text", "text": text}]}})
+def text(request_id, text):
+    say({"id": request_id, "result": {"content": [{"type": "text", "text": text}]}})
 
 def waiting():
     count = array.array("i", [0])
@@ -43,17 +43,17 @@ def waiting():
 NAMES = ("echo", "late", "deaf", "leave", "detach", "flood", "last")
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 
-def call(number, name, line):
+def call(request_id, name, line):
     if name == "echo":
-        text(number, str(len(line)))
+        text(request_id, str(len(line)))
     elif name == "late":
         while waiting() < fcntl.fcntl(0, fcntl.F_GETPIPE_SZ) - 4096:
             time.sleep(0.01)
         say({"method": "notifications/tools/list_changed"})
-        text(number, "x" * LARGE)
+        text(request_id, "x" * LARGE)
     elif name == "deaf":
         os.close(0)
-        text(number, "deaf")
+        text(request_id, "deaf")
         gone = select.poll()
         gone.register(1, 0)
         gone.poll()
@@ -61,7 +61,7 @@ def call(number, name, line):
     elif name in ("leave", "detach", "last"):
         subprocess.Popen(["sleep", "90"], start_new_session=name != "leave", stderr=subprocess.DEVNULL)
         if name == "last":
-            say({"id": number, "error": {"code": 5, "message": "last words"}})
+            say({"id": request_id, "error": {"code": 5, "message": "last words"}})
         os._exit(4)
     else:
         count = 0
@@ -71,14 +71,14 @@ def call(number, name, line):
 
 for line in iter(sys.stdin.buffer.readline, b""):
     message = json.loads(line)
-    number, method = message.get("id"), message.get("method")
+    request_id, method = message.get("id"), message.get("method")
     if method == "initialize":
         about = {"serverInfo": {"name": "s", "version": "1"}, "capabilities": {"tools": {"listChanged": True}}}
-        say({"id": number, "result": {"protocolVersion": "2025-11-25", **about}})
+        say({"id": request_id, "result": {"protocolVersion": "2025-11-25", **about}})
     elif method == "tools/list":
-        say({"id": number, "result": {"tools": TOOLS}})
+        say({"id": request_id, "result": {"tools": TOOLS}})
     elif method == "tools/call":
-        call(number, message["params"]["name"], line)
+        call(request_id, message["params"]["name"], line)
 """.replace("LARGE", str(LARGE))
 # The same, with its tools on two pages, and so slow that a client disconnects before the second page.
 PAGED = SERVER.replace(
@@ -126,7 +126,7 @@ def say(text):
 class Slow(Session):
     def on_server_message(self, frame, now, message=None):
         step = super().on_server_message(frame, now, message)
-        if any(b"tools/call" in each for each in step.to_server):
+        if any(b"tools/call" in frame for frame in step.to_server):
             say("released")
             sleep(1)
         return step
@@ -195,10 +195,10 @@ class Client:
         self.stdin.write(data)
         self.stdin.flush()
 
-    def answer(self, number: int) -> Any:
+    def answer(self, request_id: int) -> Any:
         while line := self._out.readline():
             message = json.loads(line)
-            if message.get("id") == number and "method" not in message:
+            if message.get("id") == request_id and "method" not in message:
                 return message
         raise AssertionError("the gateway ended")
 
@@ -351,9 +351,9 @@ def test_a_response_still_being_judged_when_its_server_ends_is_not_lost(tmp_path
 
 def test_the_last_line_of_a_client_needs_no_line_break(tmp_path: Path) -> None:
     with running(tmp_path) as client:
-        number = client.call("echo", end=b"")
+        request_id = client.call("echo", end=b"")
         client.stdin.close()
-        assert "result" in client.answer(number)
+        assert "result" in client.answer(request_id)
         assert client.process.wait(60) == 0
 
 

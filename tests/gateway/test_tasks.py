@@ -47,7 +47,7 @@ def harness_with_task(era: str, fetched: Any, *more: dict[str, Any], **kinds: An
     answers = {"tools/call": json.dumps(STARTED[era]), FETCH[era]: text, "tasks/update": "{}", "tasks/cancel": "{}"}
     server = {"capabilities": {"tools": {}, "tasks": {}}} if era == OLD else EXTENDED
     first = {"tools": [SEARCH, DELETE], "server": server, "answers": answers}
-    harness = SessionHarness(first, *({**first, **each} for each in more), era=era, **kinds)
+    harness = SessionHarness(first, *({**first, **part} for part in more), era=era, **kinds)
     harness.open()
     assert "result" in harness.call_tool("search_notes")
     return harness
@@ -122,7 +122,7 @@ def test_results_of_an_unapproved_extension_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "status",
     [
         {"status": "input_required", "inputRequests": ASKS},
         {"status": "working", "inputRequests": ASKS},
@@ -130,16 +130,16 @@ def test_results_of_an_unapproved_extension_are_refused() -> None:
         {"status": "completed", "result": {"resultType": "input_required", "inputRequests": ASKS}},
     ],
 )
-def test_server_requests_of_a_task_follow_the_request_policy(told: dict[str, Any]) -> None:
+def test_server_requests_of_a_task_follow_the_request_policy(status: dict[str, Any]) -> None:
     """Attack: elicitation in a task, which a gateway that checks only calls misses."""
-    whole = {"resultType": "complete", "taskId": TASK, **told}
+    whole = {"resultType": "complete", "taskId": TASK, **status}
     harness = harness_with_task(NEW, whole)
     assert refusal_code(fetch(harness, NEW)) == "url_host_denied"
-    assert notice(harness, **told) == []
+    assert notice(harness, **status) == []
     assert harness.events[-1].code == "url_host_denied"
     free = harness_with_task(NEW, whole, rules=policy(**{"url-hosts": ["*.example.com"]}))
     assert fetch(free, NEW)["result"] == whole
-    assert len(notice(free, **told)) == 1
+    assert len(notice(free, **status)) == 1
 
 
 def test_server_requests_of_a_call_that_becomes_a_task_follow_the_request_policy() -> None:
@@ -205,8 +205,10 @@ def test_a_task_notification_waits_for_the_tool_list_and_is_dropped_if_the_tool_
     assert json.loads(harness.to_client[-1]) == plain
     harness.switch_server_state()
     harness.now += 31
-    assert not any(b"stolen" in each for each in notice(harness, status="completed", result={"content": ["stolen"]}))
-    assert not any(b"stolen" in each for each in harness.to_client)
+    assert not any(
+        b"stolen" in message for message in notice(harness, status="completed", result={"content": ["stolen"]})
+    )
+    assert not any(b"stolen" in frame for frame in harness.to_client)
     assert harness.events[-1].code == "new_exfiltration"
 
 
@@ -225,15 +227,15 @@ def test_a_deferred_notification_produces_no_response() -> None:
     harness.switch_server_state()
     harness.now += 31
     assert notice(harness, status="completed", result=TEXT) == []
-    held = harness.session.waits_for_list
+    was_waiting = harness.session.waits_for_list
     harness.tick(50)
-    assert (held, harness.session.waits_for_list) == (True, False)
-    assert not any("id" in each and each["id"] is None for each in harness.client_messages())
+    assert (was_waiting, harness.session.waits_for_list) == (True, False)
+    assert not any("id" in message and message["id"] is None for message in harness.client_messages())
     harness.deliver(harness.session.on_server_closed())
 
 
 @pytest.mark.parametrize(
-    "told",
+    "status",
     [
         {"status": "working", "Status": "completed"},
         {"status": "working", "Result": TEXT},
@@ -244,12 +246,12 @@ def test_a_deferred_notification_produces_no_response() -> None:
         {"taskId": 7},
     ],
 )
-def test_an_ambiguous_task_status_is_refused(told: dict[str, Any]) -> None:
+def test_an_ambiguous_task_status_is_refused(status: dict[str, Any]) -> None:
     """Attack: parser differential in a task."""
-    harness = harness_with_task(NEW, {"taskId": TASK, **told})
-    if told != {"taskId": 7}:
+    harness = harness_with_task(NEW, {"taskId": TASK, **status})
+    if status != {"taskId": 7}:
         assert refusal_code(fetch(harness, NEW)) == "JSON_CANONICALIZATION_ERROR"
-    assert notice(harness, **told) == []
+    assert notice(harness, **status) == []
 
 
 def test_an_ambiguous_task_request_is_refused() -> None:
@@ -278,9 +280,9 @@ class Office(Turning):
         if method == "tasks/list":
             return json.dumps({"tasks": self.tasks, "nextCursor": "more"}, indent=1)
         if method.startswith("tasks/"):
-            found = next(each for each in self.tasks if each["taskId"] == params["taskId"])
-            found["status"] = "cancelled" if method == "tasks/cancel" else found["status"]
-            return json.dumps(found)
+            task = next(known for known in self.tasks if known["taskId"] == params["taskId"])
+            task["status"] = "cancelled" if method == "tasks/cancel" else task["status"]
+            return json.dumps(task)
         return super()._result(method, params)
 
 
@@ -292,9 +294,9 @@ def office(**rules: Any) -> Iterator[tuple[Office, RawClient, RawClient, InMemor
     with turning_http({"states": []}) as world:
         world.server = server
         with (
-            gateway({"notes": UpstreamServer(judge, url=world.url)}, kept) as made,
-            RawClient(made, "notes", TOKEN) as first,
-            RawClient(made, "notes", OTHER_TOKEN) as second,
+            gateway({"notes": UpstreamServer(judge, url=world.url)}, kept) as running,
+            RawClient(running, "notes", TOKEN) as first,
+            RawClient(running, "notes", OTHER_TOKEN) as second,
         ):
             for client, word in ((first, "one"), (second, "two")):
                 client.initialize()
@@ -311,11 +313,11 @@ LENIENT = {"unknown": "allow_degraded"}
 def test_attack_a_client_cannot_use_another_clients_task_on_a_remote_server(method: str, rules: dict[str, str]) -> None:
     """Attack: client B cancels or polls the task of client A, whose id it saw or guessed."""
     with office(**rules) as (server, first, second, kept):
-        asked = len(server.received)
+        before = len(server.received)
         assert refusal_code(second.session_request(method, {"taskId": "task-0"}, 7)) == "task_unknown"
-        assert [each["status"] for each in server.tasks] == ["working", "working"]
-        assert [each for each in server.received[asked:] if each.get("method") == method] == []
-        fact = next(each for each in kept.events if each.method == method)
+        assert [task["status"] for task in server.tasks] == ["working", "working"]
+        assert [message for message in server.received[before:] if message.get("method") == method] == []
+        fact = next(event for event in kept.events if event.method == method)
         assert (fact.kind, fact.client, fact.code) == ("blocked", "other", "task_unknown")
         assert "task-0" not in repr(fact)
         assert first.session_request(method, {"taskId": "task-0"}, 8)["result"]["taskId"] == "task-0"
@@ -329,14 +331,14 @@ def test_attack_a_task_list_does_not_contain_another_clients_tasks(rules: dict[s
         elsewhere = {"taskId": "task-of-nobody", "status": "working"}
         server.tasks.append(elsewhere)
         more = [elsewhere] if rules else []
-        for number in (5, 6):
+        for request_id in (5, 6):
             expected = {"tasks": [server.tasks[1], *more], "nextCursor": "more"}
-            assert second.session_request("tasks/list", {}, number)["result"] == expected
+            assert second.session_request("tasks/list", {}, request_id)["result"] == expected
         assert first.session_request("tasks/list", {}, 7)["result"]["tasks"] == [server.tasks[0], *more]
-        told = [(each.kind, each.client, each.code) for each in kept.events if each.method == "tasks/list"]
+        events = [(event.kind, event.client, event.code) for event in kept.events if event.method == "tasks/list"]
     if rules:
-        told = [each for each in told if each[0] == "blocked"]
-    assert told == [("blocked", "other", "task_unknown"), ("blocked", "tester", "task_unknown")]
+        events = [event for event in events if event[0] == "blocked"]
+    assert events == [("blocked", "other", "task_unknown"), ("blocked", "tester", "task_unknown")]
 
 
 def test_a_list_of_the_clients_own_tasks_is_forwarded_byte_for_byte() -> None:

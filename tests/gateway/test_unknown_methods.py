@@ -17,9 +17,9 @@ SECRET = {"argument": "s3cret"}
 
 
 def harness(**rules: Any) -> SessionHarness:
-    made = SessionHarness(STATE, rules=policy(**rules) if rules else DEFAULT_POLICY)
-    made.open()
-    return made
+    opened = SessionHarness(STATE, rules=policy(**rules) if rules else DEFAULT_POLICY)
+    opened.open()
+    return opened
 
 
 def events(at: SessionHarness) -> list[tuple[str, str, str]]:
@@ -33,9 +33,9 @@ def test_attack_an_undefined_method_does_not_bypass_tool_approval() -> None:
     answer = at.request("acme/run", {"tool": "evil", **SECRET})
     assert refusal_code(answer) == "method_unknown"
     assert answer["error"]["code"] == -32601
-    assert [each for each in at.server.received if each.get("method") == "acme/run"] == []
+    assert [message for message in at.server.received if message.get("method") == "acme/run"] == []
     assert events(at) == [("blocked", "acme/run", "acme/run")]
-    (fact,) = (each for each in at.events if each.code == "method_unknown")
+    (fact,) = (event for event in at.events if event.code == "method_unknown")
     assert fact.call == answer["error"]["data"]["pinwarden"]["call"]
     assert "s3cret" not in repr(at.events)
 
@@ -47,16 +47,18 @@ def test_a_lenient_policy_records_every_undefined_method_once(word: str, kind: s
         result = at.request("acme/run", SECRET)["result"]
         assert result.pop("_meta", {}).keys() == ({"pinwarden/warnings"} if word == "warn" else set())
         assert result == {"done": True}
-        at.notify("notifications/acme/told", SECRET)
+        at.notify("notifications/acme/changed", SECRET)
         at.server_sends({"jsonrpc": "2.0", "method": "notifications/acme/heard", "params": SECRET})
     assert events(at) == [
         (kind, "acme/run", "acme/run"),
-        (kind, "notifications/acme/told", "notifications/acme/told"),
+        (kind, "notifications/acme/changed", "notifications/acme/changed"),
         (kind, "notifications/acme/heard", "notifications/acme/heard"),
     ]
-    assert len([each for each in at.server.received if each.get("method") == "notifications/acme/told"]) == 3
-    heard = [each for each in at.client_messages() if each.get("method") == "notifications/acme/heard"]
-    assert [("_meta" in each["params"]) for each in heard] == [word == "warn"] * 3
+    assert (
+        len([message for message in at.server.received if message.get("method") == "notifications/acme/changed"]) == 3
+    )
+    heard = [message for message in at.client_messages() if message.get("method") == "notifications/acme/heard"]
+    assert [("_meta" in message["params"]) for message in heard] == [word == "warn"] * 3
     assert "s3cret" not in repr(at.events)
 
 
@@ -74,7 +76,7 @@ def test_an_undefined_client_notification_is_dropped_and_recorded_once() -> None
     at = harness()
     for _ in range(5):
         at.notify("notifications/acme/do", SECRET)
-    assert [each for each in at.server.received if each.get("method") == "notifications/acme/do"] == []
+    assert [message for message in at.server.received if message.get("method") == "notifications/acme/do"] == []
     assert events(at) == [("blocked", "notifications/acme/do", "notifications/acme/do")]
 
 
@@ -99,10 +101,10 @@ def test_attack_many_undefined_methods_do_not_flood_the_log_and_none_is_allowed_
     for number in range(MAX_UNKNOWN_METHODS + 50):
         at.notify(f"notifications/acme/{number}")
         at.server_sends({"jsonrpc": "2.0", "method": f"notifications/acme/{number}"})
-    told = events(at)
-    assert len(told) == 2 * (MAX_UNKNOWN_METHODS + 1)
-    assert told.count(("blocked", "", "")) == 2
-    passed = {each["method"] for each in at.server.received if "acme" in each.get("method", "")}
+    recorded = events(at)
+    assert len(recorded) == 2 * (MAX_UNKNOWN_METHODS + 1)
+    assert recorded.count(("blocked", "", "")) == 2
+    passed = {message["method"] for message in at.server.received if "acme" in message.get("method", "")}
     assert len(passed) == (MAX_UNKNOWN_METHODS if word == "allow_degraded" else 0)
     assert refusal_code(at.request("acme/run")) == "method_unknown"
     assert events(at)[-1][:2] == ("blocked", "acme/run")
@@ -114,7 +116,7 @@ def test_attack_rules_match_the_whole_method_name_not_its_truncated_form() -> No
     permits = harness(rules=[{"item": "acme/**/read", "unknown": "allow_degraded"}])
     for at, method in ((forbids, f"acme/{'x' * 100}/delete"), (permits, f"acme/{'x' * 90}/read/delete")):
         assert refusal_code(at.request(method)) == "method_unknown"
-        assert [each for each in at.server.received if each.get("method") == method] == []
+        assert [message for message in at.server.received if message.get("method") == method] == []
         assert events(at) == [("blocked", method[:100], method[:100])]
 
 
@@ -127,9 +129,9 @@ def test_attack_a_long_list_does_not_suppress_the_record_of_an_undefined_method(
     at.request("tools/list")
     for _ in range(2):
         at.request("acme/run")
-        at.notify("notifications/acme/told")
-    told = [("allowed", "acme/run", "acme/run")]
-    assert events(at) == told + [("allowed", "notifications/acme/told", "notifications/acme/told")] * 2
+        at.notify("notifications/acme/changed")
+    expected = [("allowed", "acme/run", "acme/run")]
+    assert events(at) == expected + [("allowed", "notifications/acme/changed", "notifications/acme/changed")] * 2
 
 
 def test_a_long_method_name_is_truncated_in_the_log_and_not_cached() -> None:
@@ -160,7 +162,7 @@ def test_defined_methods_produce_no_such_event() -> None:
         assert at.server.received[-1]["method"] == method
     for method in sorted(SERVER_NOTIFICATIONS - {"notifications/tasks", "notifications/tasks/status"}):
         at.server_sends({"jsonrpc": "2.0", "method": method})
-        assert any(each.get("method") == method for each in at.client_messages())
+        assert any(message.get("method") == method for message in at.client_messages())
     assert at.request("ping")["result"] == at.request("logging/setLevel", {"level": "info"})["result"] == {}
     at.request("resources/unsubscribe", {"uri": "x://y"})
     assert events(at) == []
