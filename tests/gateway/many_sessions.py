@@ -69,7 +69,7 @@ class Sessions:
             assert status in (200, 204), (status, body)
 
 
-def hold_sessions(folder: Path, count: int) -> dict[str, Any]:
+def run_sessions(folder: Path, count: int) -> dict[str, Any]:
     """Run the sessions, 16 at a time, and report what clients, servers, threads and the loop saw."""
     report = folder / "report"
     report.touch()
@@ -98,4 +98,4 @@ def hold_sessions(folder: Path, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump(hold_sessions(Path(sys.argv[1]), int(sys.argv[2])), sys.stdout)
+    json.dump(run_sessions(Path(sys.argv[1]), int(sys.argv[2])), sys.stdout)

@@ -29,7 +29,7 @@ OWN = "pinwarden/"
 """Prefix of the ids of the gateway's own requests."""
 
 
-class Real:
+class PublishedServer:
     """A published server, and one call whose result identifies it."""
 
     def __init__(self, name: str, command: list[str], tool: str, arguments: dict[str, Any], says: str) -> None:
@@ -42,7 +42,7 @@ class Real:
         """Whether it supports the revision without a handshake."""
         self.record = Path()
 
-    def tapped(self, record: Path) -> Real:
+    def tapped(self, record: Path) -> PublishedServer:
         """Record the server's messages under this path."""
         self.record = record
         return self
@@ -89,7 +89,7 @@ def _whole(path: Path, since: int) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def real_servers(folder: Path) -> dict[str, Real]:
+def published_servers(folder: Path) -> dict[str, PublishedServer]:
     """Return the four servers, with a folder that they may read."""
     if not MODULES.exists():
         missing("tests/npm/node_modules", "tools/npm-packages.sh")
@@ -102,10 +102,12 @@ def real_servers(folder: Path) -> dict[str, Real]:
     filesystem = ["node", str(MODULES / "server-filesystem/dist/index.js"), str(files)]
     own = [sys.executable, str(SERVERS / "fastmcp_server.py"), "stdio"]
     servers = (
-        Real("everything", everything, "echo", {"message": "hi"}, "Echo: hi"),
-        Real("filesystem", filesystem, "read_text_file", {"path": str(files / "hello.txt")}, "hello from a file"),
-        Real("git", [git, "--repository", str(files)], "git_status", {"repo_path": str(files)}, "hello.txt"),
-        Real("fastmcp", own, "add", {"a": 40}, "42"),
+        PublishedServer("everything", everything, "echo", {"message": "hi"}, "Echo: hi"),
+        PublishedServer(
+            "filesystem", filesystem, "read_text_file", {"path": str(files / "hello.txt")}, "hello from a file"
+        ),
+        PublishedServer("git", [git, "--repository", str(files)], "git_status", {"repo_path": str(files)}, "hello.txt"),
+        PublishedServer("fastmcp", own, "add", {"a": 40}, "42"),
     )
     return {server.name: server.tapped(folder / server.name) for server in servers}
 
@@ -114,10 +116,10 @@ def real_servers(folder: Path) -> dict[str, Real]:
 
 Target = str | list[str]
 Seen = tuple[list[str], str]
-See = Callable[[Real, Target, str, Path], Seen]
+See = Callable[[PublishedServer, Target, str, Path], Seen]
 
 
-def by_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
+def by_sdk(real: PublishedServer, target: Target, mode: str, home: Path) -> Seen:
     """The official SDK 2.x."""
 
     async def see() -> Seen:
@@ -139,7 +141,7 @@ def by_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
     return asyncio.run(see())
 
 
-def by_fastmcp(real: Real, target: Target, mode: str, home: Path) -> Seen:
+def by_fastmcp(real: PublishedServer, target: Target, mode: str, home: Path) -> Seen:
     """The client of fastmcp 4.x."""
 
     async def see() -> Seen:
@@ -159,7 +161,7 @@ def by_fastmcp(real: Real, target: Target, mode: str, home: Path) -> Seen:
     return asyncio.run(see())
 
 
-def by_old_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
+def by_old_sdk(real: PublishedServer, target: Target, mode: str, home: Path) -> Seen:
     """The official SDK 1.x, which supports only the handshake."""
     if not OLD_PYTHON.exists():
         missing(str(OLD_PYTHON), "make .venv-old-client/.ready")
@@ -170,7 +172,7 @@ def by_old_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
     return seen["tools"], seen["text"]
 
 
-def by_inspector(real: Real, target: Target, mode: str, home: Path) -> Seen:
+def by_inspector(real: PublishedServer, target: Target, mode: str, home: Path) -> Seen:
     """The command line of MCP Inspector."""
     if not INSPECTOR.exists():
         missing(str(INSPECTOR), "tools/npm-packages.sh")

@@ -41,7 +41,7 @@ from tests.gateway.client_scenarios import (
 )
 from tests.gateway.http_gateway import TOKEN, RawClient, UpstreamServer, gateway, guard
 from tests.gateway.http_tap import http_tap
-from tests.gateway.published_servers import CLIENTS, MODULES, SERVERS, lines, real_servers, tapped
+from tests.gateway.published_servers import CLIENTS, MODULES, SERVERS, lines, published_servers, tapped
 from tests.gateway.rewrites import (
     UNCHANGED,
     Expected,
@@ -195,7 +195,7 @@ def _judge_over_stdio(server: Side, client: Side) -> str:
 def test_other_clients_and_their_servers_exchange_the_same_bytes(
     client: str, mode: str, server: str, way: str, tmp_path: Path
 ) -> None:
-    real = real_servers(tmp_path)[server]
+    real = published_servers(tmp_path)[server]
     record = tmp_path / "client"
 
     def server_side() -> Side:
@@ -313,7 +313,7 @@ def test_http_relays_the_same_bytes_to_and_from_a_process(tmp_path: Path, case: 
             shared.update(ids.rewrites)
             return ids.side, client
 
-        _tour_over_http(tap.port, case, look, hanging_up=case.mode == "auto")
+        _scenario_over_http(tap.port, case, look, hanging_up=case.mode == "auto")
     assert shared == ({"shared-ids"} if case.server == "full" else set())  # the other one needs a handshake
 
 
@@ -333,7 +333,7 @@ def test_http_relays_the_same_bytes_to_and_from_a_remote_server(case: Case) -> N
             def look() -> tuple[Side, Side]:
                 return Side(*far.messages()), Side(*near.messages())
 
-            _tour_over_http(near.port, case, look, hanging_up=False)
+            _scenario_over_http(near.port, case, look, hanging_up=False)
 
 
 def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) -> str:
@@ -342,7 +342,7 @@ def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) ->
     return up or difference_of_streams(expected.down, client.down, expected.waiting)
 
 
-def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
+def _scenario_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
     judge = partial(_judge_over_http, hanging_up=hanging_up)
 
     async def go() -> tuple[Side, Side]:

@@ -172,7 +172,7 @@ class Wire:
         """Do nothing: there is no stream."""
 
 
-class Waits:
+class RecordingSink:
     """A client that waits for a response."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Answered:
         """The response is complete."""
 
 
-class WhenTold(Executor):
+class ManualExecutor(Executor):
     """An executor that runs its work when the test says so."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class WhenTold(Executor):
         self.work.clear()
 
 
-class Talk:
+class ScriptedSession:
     """A session in which the test plays client and server."""
 
     def __init__(self, limits: HttpLimits, threads: Executor | None = None) -> None:
@@ -245,15 +245,15 @@ class Talk:
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)
         self.conversation.link = self.wire
 
-    def ping(self, request_id: int) -> tuple[Waits, RequestId | None]:
-        waits = Waits()
+    def ping(self, request_id: int) -> tuple[RecordingSink, RequestId | None]:
+        waits = RecordingSink()
         frame = parse_client(json.dumps(rpc("ping", None, request_id)).encode(), self.conversation._json)
         return waits, self.conversation.request(frame, waits)
 
     def open(self) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         frame = parse_client(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
-        self.conversation.request(frame, Waits())
+        self.conversation.request(frame, RecordingSink())
         self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
         self.wire.sent.clear()
 
@@ -268,7 +268,7 @@ class Talk:
 
 def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id() -> None:
     """Independent of how many abandoned requests were never answered."""
-    talk = Talk(HttpLimits(max_in_flight=5))
+    talk = ScriptedSession(HttpLimits(max_in_flight=5))
     for request_id in range(20):
         talk.conversation.give_up(talk.ping(request_id)[1])
     _, given_up = talk.ping(77)
@@ -284,7 +284,7 @@ def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id
 
 def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     """An abandoned request is closed; the log gets no unmatched response, in whatever order messages arrive."""
-    talk = Talk(HttpLimits())
+    talk = ScriptedSession(HttpLimits())
     _, request_id = talk.ping(1)
     talk.conversation.give_up(request_id)
     talk.say(id=1, result={})
@@ -299,9 +299,9 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
 def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
     """Attack: the server sends a long message and then list-changed; a call arrives while the long one is parsed."""
 
-    async def scene() -> Talk:
-        threads = WhenTold()
-        talk = Talk(HttpLimits(max_bytes_at_once=1000), threads)
+    async def scene() -> ScriptedSession:
+        threads = ManualExecutor()
+        talk = ScriptedSession(HttpLimits(max_bytes_at_once=1000), threads)
         talk.open()
         talk.call(1)
         talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
@@ -463,7 +463,7 @@ def test_attack_requests_of_a_disconnected_client_count_toward_the_body_budget_u
         connections = running.serving.connections
         with RawClient(running, "a") as gone:
             gone.session = raw.session
-            threading.Thread(target=_ask_in_vain, args=(gone, json.dumps(call).encode())).start()
+            threading.Thread(target=_request_until_disconnected, args=(gone, json.dumps(call).encode())).start()
             poll(lambda: b'"hang"' in (tmp_path / "record").read_bytes())
             gone._connection.sock.shutdown(socket.SHUT_RDWR)
         poll(lambda: running.call_on_loop(lambda: len(connections.open)) == 1)
@@ -475,7 +475,7 @@ def test_attack_requests_of_a_disconnected_client_count_toward_the_body_budget_u
         poll(lambda: running.call_on_loop(lambda: connections.bodies) == 0)
 
 
-def _ask_in_vain(raw: RawClient, body: bytes) -> None:
+def _request_until_disconnected(raw: RawClient, body: bytes) -> None:
     with suppress(OSError, http.client.HTTPException):
         raw.send(body)
 
@@ -551,7 +551,7 @@ def test_attack_a_session_that_raises_does_not_stop_the_timers_of_other_sessions
     assert looked.wait(60)
 
 
-class Asking:
+class HandshakeServer:
     """A server of the handshake era behind the merged endpoint."""
 
     slug = "a"
@@ -567,7 +567,7 @@ class Asking:
 def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate() -> None:
     """Attack: on the merged endpoint a server sends endless requests, and each is remembered."""
     manager = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
-    merged, server, stream = MergedConversation(manager, Client(name="tester")), Asking(), RecordingStream()
+    merged, server, stream = MergedConversation(manager, Client(name="tester")), HandshakeServer(), RecordingStream()
     hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
@@ -589,7 +589,7 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
 @pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
 def test_attack_malformed_progress_does_not_complete_a_pending_request(params: dict[str, Any]) -> None:
     """Attack: a server sends progress without a token for a request whose id was rewritten."""
-    talk = Talk(HttpLimits())
+    talk = ScriptedSession(HttpLimits())
     talk.ping(1)
     waits, sent = talk.ping(1)
     assert sent == (str, "pinwarden-talk-1")

@@ -171,7 +171,7 @@ def test_attack_a_client_above_its_judging_limit_gets_an_error_and_other_clients
         assert [len(future.result(60)["result"]["messages"]) for future in waiting] == [50, 50]
 
 
-class Noting(Guard):
+class RecordingGuard(Guard):
     """Records on which thread server requests are judged."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class Noting(Guard):
 
 
 def test_attack_a_server_request_that_is_slow_to_scan_does_not_block_the_event_loop(tmp_path: Path) -> None:
-    judge = Noting()
+    judge = RecordingGuard()
     behind = UpstreamServer(judge, command=[sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")])
     with gateway({"t": behind}) as at, RawClient(at, "t") as client:
         client.initialize(capabilities={"sampling": {}})

@@ -62,7 +62,7 @@ class Echo:
             reply.send(200, request.body or b"-", kind="text/plain")
 
 
-class Jumping(asyncio.SelectorEventLoop):
+class FakeClockLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock the test advances, because a short real wait can end too early on a busy machine."""
 
     ahead = 0.0
@@ -92,7 +92,7 @@ async def _talk(
             async with asyncio.timeout(60):
                 while not any(map(there, connections.open)):
                     await asyncio.sleep(0)
-            assert isinstance(loop, Jumping)
+            assert isinstance(loop, FakeClockLoop)
             loop.ahead += seconds * 0.9
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -118,7 +118,7 @@ def talk(
 ) -> tuple[bytes, list[Request]]:
     """Send bytes; return the response until the connection closes, and the accepted requests."""
     echo = echo or Echo()
-    with asyncio.Runner(loop_factory=Jumping) as runner:
+    with asyncio.Runner(loop_factory=FakeClockLoop) as runner:
         got = runner.run(_talk(list(data), limits or HttpLimits(), echo, until or (lambda _: False), wait))
     return got, echo.requests
 
@@ -222,7 +222,7 @@ def test_a_body_in_tiny_chunks_is_accepted_despite_its_chunk_overhead() -> None:
 def test_an_idle_connection_is_closed_without_a_response() -> None:
     limits = HttpLimits(head_seconds=100, idle_seconds=1000)
     asks = HEAD + b"Authorization: alice\r\nContent-Length: 2\r\n\r\nab"
-    answer, requests = talk(asks, limits=limits, echo=Door(), wait=(_answered, 1000))
+    answer, requests = talk(asks, limits=limits, echo=ManualHandler(), wait=(_answered, 1000))
     assert (status(answer), answer[-2:], len(requests)) == (200, b"ab", 1)
 
 
@@ -294,7 +294,7 @@ def test_a_connection_above_the_limit_gets_status_503() -> None:
     assert b"retry-after: 1\r\n" in answer
 
 
-class Door(Echo):
+class ManualHandler(Echo):
     """Identifies clients by a header, and responds when the test says so."""
 
     def answer(self, request: Request, reply: Reply) -> None:
@@ -307,14 +307,14 @@ def ask(client: str = "") -> bytes:
     return HEAD + (f"Authorization: {client}\r\n" if client else "").encode() + b"Content-Length: 0\r\n\r\n"
 
 
-class Visitor:
+class RawConnection:
     """One connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
-    async def asks(self, client: str = "") -> int:
+    async def send_request(self, client: str = "") -> int:
         """Send a request; return the status, or 0 if the connection was closed."""
         try:
             self.writer.write(ask(client))
@@ -324,30 +324,31 @@ class Visitor:
             return 0
         return status(head)
 
-    async def gone(self) -> bool:
-        """Waits until the connection is closed."""
+    async def is_closed(self) -> bool:
+        """Wait until the connection is closed."""
         with suppress(ConnectionError):
             return await asyncio.wait_for(self.reader.read(), 60) == b""
         return True
 
 
-def at_the_door(
-    most: int, scene: Callable[[Door, ClientConnections, Callable[[], Awaitable[Visitor]]], Awaitable[None]]
+def with_connections(
+    most: int,
+    scene: Callable[[ManualHandler, ClientConnections, Callable[[], Awaitable[RawConnection]]], Awaitable[None]],
 ) -> None:
     async def run() -> None:
-        door = Door()
-        connections = ClientConnections(door, HttpLimits(max_connections=most))
+        handler = ManualHandler()
+        connections = ClientConnections(handler, HttpLimits(max_connections=most))
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
-        visitors: list[Visitor] = []
+        connected: list[RawConnection] = []
 
-        async def visitor() -> Visitor:
-            visitors.append(Visitor(*await asyncio.open_connection(*server.sockets[0].getsockname())))
-            return visitors[-1]
+        async def connect() -> RawConnection:
+            connected.append(RawConnection(*await asyncio.open_connection(*server.sockets[0].getsockname())))
+            return connected[-1]
 
         try:
-            await scene(door, connections, visitor)
+            await scene(handler, connections, connect)
         finally:
-            for connection in visitors:
+            for connection in connected:
                 connection.writer.close()
             server.close()
 
@@ -357,52 +358,58 @@ def at_the_door(
 def test_attack_unauthenticated_connections_cannot_lock_out_clients() -> None:
     """Attack: without a token, open as many connections as allowed, and keep them."""
 
-    async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
-        first = await visitor()
-        assert await first.asks("alice") == 200
-        strangers = [await visitor() for _ in range(3)]
-        for stranger in strangers:
-            assert await stranger.asks() == 200
-        late = await visitor()
-        assert await late.asks("bob") == 200
-        assert await strangers[0].gone(), "the oldest connection"
-        assert [await connection.asks() for connection in (first, *strangers[1:], late)] == [200] * 4
+    async def scene(
+        handler: ManualHandler, connections: ClientConnections, connect: Callable[[], Awaitable[RawConnection]]
+    ) -> None:
+        first = await connect()
+        assert await first.send_request("alice") == 200
+        unauthenticated = [await connect() for _ in range(3)]
+        for connection in unauthenticated:
+            assert await connection.send_request() == 200
+        late = await connect()
+        assert await late.send_request("bob") == 200
+        assert await unauthenticated[0].is_closed(), "the oldest connection"
+        assert [await connection.send_request() for connection in (first, *unauthenticated[1:], late)] == [200] * 4
         assert (connections.evicted, connections.refused, len(connections.open)) == (1, 0, 4)
-        assert len(door.requests) == 9
+        assert len(handler.requests) == 9
 
-    at_the_door(4, scene)
+    with_connections(4, scene)
 
 
 def test_attack_a_client_that_holds_every_connection_loses_one_to_another_client() -> None:
-    async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
-        other = await visitor()
-        assert await other.asks("bob") == 200
-        own = [await visitor() for _ in range(3)]
+    async def scene(
+        handler: ManualHandler, connections: ClientConnections, connect: Callable[[], Awaitable[RawConnection]]
+    ) -> None:
+        other = await connect()
+        assert await other.send_request("bob") == 200
+        own = [await connect() for _ in range(3)]
         for message in own:
-            assert await message.asks("alice") == 200
-        late = await visitor()
-        assert await late.asks("carl") == 200
-        assert await own[0].gone(), "its least recently used connection"
-        assert [await message.asks("alice") for message in own[1:]] == [200, 200]
-        assert await other.asks("bob") == 200
+            assert await message.send_request("alice") == 200
+        late = await connect()
+        assert await late.send_request("carl") == 200
+        assert await own[0].is_closed(), "its least recently used connection"
+        assert [await message.send_request("alice") for message in own[1:]] == [200, 200]
+        assert await other.send_request("bob") == 200
 
-    at_the_door(4, scene)
+    with_connections(4, scene)
 
 
 def test_a_connection_with_a_request_in_flight_is_never_closed_for_another() -> None:
-    async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
-        door.hold = True
-        first = await visitor()
-        asking = asyncio.ensure_future(first.asks("alice"))
+    async def scene(
+        handler: ManualHandler, connections: ClientConnections, connect: Callable[[], Awaitable[RawConnection]]
+    ) -> None:
+        handler.hold = True
+        first = await connect()
+        asking = asyncio.ensure_future(first.send_request("alice"))
         async with asyncio.timeout(60):
-            while not door.pending:
+            while not handler.pending:
                 await asyncio.sleep(0)
-        assert await (await visitor()).asks("bob") == 503
-        door.pending.pop().send(200, b"-", kind="text/plain")
+        assert await (await connect()).send_request("bob") == 503
+        handler.pending.pop().send(200, b"-", kind="text/plain")
         assert await asking == 200
         assert (connections.evicted, connections.refused) == (0, 1)
 
-    at_the_door(1, scene)
+    with_connections(1, scene)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -415,18 +422,18 @@ def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
     certificate = Certificate(tmp_path / "server-127.0.0.1.pem", None)
 
     async def scene() -> None:
-        connections = ClientConnections(Door(), HttpLimits(max_connections=3))
+        connections = ClientConnections(ManualHandler(), HttpLimits(max_connections=3))
         server = await secure_server(connections, certificate.context, "127.0.0.1", 0, 16)
         address = server.sockets[0].getsockname()
-        silent = [Visitor(*await asyncio.open_connection(*address)) for _ in range(3)]
+        silent = [RawConnection(*await asyncio.open_connection(*address)) for _ in range(3)]
         tls = ssl.create_default_context(cafile=str(authority.file))
-        client = Visitor(*await asyncio.open_connection(*address, ssl=tls))
-        assert await client.asks("alice") == 200
-        assert await silent[0].gone()
-        more = [Visitor(*await asyncio.open_connection(*address)) for _ in range(2)]
-        assert await silent[1].gone()
-        assert await silent[2].gone()
-        assert await client.asks("alice") == 200
+        client = RawConnection(*await asyncio.open_connection(*address, ssl=tls))
+        assert await client.send_request("alice") == 200
+        assert await silent[0].is_closed()
+        more = [RawConnection(*await asyncio.open_connection(*address)) for _ in range(2)]
+        assert await silent[1].is_closed()
+        assert await silent[2].is_closed()
+        assert await client.send_request("alice") == 200
         assert (connections.evicted, connections.refused, len(connections.open)) == (3, 0, 1)
         server.close()
         connections.draining = True

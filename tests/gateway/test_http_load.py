@@ -136,7 +136,7 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _bear(
+def _run_load(
     tmp_path: Path, clients: int, seconds: float, every: float, *, right: int, killed: int
 ) -> tuple[Load, set[str]]:
     """Run the load; return it with the calls that the log has as blocked.
@@ -172,7 +172,7 @@ def _bear(
 
 
 def test_forty_clients_get_no_wrong_answer_while_servers_are_killed(tmp_path: Path) -> None:
-    load, blocked = _bear(tmp_path, 40, 3, 0.8, right=200, killed=8)
+    load, blocked = _run_load(tmp_path, 40, 3, 0.8, right=200, killed=8)
     assert load.wrong == []
     assert load.killed >= 8
     assert load.right > 200
@@ -184,7 +184,7 @@ def test_forty_clients_get_no_wrong_answer_while_servers_are_killed(tmp_path: Pa
 @pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_two_hundred_clients_get_correct_answers_for_a_minute(tmp_path: Path) -> None:
-    load, blocked = _bear(tmp_path, 200, 60, 5, right=2000, killed=40)
+    load, blocked = _run_load(tmp_path, 200, 60, 5, right=2000, killed=40)
     assert load.wrong == []
     assert load.killed >= 40
     assert load.right > 2000

@@ -64,7 +64,7 @@ for line in sys.stdin:
 """
 
 
-class Watched(Guard):
+class WatchingGuard(Guard):
     """Judges until other clients made some progress, and records their progress."""
 
     def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
@@ -95,8 +95,8 @@ class Watched(Guard):
 
 def _long(
     progress: list[Any], *, approved: int, listed: int, dies: bool = False, others: int = 0
-) -> tuple[Watched, UpstreamServer]:
-    judge = Watched(progress, approved, others)
+) -> tuple[WatchingGuard, UpstreamServer]:
+    judge = WatchingGuard(progress, approved, others)
     command = [sys.executable, "-c", LONG_SERVER, str(listed), "dies" if dies else ""]
     return judge, UpstreamServer(judge, command=command)
 

@@ -32,7 +32,7 @@ from pinwarden.system.target import HttpAddress
 from tests.gateway.http_gateway import InMemoryRecorder, rpc
 from tests.gateway.session_harness import SessionHarness
 from tests.gateway.test_hostile_messages import HONEST
-from tests.gateway.test_http_attacks import Waits
+from tests.gateway.test_http_attacks import RecordingSink
 from tests.gateway.test_http_split_responses import Wire
 
 MB = 1 << 20
@@ -214,7 +214,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
                     harness.session, LoopRecorder(InMemoryRecorder()), limits, lambda: 0.0, gone, executor, budget
                 )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
-            asks = Waits()
+            asks = RecordingSink()
             for _ in range(5):
                 conversations["greedy"].from_server(note)  # the first is on the thread, the others are queued
             ping = rpc("ping", None, 77)

@@ -50,7 +50,7 @@ def cors(headers: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.startswith("access-control-")}
 
 
-class Stranger(RawClient):
+class Browser(RawClient):
     """A browser that sends a page's requests without the page's token."""
 
     def preflight(self, origin: str, **more: str) -> tuple[int, dict[str, str], bytes]:
@@ -63,7 +63,7 @@ class Stranger(RawClient):
 def test_a_preflight_of_an_allowed_origin_lists_the_allowed_headers(
     origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
 ) -> None:
-    with Stranger(at[1], "notes") as browser:
+    with Browser(at[1], "notes") as browser:
         status, headers, body = browser.preflight(origin)
     assert (status, body) == (200, b"")
     assert cors(headers) == {
@@ -83,7 +83,7 @@ def test_attack_a_preflight_does_not_reveal_which_servers_exist(
     """Attack: a page without a token probes which servers exist."""
     answers = []
     for path in ("notes", "nothing", "", "../healthz"):
-        with Stranger(at[1], path) as browser:
+        with Browser(at[1], path) as browser:
             answers.append(browser.preflight(PAGE))
     assert answers == [answers[0]] * 4
 
@@ -92,7 +92,7 @@ def test_a_preflight_allows_declared_argument_headers_and_no_others(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     wanted = {"Access-Control-Request-Headers": "Mcp-Param-Region, x-evil, mcp-param-a:b, cookie, mcp-param-region"}
-    with Stranger(at[1], "notes") as browser:
+    with Browser(at[1], "notes") as browser:
         allowed = browser.preflight(PAGE, **wanted)[1]["access-control-allow-headers"].split(", ")
     assert allowed[-1] == "mcp-param-region"
     assert {"x-evil", "cookie"}.isdisjoint(allowed)
@@ -117,7 +117,7 @@ def test_attack_a_page_of_a_foreign_origin_is_rejected(
 ) -> None:
     """Attack: an origin that only resembles an allowed one, or an invalid one, is reflected."""
     before = len(at[0].bodies)
-    with Stranger(at[1], "notes") as browser:
+    with Browser(at[1], "notes") as browser:
         status, headers, _ = browser.preflight(origin)
         assert (status, cors(headers)) == (403, {})
         status, headers, _ = browser.send(*_from(origin, "tools/list"))
@@ -134,7 +134,7 @@ def test_attack_dns_rebinding_is_rejected(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     """Attack: DNS rebinding; the page's host name resolves to the gateway."""
-    with Stranger(at[1], "notes") as browser:
+    with Browser(at[1], "notes") as browser:
         status, headers, _ = browser.preflight(PAGE, Host="evil.example")
     assert (status, cors(headers)) == (421, {})
 
@@ -183,9 +183,9 @@ def test_a_page_can_open_a_session_and_its_stream(at: tuple[TurningWorld, Runnin
 def test_options_without_a_browser_origin_needs_a_token(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
-    with Stranger(at[1], "notes") as browser:
+    with Browser(at[1], "notes") as browser:
         browser._connection.request("OPTIONS", "/mcp/notes", None, {"Origin": PAGE})
         assert browser._connection.getresponse().status == 401
-    with Stranger(at[1], "notes") as browser:
+    with Browser(at[1], "notes") as browser:
         browser._connection.request("OPTIONS", "/mcp/notes", None, PREFLIGHT)
         assert browser._connection.getresponse().status == 401

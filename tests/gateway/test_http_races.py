@@ -29,14 +29,14 @@ from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
 from tests.gateway.http_gateway import RawClient, UpstreamServer, gateway, guard, rpc
 from tests.gateway.session_harness import DELETE, SEARCH
-from tests.gateway.test_http_attacks import Talk, Waits
+from tests.gateway.test_http_attacks import RecordingSink, ScriptedSession
 from tests.servers import talking
 from tests.support.waiting import poll
 
 NEW = {**DELETE, "name": "new_note"}
 
 
-class Disk(Talk):
+class BlockingRecorderSession(ScriptedSession):
     """A session whose recorder blocks as long as the test wants."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Disk(Talk):
 
         self.kept.record_durably = durably  # type: ignore[method-assign]
 
-    def ask(self, method: str, params: dict[str, Any], request_id: int) -> Waits:
-        waits = Waits()
+    def ask(self, method: str, params: dict[str, Any], request_id: int) -> RecordingSink:
+        waits = RecordingSink()
         self.conversation.request(
             parse_client(json.dumps(rpc(method, params, request_id)).encode(), self.conversation._json), waits
         )
@@ -77,9 +77,11 @@ class Disk(Talk):
     ],
     ids=["cancelled", "hung up"],
 )
-def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable[[Disk], None]) -> None:
-    async def scene() -> tuple[Disk, Waits]:
-        talk = Disk()
+def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(
+    cancel: Callable[[BlockingRecorderSession], None],
+) -> None:
+    async def scene() -> tuple[BlockingRecorderSession, RecordingSink]:
+        talk = BlockingRecorderSession()
         talk.open()
         waits = talk.ask("tools/call", {"name": "search_notes", "arguments": {}}, 1)
         talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE, NEW]})
@@ -98,8 +100,8 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable
 
 
 def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:
-    async def scene() -> Waits:
-        talk = Disk()
+    async def scene() -> RecordingSink:
+        talk = BlockingRecorderSession()
         talk.open()
         waits = talk.ask("tools/list", {}, 1)
         talk.say(id=1, result={"tools": [SEARCH, DELETE, NEW]})
@@ -193,9 +195,9 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
     monkeypatch: pytest.MonkeyPatch, *, short: bool
 ) -> None:
     """Programs of one client share a session and can choose the same ids."""
-    called = Waits()
+    called = RecordingSink()
     monkeypatch.setattr(ToolCall, "answered", lambda _, frame, status: called.answered(frame, status))
-    talk = Disk()
+    talk = BlockingRecorderSession()
     talk.open()
     talk.call(1)
     talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
@@ -216,8 +218,8 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
 
 
 def test_attack_a_response_to_an_abandoned_call_does_not_answer_another_request_with_the_same_id() -> None:
-    async def scene() -> tuple[Waits, Any]:
-        talk = Disk()
+    async def scene() -> tuple[RecordingSink, Any]:
+        talk = BlockingRecorderSession()
         talk.open()
         talk.ask("tools/list", {}, 7)
         talk.say(id=7, result={"tools": [SEARCH, DELETE, NEW]})

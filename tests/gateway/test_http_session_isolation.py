@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 CALLS = 3
 
 
-def hold_sessions(folder: Path, count: int, seconds: float) -> dict[str, Any]:
+def run_sessions(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     words = [sys.executable, "-m", "tests.gateway.many_sessions", str(folder), str(count)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, f"the gateway died with {done.returncode}: {done.stderr[-2000:]}"
@@ -25,7 +25,7 @@ def hold_sessions(folder: Path, count: int, seconds: float) -> dict[str, Any]:
 
 
 def assert_sessions_stayed_apart(folder: Path, count: int, seconds: float) -> None:
-    report = hold_sessions(folder, count, seconds)
+    report = run_sessions(folder, count, seconds)
     assert report["wrong"] == []
     assert len(report["served"]) == count
     assert Counter(noise for *_, noise in report["reports"]) == {"0": count}, "servers received only messages"

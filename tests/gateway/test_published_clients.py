@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.http_gateway import RunningGateway, UpstreamServer, gateway, guard
-from tests.gateway.published_servers import CLIENTS, META_VERSION, OWN, Real, real_servers
+from tests.gateway.published_servers import CLIENTS, META_VERSION, OWN, PublishedServer, published_servers
 from tests.support.needs import needs
 
 pytestmark = needs("node", install="sudo apt-get install nodejs npm")
@@ -53,12 +53,12 @@ CELLS = [pytest.param(cell, id="-".join(cell), marks=() if cell in OFTEN else py
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Real]:
-    return real_servers(tmp_path_factory.mktemp("real"))
+def servers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PublishedServer]:
+    return published_servers(tmp_path_factory.mktemp("real"))
 
 
 @pytest.fixture(scope="module")
-def here(servers: dict[str, Real]) -> Iterator[RunningGateway]:
+def here(servers: dict[str, PublishedServer]) -> Iterator[RunningGateway]:
     behind = {place(client, name): real for name, real in servers.items() for client in CLIENTS}
     with gateway({name: UpstreamServer(guard(name), command=real.command) for name, real in behind.items()}) as running:
         yield running
@@ -71,7 +71,7 @@ def place(client: str, server: str) -> str:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_published_client_lists_and_calls_through_the_gateway(
-    servers: dict[str, Real], here: RunningGateway, tmp_path: Path, cell: tuple[str, str, str, str]
+    servers: dict[str, PublishedServer], here: RunningGateway, tmp_path: Path, cell: tuple[str, str, str, str]
 ) -> None:
     client, mode, server, way = cell
     real = servers[server]
