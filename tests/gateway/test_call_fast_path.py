@@ -101,19 +101,19 @@ class Loops:
         self._in: dict[str, int] = {}
         self._out: dict[str, Any] = {}
         self._threads: list[Thread] = []
-        outlets = {}
+        writers = {}
         for side in ("client", "server"):
             given, self._in[side] = os.pipe()
             taken, written = os.pipe()
             self._out[side] = os.fdopen(taken, "rb")
-            outlets[side] = given, LineWriter(written, 1 << 20, lambda: None)
-        self.to_server, self.to_client = outlets["client"][1], outlets["server"][1]
+            writers[side] = given, LineWriter(written, 1 << 20, lambda: None)
+        self.to_server, self.to_client = writers["client"][1], writers["server"][1]
         stdio = StdioLoops(cast("Any", self), cast("Any", self.log), self.to_server, self.to_client)
         stdio.prepare()
         for work in (
-            lambda: stdio.from_client(outlets["client"][0], lambda _: self.to_server.write((FROM_SESSION,))),
+            lambda: stdio.from_client(writers["client"][0], lambda _: self.to_server.write((FROM_SESSION,))),
             lambda: stdio.from_server(
-                outlets["server"][0], lambda _: self.to_client.write((FROM_SESSION,)), lambda: None
+                writers["server"][0], lambda _: self.to_client.write((FROM_SESSION,)), lambda: None
             ),
         ):
             self._threads.append(Thread(target=work, daemon=True))
@@ -139,8 +139,8 @@ class Loops:
             os.close(end)
         for thread in self._threads:
             thread.join(60)
-        for outlet in (self.to_server, self.to_client):
-            outlet.close()
+        for writer in (self.to_server, self.to_client):
+            writer.close()
         for stream in self._out.values():
             stream.close()
 

@@ -19,7 +19,7 @@ from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.splice import replace_id, replace_value
+from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.system.database import open_database
 from tests.gateway.http_gateway import (

@@ -37,7 +37,7 @@ def test_the_log_records_a_servers_start_and_its_end_when_the_client_disconnects
     started, stopped = logged(tmp_path, STARTED, STOPPED)
     assert (started.kind, started.server, started.reason) == (STARTED, "notes", "")
     assert (stopped.kind, stopped.server, stopped.client) == (STOPPED, "notes", "t")
-    assert stopped.reason == "the client left (exit code 7)"
+    assert stopped.reason == "the client disconnected (exit code 7)"
     assert started.session == stopped.session != ""
 
 

@@ -14,7 +14,7 @@ import pytest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.session.session import Session
-from pinwarden.gateway.tasks import Tasks
+from pinwarden.gateway.session.tasks import Tasks
 from tests.gateway.session_harness import (
     DELETE,
     POISONED,

@@ -249,10 +249,10 @@ def test_a_server_that_writes_before_it_reads_a_large_call_causes_no_deadlock(tm
 
 def test_queueing_a_line_does_not_wait_for_a_blocked_write() -> None:
     reads, writes = os.pipe()
-    outlet = LineWriter(writes, 1000, lambda: None)
-    with outlet.lock:  # as during a blocked write
-        outlet.write_later((b"one", b"two"))
-        outlet.close_later()
+    writer = LineWriter(writes, 1000, lambda: None)
+    with writer.lock:  # as during a blocked write
+        writer.write_later((b"one", b"two"))
+        writer.close_later()
     with os.fdopen(reads, "rb") as stream:
         assert stream.read() == b"one\ntwo\n"
 
@@ -260,13 +260,13 @@ def test_queueing_a_line_does_not_wait_for_a_blocked_write() -> None:
 def test_the_backlog_of_a_side_that_does_not_read_is_limited_and_queued_lines_are_written() -> None:
     reads, writes = os.pipe()
     full: list[str] = []
-    outlet = LineWriter(writes, 1000, lambda: full.append("full"))
-    with outlet.lock:
-        outlet.write_later((b"x" * 700,))
+    writer = LineWriter(writes, 1000, lambda: full.append("full"))
+    with writer.lock:
+        writer.write_later((b"x" * 700,))
         assert full == []
-        outlet.write_later((b"y" * 700,))
+        writer.write_later((b"y" * 700,))
         assert full == ["full"]
-        outlet.close_later()
+        writer.close_later()
     with os.fdopen(reads, "rb") as stream:
         assert stream.read() == b"x" * 700 + b"\n"
 
@@ -277,15 +277,15 @@ def test_lines_that_cannot_be_written_are_returned() -> None:
     back: list[bytes] = []
     third = Event()
 
-    def unsent(frames: Any) -> None:
+    def on_not_delivered(frames: Any) -> None:
         back.extend(frames)
         if b"three" in frames:
             third.set()
 
-    outlet = LineWriter(writes, 1000, lambda: None, unsent)
-    outlet.write((b"one",))
-    outlet.write((b"two",))
-    outlet.write_later((b"three",))
+    writer = LineWriter(writes, 1000, lambda: None, on_not_delivered)
+    writer.write((b"one",))
+    writer.write((b"two",))
+    writer.write_later((b"three",))
     assert third.wait(60)
     assert back == [b"one", b"two", b"three"]
     os.close(writes)
@@ -297,7 +297,7 @@ def test_attack_a_server_that_floods_requests_and_reads_nothing_is_stopped_and_i
     with running(tmp_path, "-c", NARROW) as client:
         assert client.ask("flood")["error"]["code"] == -32000
         assert client.process.wait(60) != 0
-        assert "the server is stopped: the server does not read what it is sent" in client.said
+        assert "the gateway stopped the server: the server does not read its input" in client.said
 
 
 def test_a_call_released_just_as_the_client_disconnects_is_answered(tmp_path: Path) -> None:
@@ -329,8 +329,8 @@ def test_a_call_that_the_server_no_longer_reads_gets_an_error(tmp_path: Path, *,
             assert (error["code"], error["message"]) == (-32000, "pinwarden: the server accepts no more messages")
         assert client.answer(client.request("ping"))["error"]["code"] == -32000
         assert client.process.poll() is None
-        poll(lambda: "the server takes no more messages" in client.said)  # reported by a separate thread
-        assert client.said.count("the server takes no more messages") == 1
+        poll(lambda: "the server closed its input" in client.said)  # reported by a separate thread
+        assert client.said.count("the server closed its input") == 1
 
 
 @pytest.mark.parametrize("how", ["leave", "detach"])

@@ -18,7 +18,7 @@ from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judg
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import judge_server
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.tasks import Tasks
+from pinwarden.gateway.session.tasks import Tasks
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 

@@ -12,13 +12,13 @@ import orjson
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
-from pinwarden.gateway import splice
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
+from pinwarden.gateway.session import splice
 from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS, Frame, RequestId, encode, request_id_of
-from pinwarden.gateway.splice import replace_value
+from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,

@@ -32,7 +32,7 @@ from pinwarden.gateway.http.session_manager import (
     Upstream,
 )
 from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, request_id_of
-from pinwarden.gateway.splice import replace_value
+from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CANCELLED,
     CAPABILITIES_META,

@@ -53,7 +53,7 @@ from pinwarden.gateway.session.messages import (
 )
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
-from pinwarden.gateway.splice import replace_id
+from pinwarden.gateway.session.splice import replace_id
 from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 

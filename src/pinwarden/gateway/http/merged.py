@@ -23,7 +23,7 @@ from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
 from pinwarden.gateway.session.messages import Frame, encode
-from pinwarden.gateway.splice import replace_value
+from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,

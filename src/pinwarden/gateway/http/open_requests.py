@@ -10,7 +10,7 @@ from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.http1 import Reply
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
 from pinwarden.gateway.session.messages import Frame, RequestId, encode, error_response, request_id_of
-from pinwarden.gateway.splice import replace_id, replace_value
+from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.surface.protocol import (
     CAPABILITY_MISSING,
     HEADER_MISMATCH,

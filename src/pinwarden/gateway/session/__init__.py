@@ -8,6 +8,8 @@ transports (`gateway/stdio.py`, `gateway/http`) record and then send.
 - `lists.py` has the server's lists with a verdict for each item, and `server.py` the verdicts about the server itself.
 - `fast_path.py` forwards calls of approved tools, and their results, without going through the session.
 - `deferred.py` keeps messages that wait for a list, and `messages.py` reads and makes JSON-RPC messages.
+- `pages.py` parses pages of lists and removes items from them; `splice.py` edits JSON text in place.
+- `tasks.py` knows which tool started a task, and `list_subscription.py` subscribes to list-changed notifications.
 
 All modules are pure: the caller passes the time.
 """

@@ -15,9 +15,9 @@ from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.lists import strictest
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.pages import read_page
 from pinwarden.gateway.session.messages import CALL, notification, request
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
+from pinwarden.gateway.session.pages import read_page
 from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 

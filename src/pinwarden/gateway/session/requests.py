@@ -22,7 +22,7 @@ from pinwarden.gateway.session.messages import (
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit, with_request_id
 from pinwarden.gateway.session.server import INTERCEPTORS, JudgedServer
-from pinwarden.gateway.tasks import CANCEL_TASK, LIST_TASKS, TASK_METHODS
+from pinwarden.gateway.session.tasks import CANCEL_TASK, LIST_TASKS, TASK_METHODS
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW
 from pinwarden.surface.protocol import INVALID_REQUEST
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway import splice
 from pinwarden.gateway.gates.requests import (
     Refusal,
     Requests,
@@ -17,7 +16,7 @@ from pinwarden.gateway.gates.requests import (
 )
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.pages import ListPage, filtered, read_page, warning_edit
+from pinwarden.gateway.session import splice
 from pinwarden.gateway.session.lists import JudgedList, JudgedLists, has_two_names
 from pinwarden.gateway.session.messages import (
     CALL,
@@ -32,10 +31,11 @@ from pinwarden.gateway.session.messages import (
     is_task_result,
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
+from pinwarden.gateway.session.pages import ListPage, filtered, read_page, warning_edit
 from pinwarden.gateway.session.requests import RequestDecider
 from pinwarden.gateway.session.server import JudgedServer
 from pinwarden.gateway.session.server_requests import RequestChecks, ServerRequestDecider
-from pinwarden.gateway.tasks import LIST_TASKS, TASK_METHODS, listed_tasks, without_tasks
+from pinwarden.gateway.session.tasks import LIST_TASKS, TASK_METHODS, listed_tasks, without_tasks
 from pinwarden.surface.drift.changes import REVIEW
 from pinwarden.surface.protocol import INVALID_PARAMS, TASK_NOTIFICATIONS
 from pinwarden.surface.surface import Item, ItemKind

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any
 
-from pinwarden.gateway import splice
 from pinwarden.gateway.gates.server import (
     CAPABILITY_OF_METHOD,
     approved_capabilities,
@@ -15,10 +14,11 @@ from pinwarden.gateway.gates.server import (
 )
 from pinwarden.gateway.gates.verdict import WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.pages import cache_edits, warning_edit
+from pinwarden.gateway.session import splice
 from pinwarden.gateway.session.lists import server_info
 from pinwarden.gateway.session.messages import META_KEYS
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
+from pinwarden.gateway.session.pages import cache_edits, warning_edit
 from pinwarden.surface.protocol import META, VERSION_META
 
 INTERCEPTORS = f"{META}interceptors"

@@ -27,7 +27,7 @@ from pinwarden.gateway.session.messages import (
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.gateway.session.requests import UnknownMethodDecider
 from pinwarden.gateway.session.server import JudgedServer
-from pinwarden.gateway.tasks import TASK_METHODS
+from pinwarden.gateway.session.tasks import TASK_METHODS
 from pinwarden.surface.protocol import INVALID_REQUEST, SERVER_AWAY, TASK_NOTIFICATIONS
 
 _PING = "ping"

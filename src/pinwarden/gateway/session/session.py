@@ -28,9 +28,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.list_subscription import ListSubscription
 from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts
 from pinwarden.gateway.session.fast_path import CallFastPath
+from pinwarden.gateway.session.list_subscription import ListSubscription
 from pinwarden.gateway.session.lists import JudgedLists
 from pinwarden.gateway.session.messages import (
     CALL,
@@ -54,7 +54,7 @@ from pinwarden.gateway.session.output import NO_OUTPUT, OutputBuilder, SessionAu
 from pinwarden.gateway.session.requests import RequestDecider
 from pinwarden.gateway.session.responses import ResourceLinks, ResponseDecider
 from pinwarden.gateway.session.server import JudgedServer, stateless_meta
-from pinwarden.gateway.tasks import LIST_TASKS
+from pinwarden.gateway.session.tasks import LIST_TASKS
 from pinwarden.surface.protocol import (
     BATCH_VERSION,
     CANCELLED,
@@ -442,8 +442,8 @@ class Session:
 
     def _own_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> None:
         """A response to a request of the gateway. ``message`` is None if it cannot be parsed."""
-        if self._subscription.is_it(request_id):
-            self._subscription.ended(message, now)
+        if self._subscription.is_own(request_id):
+            self._subscription.on_ended(message, now)
             return
         try:
             ready = self._lists.on_response(frame, message, request_id, now, out)
@@ -459,7 +459,7 @@ class Session:
         for kind in LIST_CHANGED.get(method, ()):
             self._lists.changed(kind, now, out)
         if self._subscription.belongs(method, params):
-            self._subscription.told(method, params, now, out)
+            self._subscription.on_notification(method, params, now, out)
         elif method not in TASK_NOTIFICATIONS:
             self._server_requests.on_notification(frame, message, method, out)
         else:
@@ -588,8 +588,8 @@ class Session:
             if self._open.pop(request_id, None) is not None:
                 out.to_client.append(answer(request_id))
             return
-        if self._subscription.is_it(request_id):
-            self._subscription.unsent()
+        if self._subscription.is_own(request_id):
+            self._subscription.not_sent()
             return
         self._lists.not_sent(request_id)
         out.to_client += [answer(deferred) for deferred in self._deferred.take_request_ids()]

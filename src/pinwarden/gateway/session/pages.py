@@ -9,9 +9,9 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record
-from pinwarden.gateway import splice
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.session import splice
 from pinwarden.gateway.session.messages import WARNINGS, is_ambiguous_response, is_ambiguous_result, verdict_data
 from pinwarden.surface.probe.message import Message, parse_message, parse_page
 from pinwarden.surface.surface import Item, ItemKind

@@ -24,50 +24,50 @@ _MAX_DOUBLINGS = 7  # of the delay before the next attempt: up to about an hour
 class ListSubscription:
     """The gateway's subscription within one session. It ends with the connection."""
 
-    def __init__(self, guard: Guard, views: JudgedLists) -> None:
+    def __init__(self, guard: Guard, lists: JudgedLists) -> None:
         self._guard = guard
-        self._views = views
+        self._lists = lists
         self._request_id = ""
         self._not_before = 0.0
         self._failures = 0
 
-    def open_if_due(self, now: float, client_hears: Callable[[Iterable[str]], bool], out: OutputBuilder) -> None:
+    def open_if_due(self, now: float, client_subscribed: Callable[[Iterable[str]], bool], out: OutputBuilder) -> None:
         """Subscribe if the server offers list-changed notifications that the client does not get already."""
-        lists = self._views
+        lists = self._lists
         if self._request_id or lists.meta is None or now < self._not_before:
             return
         filters = {} if self._guard.refuses_subscriptions else _offered_filters(lists.server)
-        if not filters or client_hears(filters):
+        if not filters or client_subscribed(filters):
             return
         self._request_id = lists.new_id()
         out.to_server.append(request(self._request_id, LISTEN, {"notifications": filters, "_meta": lists.meta}))
 
-    def is_it(self, number: Any) -> bool:
+    def is_own(self, request_id: Any) -> bool:
         """Whether this is the request id of the subscription."""
-        return bool(self._request_id) and number == self._request_id
+        return bool(self._request_id) and request_id == self._request_id
 
     def belongs(self, method: str, params: Any) -> bool:
         """Whether a notification belongs to a subscription of the gateway or cancels it."""
         if type(params) is not dict:
             return False
         meta = params.get("_meta")
-        if type(meta) is dict and self._views.is_own(meta.get(SUBSCRIPTION_META)):
+        if type(meta) is dict and self._lists.is_own(meta.get(SUBSCRIPTION_META)):
             return True
-        return method == CANCELLED and self._views.is_own(params.get("requestId"))
+        return method == CANCELLED and self._lists.is_own(params.get("requestId"))
 
-    def told(self, method: str, params: Any, now: float, out: OutputBuilder) -> None:
+    def on_notification(self, method: str, params: Any, now: float, out: OutputBuilder) -> None:
         """Handle a notification of the subscription other than list-changed."""
         if method == ACKNOWLEDGED:
             self._failures = 0
-            self._views.refresh(now, out)  # lists may have changed before the subscription was open
-        elif method == CANCELLED and self.is_it(params.get("requestId")):
-            self.ended(None, now)
+            self._lists.refresh(now, out)  # lists may have changed before the subscription was open
+        elif method == CANCELLED and self.is_own(params.get("requestId")):
+            self.on_ended(None, now)
 
-    def unsent(self) -> None:
-        """Forget the subscription request; it was not sent."""
+    def not_sent(self) -> None:
+        """Forget the subscription request, because it was not sent."""
         self._request_id = ""
 
-    def ended(self, message: Any, now: float) -> None:
+    def on_ended(self, message: Any, now: float) -> None:
         """Schedule the next attempt after the subscription ended.
 
         After "method not found" no session subscribes to this server again. Another error may be caused by this client

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway import splice
+from pinwarden.gateway.session import splice
 from pinwarden.gateway.session.messages import is_ambiguous_task
 
 TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/update"})
