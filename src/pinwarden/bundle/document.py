@@ -80,7 +80,7 @@ class DocumentReader:
         return value
 
     def boolean(self, member: str, default: bool | None = None) -> bool:
-        """A boolean; the default, if given, stands for an absent member."""
+        """A boolean; the default, if given, replaces an absent member."""
         value = self.value.get(member, default)
         if type(value) is not bool:
             refuse_document(f"{self.path}/{member}", "is not true or false")

@@ -333,23 +333,23 @@ class KeyChange(Record):
 
 def key_change_from_json(document: Any) -> KeyChange:
     """Build a key change from a parsed value and verify both signatures."""
-    shape = DocumentReader.for_schema(document, KEY_CHANGE_SCHEMA)
-    old, new = (PublicKey.from_did(shape.text(name)) for name in ("old_key_id", "new_key_id"))
-    signatures = read_signatures(shape)
+    reader = DocumentReader.for_schema(document, KEY_CHANGE_SCHEMA)
+    old, new = (PublicKey.from_did(reader.text(name)) for name in ("old_key_id", "new_key_id"))
+    signatures = read_signatures(reader)
     if old == new or {item.key_id for item in signatures} != {old.did, new.did} or len(signatures) != 2:
-        refuse_document(f"{shape.path}/signatures", "must be one by the old key and one by the new key")
+        refuse_document(f"{reader.path}/signatures", "must be one by the old key and one by the new key")
     for signature, given in zip(signatures, document["signatures"], strict=True):
         if signature.signed_fields != KEY_CHANGE_SIGNED_FIELDS or not document_signature_valid(
             document, given, [old, new]
         ):
             raise PinwardenError("SIGNATURE_INVALID", f"the key change is not signed by {signature.key_id}")
     return KeyChange(
-        log_id=shape.text("log_id"),
-        seq=shape.integer("seq"),
+        log_id=reader.text("log_id"),
+        seq=reader.integer("seq"),
         old=old,
         new=new,
-        reason=shape.text("reason"),
-        issued_at_utc=shape.timestamp("issued_at_utc"),
+        reason=reader.text("reason"),
+        issued_at_utc=reader.timestamp("issued_at_utc"),
         document=document,
     )
 
@@ -381,15 +381,15 @@ def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, 
 
 def parse_key_changes(data: bytes, log_id: str) -> tuple[KeyChange, ...]:
     """Parse a log's key changes, and verify their signatures and that each continues the one before."""
-    shape = DocumentReader.for_schema(read_json(data), KEY_CHANGES_SCHEMA)
-    rows = shape.objects("changes")
+    reader = DocumentReader.for_schema(read_json(data), KEY_CHANGES_SCHEMA)
+    rows = reader.objects("changes")
     if len(rows) > MAX_KEY_CHANGES:
-        refuse_document(f"{shape.path}/changes", f"has more than {MAX_KEY_CHANGES} items")
+        refuse_document(f"{reader.path}/changes", f"has more than {MAX_KEY_CHANGES} items")
     changes = tuple(key_change_from_json(row.value) for row in rows)
     seen: set[PublicKey] = set()
     for before, change in zip((None, *changes), changes, strict=False):
         follows = before is None or (before.new == change.old and before.seq < change.seq)
         if change.log_id != log_id or not follows or change.new in seen:
-            refuse_document(f"{shape.path}/changes", "do not form one sequence, or belong to another log")
+            refuse_document(f"{reader.path}/changes", "do not form one sequence, or belong to another log")
         seen.add(change.old)
     return changes

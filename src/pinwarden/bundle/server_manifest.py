@@ -1,7 +1,6 @@
-"""The manifest of a source-mode server: what it is called, what runs it, and where it begins.
+"""The manifest of a server's source folder (``server.json``): name, version, runtime, entry point.
 
-The form is that of Agent Facets' first generation (``server.json``: name, version, runtime, entry, description,
-author), written as strict JSON. Members that are not known here are kept.
+The format is that of the first generation of Agent Facets, as strict JSON. Unknown members are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pinwarden.core.strict_json import Limits
 
 MANIFEST_NAME = "server.json"
 RUNTIMES = ("bun", "node", "deno", "python", "native")
-"""What a server can ask to be run with. The model began with bun alone and calls the list open."""
+"""The supported runtimes. Agent Facets started with bun alone and leaves the list open."""
 LIMITS = Limits(max_bytes=1024 * 1024, max_depth=50)
 _NAME = re.compile(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*")
 _MAX_NAME = 214
@@ -43,11 +42,11 @@ class ServerManifest(Record):
     description: str | None
     author: str | None
     document: Mapping[str, Any] = field(repr=False)
-    """All of it, with what is not known here."""
+    """The whole document, including members that Pinwarden does not know."""
 
 
 def parse(data: bytes) -> ServerManifest:
-    """A manifest. What cannot be understood in only one way is refused, naming the member."""
+    """Parse a manifest. Raises SERVER_ENTRY_INVALID with the member's name if it is invalid or ambiguous."""
     try:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
@@ -56,9 +55,9 @@ def parse(data: bytes) -> ServerManifest:
         _invalid(MANIFEST_NAME, "is not an object")
     name, version = _text(document, "name"), _text(document, "version")
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-        _invalid("name", f"is not the name of a server: {name[:80]!a}")
+        _invalid("name", f"is not a valid server name: {name[:80]!a}")
     if len(version) > _MAX_VERSION or not _VERSION.fullmatch(version):
-        _invalid("version", f"is not one exact version: {version[:80]!a}")
+        _invalid("version", f"is not an exact version: {version[:80]!a}")
     runtime = _text(document, "runtime")
     if runtime not in RUNTIMES:
         _invalid("runtime", f"is not one of {', '.join(RUNTIMES)}: {runtime[:80]!a}")
@@ -79,7 +78,7 @@ def _entry(path: str) -> str:
     except PinwardenError as err:
         raise PinwardenError(
             "SERVER_ENTRY_INVALID",
-            f"{MANIFEST_NAME}: entry leads out of the archive, or cannot be a file: {path[:80]!a}",
+            f"{MANIFEST_NAME}: entry is not a portable path inside the bundle: {path[:80]!a}",
             data={"member": "entry"},
         ) from err
 
@@ -87,7 +86,7 @@ def _entry(path: str) -> str:
 def _text(document: Mapping[str, Any], member: str) -> str:
     value = document.get(member)
     if not isinstance(value, str) or _CONTROL.search(value):
-        _invalid(member, "is missing, not text, or holds control characters")
+        _invalid(member, "is missing, not a string, or contains control characters")
     return value
 
 

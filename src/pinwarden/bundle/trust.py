@@ -186,7 +186,7 @@ class TrustedRegistry(Record):
     key: TrustedKey
     log: NoteKey
     url: str | None = None
-    """The default address for commands. It is no proof of identity."""
+    """The default URL for commands. It does not prove an identity."""
     witnesses: tuple[WitnessKey, ...] = ()
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS

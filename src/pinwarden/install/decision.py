@@ -1,7 +1,7 @@
 """Decide whether a bundle may be installed: the nine acceptance steps, then the log and the bytes.
 
 A refusal has exactly one code: that of the first check that fails. The acceptance steps run first, so their codes come
-before ours.
+before the others.
 """
 
 from __future__ import annotations
@@ -503,9 +503,9 @@ def _trust_new_key(registry: TrustedRegistry, state: LogState, trust: Path, now:
 def explain_missing_pointer(  # noqa: PLR0913, PLR0917
     err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, wanted: tuple[str, str], now: str
 ) -> PinwardenError:
-    """Replace "there is no pointer" by what the log of a trusted registry says about it, if it says something.
+    """Add to the error what the log of a trusted registry records about the missing pointer.
 
-    Only what the log proves is used; any page could claim it.
+    Only what the log proves is used; a mirror could claim anything.
     """
     try:
         followed = _trusted_log(log, trusted, trust, now)

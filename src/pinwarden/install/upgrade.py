@@ -193,7 +193,7 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
 
 
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
-    """Decide and stage what the channel points to now. A refusal is raised with its own code."""
+    """Decide and stage the version that the channel points to now. Raises the refusal with its own code."""
     location = context.fetcher.location_of(pin)
     source = context.locations.source(location, pin.channel, context.log)
     literal = pin.literal and context.literal
@@ -218,7 +218,7 @@ def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
 
 
 def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
-    """What the user allows, plus what was approved for this tool before, if it is installed on this machine."""
+    """The user's policy, plus the permissions approved for this tool earlier if it is installed on this machine."""
     if not store.has(pin.descriptor):
         return policy
     check_pinned_descriptor(pin, store)

@@ -83,7 +83,7 @@ class Closure(Record):
 
     @property
     def root(self) -> ClosurePackage:
-        """The package that was asked for."""
+        """The package that the closure belongs to."""
         for package in self.packages:
             if package.name == self.name and package.version == self.version:
                 return package

@@ -177,7 +177,7 @@ def surface_path(server: str, version: str | None = None, folder: str = SURFACES
 
 
 def _file_stem(name: str) -> str:
-    """Lower case, digits, ``.`` and ``-`` stand for themselves, ``/`` becomes ``__``, other bytes ``_xx``."""
+    """Lower case, digits, ``.`` and ``-`` stay, ``/`` becomes ``__``, other bytes ``_xx``."""
     pieces = [
         character if _PLAIN.fullmatch(character) else "__" if character == "/" else _escaped(character)
         for character in name
@@ -186,7 +186,7 @@ def _file_stem(name: str) -> str:
     if stem[:1] in ("", ".", "-") or stem.endswith(".") or _RESERVED.fullmatch(stem):
         stem = _escaped(stem[:1]) + stem[1:] if stem else "_"
         stem = stem[:-1] + "_2e" if stem.endswith(".") else stem
-    if len(stem) > _MAX_STEM:  # no short name holds "=", so none looks like this
+    if len(stem) > _MAX_STEM:  # escaped names contain no "=", so this cannot collide
         stem = stem[: _MAX_STEM - 65] + "=" + Digest.of_bytes(name.encode("utf-8", "surrogatepass")).hex
     return stem
 

@@ -15,7 +15,7 @@ _ONE_STAR = re.compile(r"([^*?]*)(\*+)([^*?]*)")
 
 
 class Pattern(Record):
-    """A glob: ``*`` stands for any characters but a slash, ``**`` for any, ``?`` for one."""
+    """A glob: ``*`` matches any characters except a slash, ``**`` any characters, ``?`` one."""
 
     text: str
 

@@ -229,7 +229,7 @@ def verify_signatures(
     *,
     policy_digest: str | None = None,
 ) -> SignatureReport:
-    """Whether enough known keys signed this lock. A bad envelope beside good ones is reported and does not count."""
+    """Whether enough known keys signed this lock. An invalid envelope is reported and does not count."""
     signed_by: set[PublicKey] = set()
     rejected: list[str] = []
     for index, data in enumerate(envelopes):

@@ -75,15 +75,15 @@ def _refuse(why: str, hint: str) -> NoReturn:
 
 
 IDENTITY = "registry.json"
-"""Who the registry is: its name, its log, its keys."""
+"""The registry's name, log and key."""
 TOOLS = "tools.json"
 """All tool names."""
 CHECKPOINT = "log/checkpoint"
-"""The head of the log as a signed note (C2SP); tiles and entries lie beside it."""
+"""The head of the log as a signed note (C2SP); tiles and entries are in the same folder."""
 SIGNED_CHECKPOINT = "log/checkpoint.json"
-"""The same head as a `registry.pointerlog.checkpoint` document, with the moment at which it was issued."""
+"""The same head as a `registry.pointerlog.checkpoint` document, with the time at which it was signed."""
 KEY_CHANGES = "log/keys.json"
-"""Every change of the registry's key, each of which is an entry of the log too."""
+"""All changes of the registry's key, which are also entries of the log."""
 LOG = "log"
 IMMUTABLE = ("documents/", "manifests/", "blobs/")
 
@@ -109,12 +109,12 @@ def tool_path(tool: str) -> str:
 
 
 def version_path(tool: str, version: str) -> str:
-    """What the registry knows of one version."""
+    """The signed document of one version."""
     return f"versions/{tool}/{version}.json"
 
 
 def manifest_path(root_cid: str, descriptor_cid: str) -> str:
-    """A manifest. Its root CID leaves out the descriptor that it is linked to, so both name it."""
+    """A manifest. Its root CID does not cover the link to its descriptor, so the path has both CIDs."""
     return f"manifests/{root_cid}/{descriptor_cid}.json"
 
 
@@ -129,5 +129,5 @@ def blob_path(cid: str) -> str:
 
 
 def attestations_path(root_cid: str, descriptor_cid: str) -> str:
-    """The list of what was attested of a bundle, by CID."""
+    """The CIDs of a bundle's attestations."""
     return f"attestations/{root_cid}/{descriptor_cid}.json"

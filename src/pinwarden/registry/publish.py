@@ -76,7 +76,7 @@ class Submission(Record):
 
 
 class ExaminedBundle(Record):
-    """What the registry found out about a bundle by itself: content hash and surface."""
+    """The content hash and the surface of a bundle, computed by the registry."""
 
     content_hash: Digest
     api_surface: str | None
