@@ -243,16 +243,16 @@ def _without_unheard(server: Side, client: Side) -> Iterator[Side]:
 
 
 def test_the_comparison_ignores_only_unanswered_server_requests_of_a_disconnected_client() -> None:
-    asks, answers = b'{"method":"roots/list","id":0}', b'{"result":{"roots":[]},"id":0}'
-    tells = b'{"method":"notifications/message"}'
+    request, answers = b'{"method":"roots/list","id":0}', b'{"result":{"roots":[]},"id":0}'
+    notification = b'{"method":"notifications/message"}'
     judge = _but_for_unheard(_judge_over_stdio)
-    assert judge(Side([], [[asks, tells]]), Side([], [[tells]])) == ""
-    assert judge(Side([answers], [[asks, tells, asks]]), Side([answers], [[asks, tells]])) == ""
-    assert judge(Side([answers], [[asks, tells, asks]]), Side([answers], [[tells]]))
-    assert judge(Side([answers], [[asks, tells]]), Side([answers], [[tells]]))
-    assert judge(Side([], [[asks, tells]]), Side([], [[asks]]))
-    assert judge(Side([], [[tells]]), Side([], [[asks, tells]]))
-    assert judge(Side([], [[asks, tells]]), Side([], [[_other(asks), tells]]))
+    assert judge(Side([], [[request, notification]]), Side([], [[notification]])) == ""
+    assert judge(Side([answers], [[request, notification, request]]), Side([answers], [[request, notification]])) == ""
+    assert judge(Side([answers], [[request, notification, request]]), Side([answers], [[notification]]))
+    assert judge(Side([answers], [[request, notification]]), Side([answers], [[notification]]))
+    assert judge(Side([], [[request, notification]]), Side([], [[request]]))
+    assert judge(Side([], [[notification]]), Side([], [[request, notification]]))
+    assert judge(Side([], [[request, notification]]), Side([], [[_other(request), notification]]))
 
 
 def test_stdio_relays_a_result_of_fifty_megabytes_unchanged(tmp_path: Path) -> None:
@@ -277,11 +277,11 @@ def test_http_relays_tasks_byte_for_byte() -> None:
         behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
         with gateway({"real": behind}) as running, http_tap(running.port) as near:
             running.port = near.port
-            with RawClient(running, "real") as raw, RawClient(running, "real") as ear:
+            with RawClient(running, "real") as raw, RawClient(running, "real") as listener:
                 raw.initialize()
                 stream = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/event-stream"}
-                ear._connection.request("GET", "/mcp/real", headers={**stream, "Mcp-Session-Id": raw.session})
-                assert ear._connection.getresponse().status == 200
+                listener._connection.request("GET", "/mcp/real", headers={**stream, "Mcp-Session-Id": raw.session})
+                assert listener._connection.getresponse().status == 200
                 numbers = count(1)
                 use_tasks(lambda method, params: raw.session_request(method, params, next(numbers)))
 

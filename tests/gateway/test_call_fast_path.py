@@ -125,7 +125,7 @@ class Loops:
     def on_server_message(self, *_: Any) -> SessionOutput:
         return NO_OUTPUT
 
-    def says(self, side: str, line: bytes, *, together: bool = False) -> bytes:
+    def send(self, side: str, line: bytes, *, together: bool = False) -> bytes:
         """Send a line at one side, alone or after another one, and return the line that arrives at the other side."""
         if together:
             os.write(self._in[side], b"[]\n" + line + b"\n")
@@ -217,7 +217,7 @@ def test_stdio_and_the_session_agree_on_which_calls_take_the_fast_path(
         return  # orjson has no such numbers, so stdio leaves it to the session
     outcome = left_behind(fast_path)
     fast_path = reset(at, state)
-    line = at.says("client", data, together=together)
+    line = at.send("client", data, together=together)
     assert line == (FROM_SESSION if event is None else data + b"\n")
     assert at.log.noted == ([] if event is None else [(event, message["id"])])
     assert left_behind(fast_path) == outcome
@@ -237,7 +237,7 @@ def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
     passes = fast_path.relays(data, message)
     outcome = left_behind(fast_path)
     fast_path = reset(at, state)
-    assert at.says("server", data, together=together) == (data + b"\n" if passes else FROM_SESSION)
+    assert at.send("server", data, together=together) == (data + b"\n" if passes else FROM_SESSION)
     assert left_behind(fast_path) == outcome
 
 
@@ -246,7 +246,7 @@ def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
 def test_stdio_and_the_session_agree_on_which_progress_takes_the_fast_path(at: Loops, data: bytes, state: str) -> None:
     fast_path = reset(at, state)
     passes = fast_path.relays(data, read(data))
-    assert at.says("server", data) == (data + b"\n" if passes else FROM_SESSION)
+    assert at.send("server", data) == (data + b"\n" if passes else FROM_SESSION)
 
 
 def call(params: bytes, request_id: bytes = b"7") -> bytes:
@@ -273,11 +273,11 @@ SPELLED = {
 def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Loops, spelling: str) -> None:
     fast_path = reset(at, "")
     data = SPELLED[spelling] % NAME.encode()
-    assert at.says("client", data) == data + b"\n"
+    assert at.send("client", data) == data + b"\n"
     request_id = json.loads(data)["id"]
     assert [noted for _, noted in at.log.noted] == [request_id]
     answer = json.dumps({"result": {"content": [{"type": "text", "text": "a: b"}]}, "id": request_id, "jsonrpc": "2.0"})
-    assert at.says("server", answer.encode()) == answer.encode() + b"\n"
+    assert at.send("server", answer.encode()) == answer.encode() + b"\n"
     assert not fast_path.open
 
 
@@ -303,8 +303,8 @@ def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Loops, spelling: 
 def test_attack_an_ambiguous_call_does_not_take_the_fast_path(at: Loops, attack: bytes) -> None:
     fast_path = reset(at, "")
     line = attack.replace(b"pinwarden/s1/", fast_path._id_prefix.encode()) % NAME.encode()
-    assert at.says("client", line) == FROM_SESSION
-    assert at.says("client", line, together=True) == FROM_SESSION
+    assert at.send("client", line) == FROM_SESSION
+    assert at.send("client", line, together=True) == FROM_SESSION
     assert (fast_path.open, at.log.noted) == ({}, [])
 
 
@@ -326,8 +326,8 @@ def test_attack_an_ambiguous_call_does_not_take_the_fast_path(at: Loops, attack:
 )
 def test_attack_a_server_message_that_needs_a_decision_does_not_take_the_fast_path(at: Loops, attack: bytes) -> None:
     fast_path = reset(at, "open")
-    assert at.says("server", attack) == FROM_SESSION
-    assert at.says("server", attack, together=True) == FROM_SESSION
+    assert at.send("server", attack) == FROM_SESSION
+    assert at.send("server", attack, together=True) == FROM_SESSION
     assert fast_path.open == {7: NAME}
 
 
@@ -336,12 +336,12 @@ def test_a_carriage_return_between_two_members_is_not_forwarded(at: Loops, side:
     """Attack: some line readers split there and would take a nested object for a message."""
     reset(at, "open" if side == "server" else "")
     line = json.dumps(CALL if side == "client" else ANSWER).encode().replace(b", ", b",\r")
-    assert at.says(side, line) == line.replace(b"\r", b" ") + b"\n"
+    assert at.send(side, line) == line.replace(b"\r", b" ") + b"\n"
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_line_that_ends_with_crlf_takes_the_fast_path(at: Loops, side: str) -> None:
     fast_path = reset(at, "open" if side == "server" else "")
     line = json.dumps(CALL if side == "client" else ANSWER).encode() + b"\r"
-    assert at.says(side, line) == line + b"\n"
+    assert at.send(side, line) == line + b"\n"
     assert len(fast_path.open) == (1 if side == "client" else 0)

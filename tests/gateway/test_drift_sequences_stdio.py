@@ -42,10 +42,10 @@ class Client:
     def initialize(self) -> dict[str, Any]:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
         answer = self.ask("initialize", about)
-        self.tell("notifications/initialized")
+        self.notify("notifications/initialized")
         return answer
 
-    def tell(self, method: str) -> None:
+    def notify(self, method: str) -> None:
         self._send({"jsonrpc": "2.0", "method": method})
 
     def names(self) -> list[str]:
@@ -111,7 +111,7 @@ class Stage:
 
     def turn(self) -> None:
         assert self._client is not None
-        self._client.tell(turning.TURN)
+        self._client.notify(turning.TURN)
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         assert self._client is not None

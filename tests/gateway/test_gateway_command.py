@@ -238,7 +238,7 @@ def test_an_added_token_works_at_once_and_a_revoked_token_is_rejected_at_once(pr
 
 
 def test_revoking_an_unknown_token_fails(project: Project) -> None:
-    done = project("gateway", "token", "revoke", "nobody", "--format", "json")
+    done = project("gateway", "token", "revoke", "unknown", "--format", "json")
     assert (done.code, json.loads(done.out)["error"]["code"]) == (2, "TOKEN_UNKNOWN")
     assert project("gateway", "token", "add", "no/client").code == 2
     assert project("gateway", "token", "list", "alice").code == 2

@@ -254,7 +254,7 @@ class ScriptedSession:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         frame = parse_client(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
         self.conversation.request(frame, RecordingSink())
-        self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
+        self.server_sends(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
         self.wire.sent.clear()
 
     def call(self, request_id: int) -> None:
@@ -262,7 +262,7 @@ class ScriptedSession:
         body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
         assert self.conversation.call(body, message, "search_notes", connection, b"", modern=False)
 
-    def say(self, **members: Any) -> None:
+    def server_sends(self, **members: Any) -> None:
         self.conversation.from_server(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
 
@@ -274,10 +274,10 @@ def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id
     _, given_up = talk.ping(77)
     talk.conversation.give_up(given_up)
     waits, sent = talk.ping(77)
-    talk.say(id=77, result={"of": "the first"})
+    talk.server_sends(id=77, result={"of": "the first"})
     assert waits.got == []
     assert sent is not None
-    talk.say(id=sent[1], result={"of": "the second"})
+    talk.server_sends(id=sent[1], result={"of": "the second"})
     assert [message["result"] for message in waits.got] == [{"of": "the second"}]
     assert len(talk.conversation._abandoned) <= 5
 
@@ -287,7 +287,7 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     talk = ScriptedSession(HttpLimits())
     _, request_id = talk.ping(1)
     talk.conversation.give_up(request_id)
-    talk.say(id=1, result={})
+    talk.server_sends(id=1, result={})
     assert request_id is not None
     talk.conversation._cancel(request_id)  # as after the response was judged
     assert talk.kept.events == []
@@ -304,12 +304,12 @@ def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
         talk = ScriptedSession(HttpLimits(max_bytes_at_once=1000), threads)
         talk.open()
         talk.call(1)
-        talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
-        talk.say(id=1, result={"content": []})
+        talk.server_sends(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
+        talk.server_sends(id=1, result={"content": []})
         talk.call(2)
         assert talk.noted == [2]  # the fast path is open
-        talk.say(method="notifications/message", params={"level": "info", "data": "x" * 2000})
-        talk.say(method="notifications/tools/list_changed")
+        talk.server_sends(method="notifications/message", params={"level": "info", "data": "x" * 2000})
+        talk.server_sends(method="notifications/tools/list_changed")
         talk.call(3)
         threads.run()
         for _ in range(20):
@@ -493,9 +493,9 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
             lost.append(why)
 
     async def scene() -> tuple[Any, ...]:
-        with socket.create_server(("127.0.0.1", 0)) as deaf:
+        with socket.create_server(("127.0.0.1", 0)) as unresponsive:
             limits = HttpLimits(max_unsent_bytes=100_000)
-            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, Owner()), limits)
             notification = rpc("notifications/x", {"text": "x" * 10_000}, None)
@@ -595,5 +595,5 @@ def test_attack_malformed_progress_does_not_complete_a_pending_request(params: d
     assert sent == (str, "pinwarden-talk-1")
     progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
     talk.conversation.part_from_server(json.dumps(progress).encode(), sent, 0, lambda _: None)
-    talk.say(id=sent[1], result={})
+    talk.server_sends(id=sent[1], result={})
     assert [message.get("result") for message in waits.got] == [None, {}]

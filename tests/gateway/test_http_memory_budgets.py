@@ -127,8 +127,8 @@ def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
     limits = HttpLimits(max_all_waiting_bytes=100_000)
 
     async def scene() -> tuple[list[str], list[str], int]:
-        with socket.create_server(("127.0.0.1", 0)) as deaf:
-            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+        with socket.create_server(("127.0.0.1", 0)) as unresponsive:
+            address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server, budget = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
             few, many = Owner(budget), Owner(budget)
@@ -153,8 +153,8 @@ def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_re
     limits = HttpLimits(max_all_waiting_bytes=100_000, max_upstream_connections=1, grace_seconds=0.05)
 
     async def scene() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as deaf:
-            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+        with socket.create_server(("127.0.0.1", 0)) as unresponsive:
+            address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server, owner = RemoteServer.of(pool, address, {}), Owner(MemoryBudget(limits.max_all_waiting_bytes))
             pool.send(b"GET / HTTP/1.1\r\n\r\n", NULL_LISTENER)

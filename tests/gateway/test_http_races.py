@@ -57,7 +57,7 @@ class BlockingRecorderSession(ScriptedSession):
         )
         return waits
 
-    def tell(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         self.conversation.notify(parse_client(json.dumps(message).encode(), self.conversation._json))
 
@@ -72,7 +72,7 @@ class BlockingRecorderSession(ScriptedSession):
 @pytest.mark.parametrize(
     "cancel",
     [
-        lambda talk: talk.tell("notifications/cancelled", {"requestId": 1}),
+        lambda talk: talk.notify("notifications/cancelled", {"requestId": 1}),
         lambda talk: talk.conversation.give_up((int, 1)),
     ],
     ids=["cancelled", "hung up"],
@@ -84,7 +84,7 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(
         talk = BlockingRecorderSession()
         talk.open()
         waits = talk.ask("tools/call", {"name": "search_notes", "arguments": {}}, 1)
-        talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE, NEW]})
+        talk.server_sends(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE, NEW]})
         assert [message["method"] for message in talk.wire.sent] == ["tools/list"], (
             "the refusal of the new call is not on disk"
         )
@@ -104,7 +104,7 @@ def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:
         talk = BlockingRecorderSession()
         talk.open()
         waits = talk.ask("tools/list", {}, 1)
-        talk.say(id=1, result={"tools": [SEARCH, DELETE, NEW]})
+        talk.server_sends(id=1, result={"tools": [SEARCH, DELETE, NEW]})
         assert waits.got == []
         talk.conversation.server_lost("the server ended")
         await talk.written()
@@ -200,11 +200,11 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
     talk = BlockingRecorderSession()
     talk.open()
     talk.call(1)
-    talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
-    talk.say(id=1, result={"content": []})
+    talk.server_sends(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
+    talk.server_sends(id=1, result={"content": []})
     called.got.clear()
     talk.ask("prompts/list", {}, 7)
-    talk.say(id=7, result={"prompts": [], "nextCursor": "2"})
+    talk.server_sends(id=7, result={"prompts": [], "nextCursor": "2"})
     rest = talk.wire.sent[-1]
     assert rest["method"] == "prompts/list"
     assert rest["id"] != 7, "the gateway requests the other pages itself, and the first page waits for them"
@@ -213,7 +213,7 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
         talk.call(7)
         assert talk.noted == [7]
     other = called if short else talk.ask("ping", {}, 7)
-    talk.say(id=rest["id"], result={"prompts": []})
+    talk.server_sends(id=rest["id"], result={"prompts": []})
     assert other.got == []
 
 
@@ -222,15 +222,15 @@ def test_attack_a_response_to_an_abandoned_call_does_not_answer_another_request_
         talk = BlockingRecorderSession()
         talk.open()
         talk.ask("tools/list", {}, 7)
-        talk.say(id=7, result={"tools": [SEARCH, DELETE, NEW]})
+        talk.server_sends(id=7, result={"tools": [SEARCH, DELETE, NEW]})
         talk.conversation.give_up((int, 7))
         other = talk.ask("ping", {}, 7)
         await talk.written()
         assert other.got == []
-        talk.say(id=talk.wire.sent[-1]["id"], result={})
+        talk.server_sends(id=talk.wire.sent[-1]["id"], result={})
         last = talk.ask("ping", {}, 7)
         assert talk.wire.sent[-1]["id"] == 7, "the id is free again"
-        talk.say(id=7, result={})
+        talk.server_sends(id=7, result={})
         return other, last
 
     assert [[message["id"] for message in waits.got] for waits in asyncio.run(scene())] == [[7], [7]]

@@ -183,7 +183,7 @@ def hang_up(at: Scene, client: socket.socket) -> None:
     poll(lambda: len(connections.open) < before)
 
 
-def says(at: Scene, session: str, frame: bytes) -> None:
+def send_unsolicited(at: Scene, session: str, frame: bytes) -> None:
     """Make the server of a session send an unsolicited message."""
     conversation = at.gateway.manager._sessions[session].conversation
     assert isinstance(conversation, Conversation)
@@ -220,7 +220,7 @@ def test_a_server_request_without_an_open_stream_is_queued_until_one_opens(at: S
     poll(lambda: any(b'{"alone": 1}' in line for line in at.lines(b"<")))
     hang_up(at, asking)
     question = b'{"jsonrpc":"2.0","id":"server-83","method":"ping"}'
-    says(at, raw.session, question)
+    send_unsolicited(at, raw.session, question)
     with listening(at, raw.session) as stream:
         got = b""
         while question not in got:
@@ -236,7 +236,7 @@ def test_progress_of_a_request_with_a_broken_connection_uses_the_sessions_stream
         about = {"name": "steps", "arguments": {"count": 1}, "_meta": {"progressToken": "near"}}
         assert raw.session_request("tools/call", about, 85)["result"]
         note = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"far","progress":3}}'
-        says(at, raw.session, note)
+        send_unsolicited(at, raw.session, note)
         got = b""
         while note not in got:
             got += (more := stream.recv(65536))

@@ -357,12 +357,12 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
         server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), limits)
 
-        def say(method: str, request_id: int | None) -> None:
+        def send(method: str, request_id: int | None) -> None:
             message = rpc(method, {}, request_id)
             link.send(Frame(json.dumps(message).encode(), message), b"")
 
         for method, request_id in ((begins, None), ("tools/list", 1), ("ping", 2), ("notifications/x", None)):
-            say(method, request_id)
+            send(method, request_id)
         link.cancel((int, 2))
         assert line.methods == [begins]
         answer = {"jsonrpc": "2.0", "id": 5, "result": {}}
@@ -383,7 +383,7 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
                     await asyncio.sleep(0.002)
         later = ["tools/list"] if how == "given up" else ["tools/list", "notifications/x"]
         assert line.methods == ([] if how == "given up" else [begins]) + ["GET", *later]
-        say("tools/call", 3)
+        send("tools/call", 3)
         assert line.methods[-1] == "tools/call", "at once"
 
     asyncio.run(scene())

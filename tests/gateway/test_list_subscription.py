@@ -26,7 +26,7 @@ def listens(harness: SessionHarness) -> list[dict[str, Any]]:
     return [message for message in own if message["method"] == LISTEN]
 
 
-def tell(harness: SessionHarness, method: str, subscription_id: Any, **params: Any) -> None:
+def notify_subscription(harness: SessionHarness, method: str, subscription_id: Any, **params: Any) -> None:
     """Send a notification on a subscription as the server."""
     harness.server_sends(
         {"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": {SUBSCRIPTION: subscription_id}}}
@@ -58,7 +58,7 @@ def test_a_notification_on_the_gateways_subscription_makes_the_next_call_wait_fo
     harness, request_id = opened(HONEST, TURNED)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
-    tell(harness, CHANGED, request_id)
+    notify_subscription(harness, CHANGED, request_id)
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
     assert len(harness.calls_received("search_notes")) == 1
     assert harness.call_tool("delete_note")["result"]
@@ -68,10 +68,10 @@ def test_messages_of_the_gateways_subscription_do_not_reach_the_client() -> None
     harness, request_id = opened(HONEST)
     harness.list_names()
     got = len(harness.to_client)
-    tell(harness, ACKNOWLEDGED, request_id, notifications={"toolsListChanged": True})
-    tell(harness, CHANGED, request_id)
-    tell(harness, "notifications/resources/updated", request_id, uri="notes://a")
-    tell(harness, "notifications/message", request_id, level="info", data="read this")
+    notify_subscription(harness, ACKNOWLEDGED, request_id, notifications={"toolsListChanged": True})
+    notify_subscription(harness, CHANGED, request_id)
+    notify_subscription(harness, "notifications/resources/updated", request_id, uri="notes://a")
+    notify_subscription(harness, "notifications/message", request_id, level="info", data="read this")
     harness.server_sends({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}})
     harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"_meta": {SUBSCRIPTION: request_id}}})
     assert harness.to_client[got:] == []
@@ -81,7 +81,7 @@ def test_a_notification_on_the_clients_subscription_is_forwarded_and_marks_the_l
     harness, _ = opened(HONEST, TURNED)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
-    tell(harness, CHANGED, 77)
+    notify_subscription(harness, CHANGED, 77)
     assert harness.client_messages()[-2]["params"]["_meta"] == {SUBSCRIPTION: 77}
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
@@ -152,7 +152,7 @@ def test_no_session_subscribes_again_after_method_not_found() -> None:
 
 def test_a_lost_subscription_is_reopened_after_a_delay() -> None:
     harness, request_id = opened(HONEST)
-    tell(harness, ACKNOWLEDGED, request_id)
+    notify_subscription(harness, ACKNOWLEDGED, request_id)
     harness.server_sends(
         {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32000, "message": "the connection was lost"}}
     )
@@ -170,7 +170,7 @@ def test_lists_are_refreshed_once_the_subscription_is_acknowledged() -> None:
     harness.now += 1
     harness.open()
     before = lists(harness)
-    tell(harness, ACKNOWLEDGED, listens(harness)[0]["id"])
+    notify_subscription(harness, ACKNOWLEDGED, listens(harness)[0]["id"])
     assert lists(harness) == before + 1
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
@@ -195,7 +195,7 @@ def test_an_unparsable_response_ends_the_gateways_subscription() -> None:
 def test_lists_are_refreshed_at_the_interval_despite_a_subscription() -> None:
     """Attack: a server acknowledges the subscription, and sends nothing when its list changes."""
     harness, request_id = opened(HONEST, TURNED)
-    tell(harness, ACKNOWLEDGED, request_id)
+    notify_subscription(harness, ACKNOWLEDGED, request_id)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
     harness.now += 31

@@ -73,12 +73,12 @@ def test_a_refusal_that_could_not_be_recorded_is_recorded_the_next_time() -> Non
 def test_log_lines_above_the_rate_limit_are_counted() -> None:
     lines: list[str] = []
     now = [0.0]
-    tell = GatewayLog(lines.append, clock=lambda: now[0])
+    log = GatewayLog(lines.append, clock=lambda: now[0])
     for number in range(MAX_LINES_PER_SECOND + 30):
-        tell(str(number))
+        log(str(number))
     now[0] = 1.0
-    tell("later")
-    tell.close(60)
+    log("later")
+    log.close(60)
     counted = [text for text in lines if "dropped" in text]
     assert [text for text in lines if text not in counted] == [*map(str, range(MAX_LINES_PER_SECOND)), "later"]
     assert sum(int(text.split()[0]) for text in counted) == 30
@@ -92,12 +92,12 @@ def test_a_slow_reader_of_the_log_does_not_block_the_gateway() -> None:
         assert read.wait(60)
         lines.append(text)
 
-    tell = GatewayLog(write)
+    log = GatewayLog(write)
     for number in range(5):
-        tell(str(number))
+        log(str(number))
     assert lines == []
     read.set()
-    tell.close(60)
+    log.close(60)
     assert lines == ["0", "1", "2", "3", "4"]
 
 

@@ -30,7 +30,7 @@ def test_what_was_used_while_watching_passes_under_the_generated_policy_and_an_a
         assert client.names() == ["search_notes", "delete_note"]
         calls = ["search_notes"] * 3
         assert all("result" in client.ask("tools/call", {"name": name}) for name in calls)
-        client.tell(turning.TURN)
+        client.notify(turning.TURN)
         assert client.names() == ["search_notes", "delete_note", "count_notes", "send_notes"]
         calls = ["count_notes", "search_notes", "send_notes", "count_notes"]
         assert all("result" in client.ask("tools/call", {"name": name}) for name in calls)

@@ -24,7 +24,7 @@ def test_attack_a_silent_change_is_detected_at_the_relist_interval_on_stdio_and_
     script.write_text(json.dumps(STATES))
     with gateway(tmp_path, sys.executable, str(SERVER), f"@{script}") as (client, said):
         assert client.names() == ["search_notes", "delete_note"]
-        client.tell(turning.TURN)
+        client.notify(turning.TURN)
 
         def is_announced() -> bool:
             assert "result" in client.ask("ping")  # the client is connected and idle

@@ -143,7 +143,7 @@ def test_a_signal_to_run_ends_the_server(tmp_path: Path) -> None:
         assert process.stdout is not None
         client = Client(process.stdin, process.stdout)
         client.ask("initialize", HELLO)
-        client.tell("notifications/initialized")
+        client.notify("notifications/initialized")
         name = client.ask("tools/call", {"name": "environment"})["result"]["structuredContent"]
         assert name["PINWARDEN_STARTED_SERVER"]
         process.send_signal(signal.SIGTERM)

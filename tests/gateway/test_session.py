@@ -278,7 +278,7 @@ def test_without_a_handshake_the_gateway_discovers_the_server_before_the_first_c
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "logging/setLevel", "acme/anything"])
 def test_without_a_handshake_a_server_with_a_changed_name_is_refused_entirely(method: str) -> None:
     lists = {**HONEST, "prompts": [{"name": "greet"}]}
-    other = {"serverInfo": {"name": "somebody-else", "version": "1"}}
+    other = {"serverInfo": {"name": "another-server", "version": "1"}}
     harness = SessionHarness({**lists, "server": other}, lock=approved_surface(lists), era="2026-07-28")
     assert refusal_code(harness.request(method, {"level": "debug"})) == "identity_changed"
     assert [message["method"] for message in harness.server.received] == ["server/discover"]

@@ -328,7 +328,7 @@ def test_attack_a_client_cannot_use_another_clients_task_on_a_remote_server(meth
 def test_attack_a_task_list_does_not_contain_another_clients_tasks(rules: dict[str, str]) -> None:
     """Attack: client B lists tasks and learns the ids and states of client A's tasks."""
     with office(**rules) as (server, first, second, kept):
-        elsewhere = {"taskId": "task-of-nobody", "status": "working"}
+        elsewhere = {"taskId": "unknown-task", "status": "working"}
         server.tasks.append(elsewhere)
         more = [elsewhere] if rules else []
         for request_id in (5, 6):
