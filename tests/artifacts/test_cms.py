@@ -415,10 +415,19 @@ class TestFalseSignatures:
         changed = signature[:at] + bytes([signature[at] ^ 1 << bit]) + signature[at + 1 :]
         found = judge(folder, changed, root)
         if found.state == "valid":
-            # Nothing that was signed has changed. openssl agrees about the signature, but rejects a certificate whose
-            # own signature states unused bits, which is possible if its last bits happen to be zero.
+            # Nothing that was signed has changed, and openssl agrees.
             assert parse(changed).attributes == parse(signature).attributes
-            assert openssl_says(folder, CONTENT, changed, [root]) != "invalid"
+            assert openssl_says(folder, CONTENT, changed, [root]) == "valid"
+
+    def test_attack_a_certificate_signature_with_unused_bits_is_refused(self) -> None:
+        """openssl refuses it too; cryptography ignores the byte."""
+        certificates = (issue(Wish(), authority()).certificate.public_bytes(Encoding.DER) for _ in range(200))
+        encoded = next(certificate for certificate in certificates if certificate[-1] & 1 == 0)
+        length = len(x509.load_der_x509_certificate(encoded).signature)
+        changed = encoded[: -length - 1] + b"\x01" + encoded[-length:]
+        with pytest.raises(PinwardenError) as caught:
+            cms.load_certificate(changed)
+        assert caught.value.code == "SIGNATURE_INVALID"
 
     @given(st.binary(max_size=300))
     def test_attack_any_bytes_are_judged_and_never_crash(self, data: bytes) -> None:

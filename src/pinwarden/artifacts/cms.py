@@ -206,6 +206,9 @@ def load_certificate(der: bytes) -> Certified:
         _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
     except _UNREADABLE as err:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate is malformed") from err
+    # The signature is a bit string at the end: a byte with the number of unused bits, then the signature.
+    if der[-len(certificate.signature) - 1] != 0:
+        raise PinwardenError("SIGNATURE_INVALID", "the signature of a certificate is not a whole number of bytes")
     return Certified(certificate=certificate, der=der, issuer=issuer, subject=subject, serial=serial)
 
 
