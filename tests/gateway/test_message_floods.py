@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.log_output import MAX_LINES_PER_SECOND, GatewayLog
+from pinwarden.system.service_log import MAX_LINES_PER_SECOND, ServiceLog
 from tests.gateway.session_harness import SEARCH, SessionHarness
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 
@@ -73,7 +73,7 @@ def test_a_refusal_that_could_not_be_recorded_is_recorded_the_next_time() -> Non
 def test_log_lines_above_the_rate_limit_are_counted() -> None:
     lines: list[str] = []
     now = [0.0]
-    log = GatewayLog(lines.append, clock=lambda: now[0])
+    log = ServiceLog(lines.append, clock=lambda: now[0])
     for number in range(MAX_LINES_PER_SECOND + 30):
         log(str(number))
     now[0] = 1.0
@@ -92,7 +92,7 @@ def test_a_slow_reader_of_the_log_does_not_block_the_gateway() -> None:
         assert read.wait(60)
         lines.append(text)
 
-    log = GatewayLog(write)
+    log = ServiceLog(write)
     for number in range(5):
         log(str(number))
     assert lines == []
@@ -103,7 +103,7 @@ def test_a_slow_reader_of_the_log_does_not_block_the_gateway() -> None:
 
 def test_json_log_lines_have_time_level_and_message_and_lower_levels_are_omitted() -> None:
     lines: list[str] = []
-    log = GatewayLog(print, lines.append, level="warning", log_format="json")
+    log = ServiceLog(print, lines.append, level="warning", log_format="json")
     log("the server ended")
     log.warning("blocked tool 'a\u202e\n::error'")
     log.error("no database")

@@ -95,7 +95,7 @@ from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session.session import Session
-from pinwarden.gateway.log_output import GatewayLog
+from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.stdio import StdioRelay
 from tests.gateway.session_harness import InMemoryApprovals
 
@@ -104,7 +104,7 @@ def say(text):
 
 guard = Guard("narrow", InMemoryApprovals(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_LIMITS, max_unwritten=100_000))
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
-log = GatewayLog(say, max_per_second=10**6)
+log = ServiceLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), process, log).run())
 """
 # A gateway that pauses between allowing a call and writing it.
@@ -116,7 +116,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session.session import Session
-from pinwarden.gateway.log_output import GatewayLog
+from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.stdio import StdioRelay
 from tests.gateway.session_harness import InMemoryApprovals
 
@@ -133,7 +133,7 @@ class Slow(Session):
 
 guard = Guard("slow", InMemoryApprovals(None), DEFAULT_POLICY)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
-log = GatewayLog(say, max_per_second=10**6)
+log = ServiceLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Slow(guard, name="slow"), Recorder(None, None, say), process, log).run())
 """
 # A gateway whose recorder takes longer for a response than the gateway waits after its server exited.
@@ -142,7 +142,7 @@ import sys
 from time import sleep
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway import stdio
-from pinwarden.gateway.log_output import GatewayLog
+from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
@@ -161,7 +161,7 @@ class Busy(Session):
 stdio._FINAL_OUTPUT_SECONDS = 0.1
 guard = Guard("busy", InMemoryApprovals(None), DEFAULT_POLICY)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
-log = GatewayLog(say, max_per_second=10**6)
+log = ServiceLog(say, max_per_second=10**6)
 sys.exit(stdio.StdioRelay(Busy(guard, name="busy"), Recorder(None, None, say), process, log).run())
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -336,3 +337,25 @@ def test_serve_without_its_dependencies_says_what_to_install(
     output = capsys.readouterr().err
     assert "the package uvicorn, which is not installed" in output
     assert 'pip install ".[registry]"' in output
+
+
+@pytest.mark.parametrize(("level", "methods"), [("debug", ["GET", "POST"]), ("info", ["POST"])])
+def test_requests_are_logged_as_json_lines_from_the_chosen_level_on(
+    tmp_path: Path, level: str, methods: list[str]
+) -> None:
+    options = ["--data", str(tmp_path / "data"), "--port", "0", "--log-level", level, "--log-format", "json"]
+    command = [sys.executable, "-m", "pinwarden", "registry", "serve", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert ask(Request(f"{address}no/such/file"))[0] == 404
+            assert ask(Request(f"{address}v1/publish", data=b"{}", method="POST"))[0] in range(400, 500)
+            process.terminate()
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [line["message"].split()[0] for line in lines if line["message"].startswith(("GET", "POST"))] == methods
+    assert {line["level"] for line in lines} == {"debug" if method == "GET" else "info" for method in methods}
+    assert all(line["time"].endswith("Z") for line in lines)

@@ -19,13 +19,13 @@ from pinwarden.gateway.inside_server import MARK
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenAway
     from pinwarden.gateway.guard import ApprovedSource
-    from pinwarden.gateway.log_output import LogFormat, LogLevel
     from pinwarden.gateway.session.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
     from pinwarden.lock.gateway_policy import GatewayPolicy
     from pinwarden.project.project import Project
     from pinwarden.project.server_start import PreparedStart
+    from pinwarden.system.service_log import LogFormat, LogLevel
 
 _GATHER_SECONDS = 1.0  # few large commits suffice for one client; events are safe in the journal
 _LOG_FLUSH_SECONDS = 2.0  # how long shutdown waits for stderr to be read
@@ -72,16 +72,16 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
         from pinwarden.gateway.audit.event import STARTED, STOPPED
         from pinwarden.gateway.audit.log import AuditLimits
         from pinwarden.gateway.guard import Guard
-        from pinwarden.gateway.log_output import GatewayLog
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session.session import Session
         from pinwarden.gateway.state import FIRST_USE, lock_baseline, open_state
         from pinwarden.gateway.stdio import StdioRelay
+        from pinwarden.system.service_log import ServiceLog
 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = open_state(project, gated.options.database)
         policy = gated.policy
-        lines = GatewayLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
+        lines = ServiceLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
         if passing := policy.lets_pass():
             lines.warning(passing)
         baseline = lock_baseline(project.lock) if gated.locked else FIRST_USE

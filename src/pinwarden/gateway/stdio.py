@@ -33,11 +33,11 @@ from pinwarden.core.strict_json import parse_json
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.event import AuditEvent
     from pinwarden.gateway.audit.log import AuditLog
-    from pinwarden.gateway.log_output import GatewayLog
     from pinwarden.gateway.recorder import Recorder
     from pinwarden.gateway.session.output import SessionOutput
     from pinwarden.gateway.session.session import Session
     from pinwarden.system.processes import ProcessTree
+    from pinwarden.system.service_log import ServiceLog
 
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
@@ -48,7 +48,7 @@ _BOTH_SIDES = ("client", "server")
 class StdioRelay:
     """One client, one server process, one session."""
 
-    def __init__(self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], log: GatewayLog) -> None:
+    def __init__(self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
         from pinwarden.system.processes import ProcessTree
 
         if process.stdin is None or process.stdout is None:

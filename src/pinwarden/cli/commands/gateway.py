@@ -156,7 +156,7 @@ def gateway(args: Namespace) -> int:
     from pinwarden.cli.streams import Progress
     from pinwarden.gateway.http.gateway import HttpGateway, serve
     from pinwarden.gateway.inside_server import running_gateway
-    from pinwarden.gateway.log_output import GatewayLog
+    from pinwarden.system.service_log import ServiceLog
 
     settings = _settings(args)
     project = replace(project_from(args), policy=_path(args.policy))
@@ -173,7 +173,7 @@ def gateway(args: Namespace) -> int:
             if token and not args.check:
                 print_notice(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
-        notices = GatewayLog(
+        notices = ServiceLog(
             print_notice, level=args.log_level, log_format=args.log_format, max_per_second=_MAX_NOTICES_PER_SECOND
         )
         try:

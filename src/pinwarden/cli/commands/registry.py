@@ -17,10 +17,16 @@ from pinwarden.cli.registry_arguments import (
     open_readable_registry,
     registry_settings_from,
 )
+from pinwarden.cli.server_arguments import add_log_arguments
+from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
+
+
+_MAX_LOG_LINES_PER_SECOND = 200
+_FLUSH_SECONDS = 2.0  # how long shutdown waits for the reader of stderr
 
 
 def _configure_registry_serve(parser: ArgumentParser) -> None:
@@ -47,6 +53,7 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--max-archive", type=int, metavar="BYTES", help="largest archive (default: 268435456)")
     parser.add_argument("--max-requests", type=int, metavar="N", help="requests per token and hour (default: 600)")
+    add_log_arguments(parser)
     add_operator_arguments(parser)
 
 
@@ -71,6 +78,7 @@ def registry_serve(args: Namespace) -> int:
         ) from err
     from pinwarden.core.record import replace
     from pinwarden.registry.registry import RegistryLimits
+    from pinwarden.system.service_log import ServiceLog
 
     limits = RegistryLimits()
     if args.max_archive is not None:
@@ -90,7 +98,13 @@ def registry_serve(args: Namespace) -> int:
         listening, address = listening_socket(args.host, args.port)
         sys.stdout.write(f"{address}\n{registry.identity.key.did}\n{registry.identity.note_key}\n")
         sys.stdout.flush()
-        serve(registry, listening)
+        log = ServiceLog(
+            print_notice, level=args.log_level, log_format=args.log_format, max_per_second=_MAX_LOG_LINES_PER_SECOND
+        )
+        try:
+            serve(registry, listening, log)
+        finally:
+            log.close(_FLUSH_SECONDS)
     return 0
 
 

@@ -6,21 +6,27 @@ public, so every connection has limits, and all connections together leave file 
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
+from time import monotonic
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.text import show_invisible
 from pinwarden.registry.http.app import RegistryApp
 from pinwarden.registry.registry import Registry
 from pinwarden.system.processes import max_connections
+from pinwarden.system.service_log import LogLevel, ServiceLog
 
 _BACKLOG = 1024
 _KEEP_ALIVE_SECONDS = 15
+_MAX_LOGGED_PATH = 200
 
 
 def listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
@@ -34,11 +40,12 @@ def listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
     return listener, f"http://{shown}:{listener.getsockname()[1]}/"
 
 
-def serve(registry: Registry, listening: socket.socket) -> None:
+def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None:
     """Serve until SIGINT or SIGTERM; requests in progress are completed first."""
+    _forward_uvicorn_log(log)
     config = uvicorn.Config(
-        RegistryApp(registry),
-        log_level="warning",
+        LoggedApp(RegistryApp(registry), log),
+        log_config=None,
         access_log=False,
         lifespan="off",
         ws="none",
@@ -59,6 +66,48 @@ def serve(registry: Registry, listening: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     server.run(sockets=[listening])
+
+
+class LoggedApp:
+    """Logs each request with its status and duration: changes at level info, reads at debug, failures at error."""
+
+    def __init__(self, app: ASGIApp, log: ServiceLog) -> None:
+        self._app = app
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        started, status = monotonic(), 500
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        finally:
+            if scope["type"] == "http":
+                self._log_request(scope, status, monotonic() - started)
+
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
+        level: LogLevel = "debug" if scope["method"] in ("GET", "HEAD") else "info"
+        path = show_invisible(scope["path"][:_MAX_LOGGED_PATH])
+        text = f"{scope['method']} {path}: {status} in {seconds * 1000:.0f} ms"
+        self._log.log("error" if status >= 500 else level, text)
+
+
+def _forward_uvicorn_log(log: ServiceLog) -> None:
+    """Write uvicorn's own warnings and errors to the service's log."""
+
+    class Forward(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.log("error" if record.levelno >= logging.ERROR else "warning", self.format(record))
+
+    logger = logging.getLogger("uvicorn.error")
+    logger.setLevel(logging.WARNING)
+    logger.handlers, logger.propagate = [Forward()], False
 
 
 HEADER_TIMEOUT_SECONDS = 20.0

@@ -1,7 +1,7 @@
-"""The log of a gateway: lines on standard error, as text or JSON, with a level.
+"""The log of a long-running service: lines on standard error, as text or JSON, with a level.
 
-Logging never delays a message: a `QueueHandler` queues the line and a thread writes it, whether or not stderr is read.
-The rate is limited, so that a hostile server cannot flood the log: above it, lines are only counted.
+Logging never delays the service: a `QueueHandler` queues the line and a thread writes it, whether or not stderr is
+read. The rate is limited, so that a hostile peer cannot flood the log: above it, lines are only counted.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 MAX_LINES_PER_SECOND = 20
-"""Lines of one server that are written. Further ones are counted."""
+"""Lines of one log that are written. Further ones are counted."""
 _MAX_QUEUED = 1_000  # lines while stderr is not read
 _SECOND = 1.0
 
 
-class GatewayLog:
+class ServiceLog:
     """Writes log lines on a thread. Call it, or one of its methods, from any thread.
 
     ``write`` gets each line of text, and ``write_json`` each JSON line (default: to stderr). `logging` is loaded with
-    the first line, so a gateway that has nothing to log starts without it.
+    the first line, so a service that has nothing to log starts without it.
     """
 
     def __init__(  # noqa: PLR0913  options of one log
@@ -54,12 +54,16 @@ class GatewayLog:
         """Log a line at level info."""
         self.log("info", text)
 
+    def debug(self, text: str) -> None:
+        """Log a detail."""
+        self.log("debug", text)
+
     def warning(self, text: str) -> None:
         """Log something that was blocked, or that a person should look at."""
         self.log("warning", text)
 
     def error(self, text: str) -> None:
-        """Log that the gateway cannot do its work."""
+        """Log that the service cannot do its work."""
         self.log("error", text)
 
     def log(self, level: LogLevel, text: str) -> None:
@@ -166,7 +170,7 @@ def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) ->
             elif limit.dropped == 1:
                 queue.put_nowait(wake)  # so that the listener reports the dropped lines
 
-    logger = logging.Logger("pinwarden.gateway", logging.DEBUG)
+    logger = logging.Logger("pinwarden", logging.DEBUG)
     logger.addHandler(Queue(queue))
     listener = Listener(queue, Lines())
     listener.start()
