@@ -123,7 +123,7 @@ class UpstreamServer:
         if self.url:
             address = HttpAddress.parse(self.url)
             self.pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            server = RemoteServer.of(self.pool, address, {})
+            server = RemoteServer.create(self.pool, address, {})
             return lambda owner: RemoteTransport(server, owner, limits)
         environment = child_environment(self.env, os.environ)
         command = ServerCommand(words=self.command, environment=environment)

@@ -349,7 +349,7 @@ def test_servers_without_a_launch_or_without_approvals_are_reported(tmp_path: Pa
     code, facts, err = check(project, "--allow-execute")
     assert (code, list(facts["servers"]), facts["unapproved"]) == (1, ["far"], ["far"])
     assert facts["not_served"] == {
-        "gone": f"there is no program {str(tmp_path / 'no-such-program')!a} [PROGRAM_UNKNOWN]"
+        "gone": f"the program {str(tmp_path / 'no-such-program')!a} does not exist [PROGRAM_UNKNOWN]"
     }
     assert "far: everything is blocked, because nothing is approved; run: pinwarden approve far" in err
     (tmp_path / "mcp-lock.json").unlink()
@@ -383,7 +383,7 @@ def test_without_a_lock_the_gateway_does_not_start(tmp_path: Path) -> None:
 def test_a_port_in_use_is_reported_with_an_alternative(project: Project, at: Running) -> None:
     done = project("gateway", "--check", "--allow-execute", "--listen", f"127.0.0.1:{at.port}")
     assert (done.code, done.out) == (3, "")
-    assert f"127.0.0.1:{at.port} cannot be listened on: Address already in use [GATEWAY_UNAVAILABLE]" in done.err
+    assert f"the gateway cannot listen on 127.0.0.1:{at.port}: Address already in use [GATEWAY_UNAVAILABLE]" in done.err
     assert "hint: Name another address with --listen HOST:PORT" in done.err
 
 
@@ -525,9 +525,9 @@ def test_readiness_reports_unreadable_approvals_without_naming_servers(tmp_path:
             text = surface.read_bytes()
             surface.unlink()
             poll(lambda: at.get("/readyz")[0] == 503)
-            problem = "what was approved of 1 server cannot be read, so nothing of it passes"
+            problem = "all messages of 1 server are blocked, because approvals cannot be read"
             assert json.loads(at.get("/readyz")[1])["problems"] == [problem]
-            poll(lambda: "nothing of notes passes" in at.said)
+            poll(lambda: "all messages of notes are blocked" in at.said)
             assert "error" in at.ask("notes", at.token)[1]
             assert at.names("more", at.token) == ["search_notes"]
             surface.write_bytes(text)

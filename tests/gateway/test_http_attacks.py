@@ -497,7 +497,7 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
             limits = HttpLimits(max_unsent_bytes=100_000)
             address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, Owner()), limits)
+            link = RemoteTransport(RemoteServer.create(pool, address, {}), cast(TransportOwner, Owner()), limits)
             notification = rpc("notifications/x", {"text": "x" * 10_000}, None)
             sent = 0
             while not lost and sent < 50:
@@ -509,7 +509,7 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
             return sent, waiting, link.pending_bytes
 
     sent, waiting, afterwards = asyncio.run(scene())
-    assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)
+    assert (sent, lost, afterwards) == (10, ["the server does not read its input"], 0)
     assert 0 < waiting <= 100_000
 
 
@@ -547,7 +547,7 @@ def test_attack_a_session_that_raises_does_not_stop_the_timers_of_other_sessions
     async def look() -> None:
         looked.set()
 
-    at.gateway.serving.every_second.append(look)
+    at.gateway.serving.periodic.append(look)
     assert looked.wait(60)
 
 
@@ -574,12 +574,12 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
     assert [(message["id"], message["error"]["message"]) for message in server.received] == [
         ("q", "the client has no stream open")
     ]
-    assert len(merged._questions) == 0
+    assert len(merged._server_requests) == 0
     merged.listen(cast(Reply, stream))
     for request_id in range(20):
         question = rpc("roots/list", None, request_id)
         hear(Frame(json.dumps(question).encode(), question))
-    assert len(merged._questions) == 5
+    assert len(merged._server_requests) == 5
     for request in stream.messages[-2:]:
         answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"roots": []}}
         merged.notify(Frame(json.dumps(answer).encode(), answer))

@@ -329,11 +329,11 @@ def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_onl
         carl = asyncio.ensure_future(places.take(Process("carl", 0), 60))
         await asyncio.sleep(0)
         assert [process.end_requests for process in (*busy, *idle)] == [1, 0, 0, 0, 0]
-        places.give_back(busy[0])
+        places.release(busy[0])
         assert await carl
         assert not await places.take(Process("dora", 0, idle=False), 0), "bob's process is ending slowly"
         assert [process.end_requests for process in (*busy, *idle)] == [1, 0, 0, 0, 1]
-        places.give_back(idle[1])
+        places.release(idle[1])
         assert places.taken == 4
 
     asyncio.run(scene())

@@ -130,7 +130,7 @@ def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
         with socket.create_server(("127.0.0.1", 0)) as unresponsive:
             address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            server, budget = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
+            server, budget = RemoteServer.create(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
             few, many = Owner(budget), Owner(budget)
             first, second = (RemoteTransport(server, cast(TransportOwner, owner), limits) for owner in (few, many))
             first.send(notification(10_000), b"")
@@ -156,7 +156,7 @@ def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_re
         with socket.create_server(("127.0.0.1", 0)) as unresponsive:
             address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            server, owner = RemoteServer.of(pool, address, {}), Owner(MemoryBudget(limits.max_all_waiting_bytes))
+            server, owner = RemoteServer.create(pool, address, {}), Owner(MemoryBudget(limits.max_all_waiting_bytes))
             pool.send(b"GET / HTTP/1.1\r\n\r\n", NULL_LISTENER)
             await until(lambda: pool._open)
             ended, full = (RemoteTransport(server, cast(TransportOwner, owner), limits) for _ in range(2))
@@ -181,7 +181,7 @@ def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream
         address = HttpAddress.parse("http://127.0.0.1:9/mcp")
         pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
         owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
-        link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, owner), limits)
+        link = RemoteTransport(RemoteServer.create(pool, address, {}), cast(TransportOwner, owner), limits)
         owner.on_lost = link.close  # as a session does
         message = rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(message).encode(), message), b"")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.merged import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
+from pinwarden.gateway.http.merged import MAX_NAME, merged_name, slugs_of, split_name, split_uri
 from tests.gateway.http_gateway import (
     TOKEN,
     EventStream,
@@ -170,7 +170,7 @@ def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
         RawClient(running) as raw,
     ):
         (name,) = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
-        assert len(name) == LONGEST_NAME
+        assert len(name) == MAX_NAME
         assert "result" in raw.request("tools/call", {"name": name, "arguments": {}}, 2)
         assert world.calls("n" * 127) == 1
 
@@ -187,7 +187,7 @@ def test_attack_a_tool_named_like_anothers_shortened_name_gets_a_different_name(
         with RawClient(running) as raw:
             names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert len(set(names)) == 2
-            assert {len(name) for name in names} == {LONGEST_NAME}
+            assert {len(name) for name in names} == {MAX_NAME}
             for request_id, name in enumerate(names, 2):
                 raw.request("tools/call", {"name": name, "arguments": {}}, request_id)
         calls = [message.message["params"]["name"] for message in led.got if message.method == "tools/call"]
@@ -196,7 +196,7 @@ def test_attack_a_tool_named_like_anothers_shortened_name_gets_a_different_name(
 
 def test_an_empty_method_gets_a_readable_error(ask: Any) -> None:
     error = ask("")["error"]
-    assert error["message"] == "a method without a name is not served here, but on a server's own address"
+    assert error["message"] == "a method without a name is supported only at a server's own address"
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_a_list_and_a_call_name_the_server_that_got_no_process_slot(tmp_path: Pa
         assert list(result["_meta"]["pinwarden/unavailable"]) == ["old"]
         assert FULL in result["_meta"]["pinwarden/unavailable"]["old"]
         error = second.session_request("tools/call", {"name": "old__search_notes", "arguments": {}}, 3)["error"]
-        assert error["message"].startswith(f"the server old is not available: {FULL}")
+        assert error["message"].startswith(f"the server old is unavailable: {FULL}")
 
 
 def test_idle_processes_of_an_open_session_end_and_restart_on_demand(

@@ -129,8 +129,8 @@ def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
             moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
             await asyncio.get_running_loop().run_in_executor(None, locked._remote, "notes", moved)
         assert ended_on == []
-        locked.hang_up()
-        locked.hang_up()
+        locked.close_replaced()
+        locked.close_replaced()
 
     asyncio.run(scene())
     assert ended_on == [get_ident()]
@@ -142,7 +142,7 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
     now = 0.0
 
     class Slow(Backend):
-        open_now = property(lambda backend: backend.slug == "quick")
+        is_open = property(lambda backend: backend.slug == "quick")
 
         async def open(self, *_: Any, **__: Any) -> None:
             begun.append(self.slug)
@@ -156,7 +156,7 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
         manager = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
         merged = MergedConversation(cast(SessionManager, manager), Client(name="tester"))
         for _ in range(3):
-            for upstream in merged._seen().values():
+            for upstream in merged._visible().values():
                 merged._open(upstream)
             await merged._wait_for(*upstreams)
             await asyncio.sleep(0)

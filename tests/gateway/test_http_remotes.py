@@ -167,7 +167,7 @@ def _behind(url: str, rules: NetworkRules) -> UpstreamServer:
     def opener(limits: HttpLimits) -> Callable[[TransportOwner], UpstreamTransport]:
         address = HttpAddress.parse(url)
         behind.pool = UpstreamPool(address, rules, limits)
-        server = RemoteServer.of(behind.pool, address, {"Authorization": "Bearer secret"})
+        server = RemoteServer.create(behind.pool, address, {"Authorization": "Bearer secret"})
         return lambda owner: RemoteTransport(server, owner, limits)
 
     behind.opener = opener  # type: ignore[method-assign]
@@ -308,7 +308,7 @@ def test_attack_streams_of_one_client_leave_streams_for_others_and_connections_f
 def test_a_stream_above_the_limit_is_refused_and_the_session_works_without_it() -> None:
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         owner = Owner(MemoryBudget(1 << 20))
-        link = RemoteTransport(RemoteServer.of(pool, pool.address, {}), cast(TransportOwner, owner), pool._limits)
+        link = RemoteTransport(RemoteServer.create(pool, pool.address, {}), cast(TransportOwner, owner), pool._limits)
         listen, begun = rpc("subscriptions/listen", {}, 7), rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(listen).encode(), listen), b"")
         await asyncio.sleep(0)
@@ -354,7 +354,7 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
     async def scene() -> None:
         line = Line()
         limits = HttpLimits(connect_seconds=0 if how == "waited for" else 3600)
-        server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
+        server = RemoteServer.create(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), limits)
 
         def send(method: str, request_id: int | None) -> None:
@@ -392,7 +392,7 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
 def test_a_session_that_ends_during_its_handshake_sends_nothing_more() -> None:
     async def scene() -> None:
         line = Line()
-        server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
+        server = RemoteServer.create(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), HttpLimits())
         for message in (rpc("notifications/initialized", None, None), rpc("tools/list", {}, 1)):
             link.send(Frame(json.dumps(message).encode(), message), b"")

@@ -44,7 +44,7 @@ class RunOptions(Record):
 
 
 class GatedServer(Record):
-    """A server gated the gateway, and the policy for it."""
+    """A server behind the gateway, and the policy for it."""
 
     server: str
     """Its name in approvals, the audit log and reviews."""

@@ -30,9 +30,9 @@ from pinwarden.surface.protocol import (
     VERSION_META,
 )
 
-_MOST_PAGES = 200
-_LONGEST_REASON = 500  # characters
-_OWN = "pinwarden-merged-"
+_MAX_PAGES = 200
+_MAX_REASON = 500  # characters
+_ID_PREFIX = "pinwarden-merged-"
 _CACHE = {"ttlMs": 0, "cacheScope": "private"}
 _CACHEABLE = frozenset({*LIST_METHODS, "resources/read"})
 """Methods whose results have cache hints in the stateless era."""
@@ -64,28 +64,28 @@ class ResponseFuture:
         return not self._future.done()
 
     def message(self, frame: Frame) -> None:
-        """A message before the response."""
+        """Handle a message before the response."""
         if self._on_message is not None:
             self._on_message(frame)
 
     def answered(self, frame: Frame, status: int) -> None:
-        """The response."""
+        """Set the response."""
         del status
         if not self._future.done():
             self._future.set_result(frame)
 
     def failed(self, code: int, why: str) -> None:
-        """There will be no response."""
+        """Fail, because there will be no response."""
         if not self._future.done():
             self._future.set_exception(BackendError(code, why))
 
     def refused_unread(self, why: str) -> None:
-        """The server did not execute the request, because it does not know the session."""
+        """Fail, because the server did not execute the request: it does not know the session."""
         if not self._future.done():
             self._future.set_exception(RefusedUnreadError(SERVER_AWAY, why))
 
     def dropped(self) -> None:
-        """The request was cancelled."""
+        """Fail, because the request was cancelled."""
         self.failed(SERVER_AWAY, "the request was cancelled")
 
     def __await__(self) -> Any:
@@ -96,18 +96,18 @@ class Backend:
     """A session of one client with a server, in the server's era."""
 
     def __init__(
-        self, manager: SessionManager, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]
+        self, manager: SessionManager, upstream: Upstream, client: Client, on_message: Callable[[Backend, Frame], None]
     ) -> None:
         self.slug = upstream.slug
         self._manager = manager
         self.upstream = upstream
         self._client = client
-        self._hear = hear
+        self._on_message = on_message
         self.conversation: AnyConversation | None = None
         self.modern = False
         self.about: dict[str, Any] = {}
         """The server's approved self-description."""
-        self._number = 0
+        self._last_id = 0
 
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Detect the server's era and open a session. A client's capabilities of the other era are not passed on."""
@@ -127,7 +127,7 @@ class Backend:
                 if result is not None:
                     self.conversation = self._manager.adopt_stateless(upstream, self._client, conversation)
                     self.modern, self.about = True, result
-                    upstream.is_stateless(self.conversation)
+                    upstream.set_stateless(self.conversation)
                     return
                 # The same process serves this session, unless it is shared or ended.
                 if shared is not None or conversation.closed or _shares_process(conversation):
@@ -147,27 +147,27 @@ class Backend:
         failing = self.upstream.failing
         meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: info, CAPABILITIES_META: capabilities}
         try:
-            answer = await self._ask(conversation, "server/discover", {"_meta": meta})
+            response = await self._request(conversation, "server/discover", {"_meta": meta})
         except BackendError as err:
             if err.why == SERVER_ENDED and not failing:
                 return None  # some servers exit if the first message is not initialize
             raise
-        result = answer.members.get("result")
+        result = response.members.get("result")
         return result if isinstance(result, dict) else None
 
     async def _initialize(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any]:
         """Open a session and its notification stream. Returns the server's self-description."""
-        hello = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
-        answer = await self._ask(conversation, "initialize", hello)
-        result = answer.members.get("result")
+        params = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
+        response = await self._request(conversation, "initialize", params)
+        result = response.members.get("result")
         if not isinstance(result, dict):
             self.upstream.era = ""  # another release may have started
-            error = answer.members.get("error")
-            why = str(error.get("message")) if isinstance(error, dict) else "no handshake"
-            raise BackendError(SERVER_AWAY, why[:_LONGEST_REASON])
-        note = {"jsonrpc": "2.0", "method": INITIALIZED}
-        conversation.notify(Frame(data=encode(note), message=note))
-        conversation.listen(_Ear(self, self._hear))
+            error = response.members.get("error")
+            why = str(error.get("message")) if isinstance(error, dict) else "the server did not complete the handshake"
+            raise BackendError(SERVER_AWAY, why[:_MAX_REASON])
+        initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
+        conversation.notify(Frame(data=encode(initialized), message=initialized))
+        conversation.listen(_NotificationSink(self, self._on_message))
         conversation.stream_counts = False  # the gateway's own stream does not keep an unused session open
         return result
 
@@ -176,12 +176,12 @@ class Backend:
         """Whether the last session failed to open."""
         return self.upstream.failing
 
-    def did_not_begin(self) -> None:
-        """The server took too long. Requests do not wait for it until it responds."""
+    def mark_failing(self) -> None:
+        """The server took too long to open a session. Requests do not wait for it until it responds."""
         self.upstream.failing = True
 
     @property
-    def open_now(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the session is open."""
         conversation = self.conversation
         if conversation is None or conversation.closed or conversation.ended:
@@ -195,38 +195,38 @@ class Backend:
 
     async def items(self, method: str, member: str, meta: Mapping[str, Any]) -> list[bytes]:
         """The JSON of every item of a list, from all its pages."""
-        found: list[bytes] = []
+        items: list[bytes] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             if self.modern:
                 params["_meta"] = {**meta, VERSION_META: STATELESS_VERSIONS[0]}
-            answer = await self.ask(method, params)
-            result = answer.members.get("result")
+            response = await self.request(method, params)
+            result = response.members.get("result")
             if not isinstance(result, dict):
-                raise BackendError(INTERNAL_ERROR, f"no result of {method}")
-            found += await self._manager.offload_if_large(
-                self._client.name, len(answer.data), partial(_elements, answer.data, member)
+                raise BackendError(INTERNAL_ERROR, f"the server sent no result for {method}")
+            items += await self._manager.offload_if_large(
+                self._client.name, len(response.data), partial(_elements, response.data, member)
             )
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
-                return found
-        raise BackendError(INTERNAL_ERROR, f"{method} has too many pages")
+                return items
+        raise BackendError(INTERNAL_ERROR, f"the server's response to {method} has more than {_MAX_PAGES} pages")
 
-    async def ask(self, method: str, params: dict[str, Any]) -> Frame:
+    async def request(self, method: str, params: dict[str, Any]) -> Frame:
         """Send a request of the gateway itself."""
         if self.conversation is None:
-            raise BackendError(SERVER_AWAY, "the server is not available")
-        return await self._ask(self.conversation, method, params)
+            raise BackendError(SERVER_AWAY, "the server is unavailable")
+        return await self._request(self.conversation, method, params)
 
-    def relay(self, frame: Frame, answer: ResponseFuture, parameters: bytes) -> RequestId | None:
+    def relay(self, frame: Frame, response: ResponseFuture, parameters: bytes) -> RequestId | None:
         """Forward a request of the client."""
         if self.conversation is None or self.conversation.closed:
-            answer.failed(SERVER_AWAY, "the server is not available")
+            response.failed(SERVER_AWAY, "the server is unavailable")
             return None
         if frame.method == "resources/subscribe":
             self.conversation.stream_counts = True  # the client waits for updates
-        return self.conversation.request(frame, answer, parameters)
+        return self.conversation.request(frame, response, parameters)
 
     def notify(self, frame: Frame) -> None:
         """Send a notification or a response of the client. Stateless servers get no notifications."""
@@ -236,31 +236,36 @@ class Backend:
     def close(self) -> None:
         """Close the session, unless other requests of the client share it."""
         if self.conversation is not None and not self.modern:
-            self.conversation.close("the session was ended")
+            self.conversation.close("the session ended")
 
-    async def _ask(self, conversation: AnyConversation, method: str, params: dict[str, Any]) -> Frame:
-        self._number += 1
-        message = {"jsonrpc": "2.0", "id": f"{_OWN}{id(self):x}-{self._number}", "method": method, "params": params}
-        answer = ResponseFuture()
-        conversation.request(Frame(data=encode(message), message=message), answer)
-        made: Frame = await answer
-        return made
+    async def _request(self, conversation: AnyConversation, method: str, params: dict[str, Any]) -> Frame:
+        self._last_id += 1
+        message = {
+            "jsonrpc": "2.0",
+            "id": f"{_ID_PREFIX}{id(self):x}-{self._last_id}",
+            "method": method,
+            "params": params,
+        }
+        future = ResponseFuture()
+        conversation.request(Frame(data=encode(message), message=message), future)
+        response: Frame = await future
+        return response
 
 
-class _Ear:
+class _NotificationSink:
     """Receives messages that belong to no request."""
 
     open = True
 
-    def __init__(self, backend: Backend, hear: Callable[[Backend, Frame], None]) -> None:
+    def __init__(self, backend: Backend, on_message: Callable[[Backend, Frame], None]) -> None:
         self._backend = backend
-        self._hear = hear
+        self._on_message = on_message
 
     def start_events(self) -> None:
         pass
 
     def event(self, data: bytes) -> None:
-        self._hear(self._backend, Frame(data=data, message=orjson.loads(data)))
+        self._on_message(self._backend, Frame(data=data, message=orjson.loads(data)))
 
     def end_events(self) -> None:
         self.open = False
@@ -275,7 +280,7 @@ def _elements(data: bytes, member: str) -> list[bytes]:
         result = dict(object_members(data))["result"]
         return array_elements(dict(object_members(result))[member])
     except (PinwardenError, KeyError) as err:
-        raise BackendError(INTERNAL_ERROR, f"the result has no list of {member}") from err
+        raise BackendError(INTERNAL_ERROR, f"the server's result has no list of {member}") from err
 
 
 def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
@@ -318,15 +323,15 @@ def without_meta(frame: Frame) -> Frame:
 def as_stateless(frame: Frame, method: str) -> Frame:
     """A response with the members that results of the stateless era require."""
     result = frame.members.get("result")
-    wanted = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
-    added = {name: value for name, value in wanted.items() if isinstance(result, dict) and name not in result}
+    required = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
+    added = {name: value for name, value in required.items() if isinstance(result, dict) and name not in result}
     text = frame.data.decode()
     span = splice.member(text, 0, "result") if added else None
     if span is None:
         return frame
-    place, end, _ = splice.with_member(text, span.start, "", "")
+    start, end, _ = splice.with_member(text, span.start, "", "")
     members = encode(added).decode()[1:-1] + ("," if result else "")
-    return Frame(data=splice.edited(text, [(place, end, members)]).encode(), message=frame.message)
+    return Frame(data=splice.edited(text, [(start, end, members)]).encode(), message=frame.message)
 
 
 _RANDOM_BYTES = 16  # of an unguessable id
@@ -335,52 +340,55 @@ _RANDOM_BYTES = 16  # of an unguessable id
 class ServerRequests:
     """Open requests of several servers to one client, under ids that no server can guess or choose."""
 
-    def __init__(self, most: int) -> None:
-        """Keeps at most ``most`` per server, dropping the oldest of the same server."""
-        self._most = most
+    def __init__(self, max_open: int) -> None:
+        """Keeps at most ``max_open`` requests of each server, and drops its oldest beyond that."""
+        self._max_open = max_open
         self._open: dict[str, tuple[Backend, Any]] = {}
         """By the id that the client sees: the server and its own id."""
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def asked(self, backend: Backend, frame: Frame) -> Frame:
-        """A request of a server under its id for the client."""
-        own = [number for number, (asker, _) in self._open.items() if asker is backend]
-        if len(own) >= self._most:
-            del self._open[own[0]]
-        chosen = frame.members.get("id")
-        number = f"{backend.slug}:{secrets.token_urlsafe(_RANDOM_BYTES)}:{chosen}"
-        self._open[number] = backend, chosen
-        return Frame(replace_value(frame.data, ("id",), encode(number)), {**frame.members, "id": number})
+    def register(self, backend: Backend, frame: Frame) -> Frame:
+        """Remember a request of a server. Returns it with the id that the client gets."""
+        same_server = [client_id for client_id, (sender, _) in self._open.items() if sender is backend]
+        if len(same_server) >= self._max_open:
+            del self._open[same_server[0]]
+        server_id = frame.members.get("id")
+        client_id = f"{backend.slug}:{secrets.token_urlsafe(_RANDOM_BYTES)}:{server_id}"
+        self._open[client_id] = backend, server_id
+        return Frame(replace_value(frame.data, ("id",), encode(client_id)), {**frame.members, "id": client_id})
 
     def answer(self, frame: Frame) -> None:
         """Pass a response of the client to the server that sent the request. Other responses are dropped."""
-        number = frame.members.get("id")
-        found = self._open.pop(number, None) if type(number) is str else None
-        if found is not None:
-            backend, own = found
-            backend.notify(Frame(replace_value(frame.data, ("id",), encode(own)), {**frame.members, "id": own}))
+        client_id = frame.members.get("id")
+        request = self._open.pop(client_id, None) if type(client_id) is str else None
+        if request is not None:
+            backend, server_id = request
+            data = replace_value(frame.data, ("id",), encode(server_id))
+            backend.notify(Frame(data, {**frame.members, "id": server_id}))
 
-    def withdrawn(self, backend: Backend, frame: Frame) -> Frame | None:
+    def cancel(self, backend: Backend, frame: Frame) -> Frame | None:
         """The cancellation of a server's request, for the client; None if the server sent no such request."""
-        own = request_id_of(frame.params.get("requestId"))
-        number = None if own is None else self._number_of(backend, own)
-        if number is None:
+        server_id = request_id_of(frame.params.get("requestId"))
+        client_id = None if server_id is None else self._client_id_of(backend, server_id)
+        if client_id is None:
             return None
-        del self._open[number]
-        params = {**frame.params, "requestId": number}
-        data = replace_value(frame.data, ("params", "requestId"), encode(number))
+        del self._open[client_id]
+        params = {**frame.params, "requestId": client_id}
+        data = replace_value(frame.data, ("params", "requestId"), encode(client_id))
         return Frame(data, {**frame.members, "params": params})
 
-    def _number_of(self, backend: Backend, own: RequestId) -> str | None:
-        asked = (
-            number for number, (asker, each) in self._open.items() if asker is backend and request_id_of(each) == own
+    def _client_id_of(self, backend: Backend, server_id: RequestId) -> str | None:
+        matching = (
+            client_id
+            for client_id, (sender, sender_id) in self._open.items()
+            if sender is backend and request_id_of(sender_id) == server_id
         )
-        return next(asked, None)
+        return next(matching, None)
 
 
 def refuse(backend: Backend, frame: Frame, why: str) -> None:
     """Answer a request of a server with an error, in place of the client."""
-    answer = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": why}}
-    backend.notify(Frame(encode(answer), answer))
+    response = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": why}}
+    backend.notify(Frame(encode(response), response))

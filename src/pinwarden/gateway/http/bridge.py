@@ -74,10 +74,10 @@ class Bridge:
         self._again_seconds = manager.limits.merged_again_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._notifications = NotificationStream(manager.limits)
-        self._questions = ServerRequests(manager.limits.max_in_flight)
-        self._work: dict[RequestId, RelayedRequest] = {}
-        """By an id of the gateway, because several programs of one client may use the same id."""
-        self._numbers = 0
+        self._server_requests = ServerRequests(manager.limits.max_in_flight)
+        self._relayed: dict[RequestId, RelayedRequest] = {}
+        """Open requests, by an id of the gateway, because several programs of one client may use the same id."""
+        self._last_key = 0
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
         self._modern = False
@@ -88,29 +88,29 @@ class Bridge:
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Answer a request, or forward it to a server."""
         self.used = self._manager.clock()
-        self._numbers += 1
-        number: RequestId = (RelayedRequest, self._numbers)
-        work = self._work[number] = RelayedRequest(frame)
-        work.task = self._begin(self._answer(frame, sink, parameters, work))
-        work.task.add_done_callback(lambda _: self._work.pop(number, None))
-        return number
+        self._last_key += 1
+        key: RequestId = (RelayedRequest, self._last_key)
+        relayed = self._relayed[key] = RelayedRequest(frame)
+        relayed.task = self._run(self._answer(frame, sink, parameters, relayed))
+        relayed.task.add_done_callback(lambda _: self._relayed.pop(key, None))
+        return key
 
     def notify(self, frame: Frame) -> None:
         """Send a notification to all servers, or a response to the server that sent the request."""
         self.used = self._manager.clock()
         if frame.is_response:
-            self._questions.answer(frame)
+            self._server_requests.answer(frame)
         elif frame.method == CANCELLED:
             self._cancelled(frame)
         elif frame.method != INITIALIZED:
             for backend in self._backends.values():
                 backend.notify(frame)
 
-    def give_up(self, number: RequestId | None) -> None:
-        """The client of one request hung up."""
-        work = self._work.pop(number, None) if number is not None else None
-        if work is not None:
-            work.give_up()
+    def give_up(self, request_id: RequestId | None) -> None:
+        """Cancel a request, because its client disconnected."""
+        relayed = self._relayed.pop(request_id, None) if request_id is not None else None
+        if relayed is not None:
+            relayed.give_up()
 
     def listen(self, reply: EventSink) -> None:
         """Attach the notification stream."""
@@ -136,44 +136,44 @@ class Bridge:
             self.end_stream()
             for backend in self._backends.values():
                 backend.close()
-            for task in (*self._tasks, *(each.task for each in self._openings.values())):
+            for task in (*self._tasks, *(opening.task for opening in self._openings.values())):
                 task.cancel()
 
     # Requests
 
-    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
         """Answer a request."""
         raise NotImplementedError
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _answer(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
         try:
-            self._introduce(frame)
+            self._remember_client(frame)
             if frame.method == "ping":
                 self._reply(frame, sink, {})
             else:
-                await self._respond(frame, sink, parameters, work)
+                await self._respond(frame, sink, parameters, relayed)
         except BackendError as err:
-            if work.cancelled:
+            if relayed.cancelled:
                 sink.dropped()  # a cancelled request gets no response
             else:
                 sink.failed(err.code, err.why)
         except asyncio.CancelledError:
-            if work.cancelled:
+            if relayed.cancelled:
                 sink.dropped()
             else:
-                sink.failed(SERVER_AWAY, "the session was ended")
+                sink.failed(SERVER_AWAY, "the session ended")
             raise
         except Exception as err:
             sink.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
             raise
 
-    def _introduce(self, frame: Frame) -> None:
+    def _remember_client(self, frame: Frame) -> None:
         """Remember what the client says about itself, for the servers."""
         if frame.method == "initialize":
             self._info = frame.params.get("clientInfo", self._info)
@@ -197,23 +197,23 @@ class Bridge:
         """
         slug = upstream.slug
         backend = self._backends.get(slug)
-        if slug in self._openings or (backend is not None and backend.open_now):
+        if slug in self._openings or (backend is not None and backend.is_open):
             return
-        again = backend is not None
-        if again:
+        reopens = backend is not None
+        if reopens:
             del self._backends[slug]
             self._tried.pop(slug, None)
         now = self._manager.clock()
         if slug in self._tried and now - self._tried[slug] < self._again_seconds:
             return
-        waited_for = slug not in self._tried and not upstream.failing
+        awaited = slug not in self._tried and not upstream.failing
         self._tried[slug] = now
-        made = Backend(self._manager, upstream, self._client, self._on_server_message)
-        task = asyncio.get_running_loop().create_task(self._opened(made, again=again))
-        self._openings[slug] = _Opening(task, waited_for=waited_for)
+        backend = Backend(self._manager, upstream, self._client, self._on_server_message)
+        task = asyncio.get_running_loop().create_task(self._open_backend(backend, reopens=reopens))
+        self._openings[slug] = _Opening(task, awaited=awaited)
         task.add_done_callback(lambda _: self._openings.pop(slug, None))
 
-    async def _opened(self, backend: Backend, *, again: bool) -> None:
+    async def _open_backend(self, backend: Backend, *, reopens: bool) -> None:
         try:
             async with asyncio.timeout(self._limits.merged_opening_seconds):
                 await backend.open(self._info, self._capabilities, for_modern_client=self._modern)
@@ -222,25 +222,26 @@ class Bridge:
             return
         except TimeoutError:
             self._failures[backend.slug] = "the server did not respond in time"
-            backend.did_not_begin()
+            backend.mark_failing()
             return
         self._backends[backend.slug] = backend
         self._failures.pop(backend.slug, None)
-        if again:
-            self._tell_of_new_session(backend)
+        if reopens:
+            self._send_list_changed(backend)
 
-    def _tell_of_new_session(self, backend: Backend) -> None:
+    def _send_list_changed(self, backend: Backend) -> None:
         """Send ``list_changed``: another release of the server may have started."""
         for capability in _LISTS:
             if not self._modern and backend.offers(capability):
-                note = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
-                self._notifications.hear(encode(note))
+                notification = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
+                self._notifications.send(encode(notification))
 
     async def _wait_for(self, *slugs: str) -> None:
         """Wait for the first attempts to open sessions with these servers."""
-        waited_for = [each.task for slug in slugs if (each := self._openings.get(slug)) and each.waited_for]
-        if waited_for:
-            await asyncio.wait(waited_for)
+        openings = [self._openings[slug] for slug in slugs if slug in self._openings]
+        tasks = [opening.task for opening in openings if opening.awaited]
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _backend(self, upstream: Upstream) -> Backend:
         """An open session with a server; raises `BackendError` if there is none."""
@@ -249,31 +250,31 @@ class Bridge:
         if opening is not None:
             await asyncio.wait([opening.task])
         backend = self._backends.get(upstream.slug)
-        if backend is None or not backend.open_now:
+        if backend is None or not backend.is_open:
             why = self._failures.get(upstream.slug, "its session ended")
-            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is not available: {why}")
+            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is unavailable: {why}")
         return backend
 
     # Forwarded requests
 
     async def _relay(
-        self, upstream: Upstream, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest
+        self, upstream: Upstream, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         """Forward a request in the server's era, and return the response in the client's era."""
         try:
-            made = await self._send(await self._backend(upstream), frame, sink, parameters, work)
+            response = await self._send(await self._backend(upstream), frame, sink, parameters, relayed)
         except RefusedUnreadError:
-            made = await self._send(await self._backend(upstream), frame, sink, parameters, work)
-        result = made.members.get("result")
+            response = await self._send(await self._backend(upstream), frame, sink, parameters, relayed)
+        result = response.members.get("result")
         if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(
                 INVALID_PARAMS,
-                "the server asks for input in a way that the client's protocol revision does not support",
+                "the server requests input in a form that the client's protocol revision does not support",
             )
-        sink.answered(as_stateless(made, frame.method) if self._modern else made, 0)
+        sink.answered(as_stateless(response, frame.method) if self._modern else response, 0)
 
     async def _send(
-        self, backend: Backend, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest
+        self, backend: Backend, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> Frame:
         if frame.method in SUBSCRIPTIONS and (self._modern or backend.modern):
             # In the stateless era a subscription is a request with a stream of its own.
@@ -283,54 +284,57 @@ class Bridge:
             frame = with_meta(frame, meta)
         elif self._modern and not backend.modern:
             frame = without_meta(frame)
-        answer = ResponseFuture(partial(self._on_the_way, backend, sink))
-        work.backend, work.inner = backend, backend.relay(frame, answer, parameters)
-        made: Frame = await answer
-        return made
+        future = ResponseFuture(partial(self._on_early_message, backend, sink))
+        relayed.backend, relayed.server_id = backend, backend.relay(frame, future, parameters)
+        response: Frame = await future
+        return response
 
     def _no_subscriptions(self, backend: Backend) -> str:
         return f"subscriptions to {backend.slug} are supported only at the server's own address"
 
     def _cancelled(self, frame: Frame) -> None:
         """Cancel a request of a client of the handshake era."""
-        number = request_id_of(frame.params.get("requestId"))
-        for work in [each for each in self._work.values() if number is not None and each.own == number]:
-            work.cancelled = True
-            if work.backend is None or work.backend.modern:
-                work.give_up()
-            elif work.inner is not None:
-                own = work.inner[1]
-                data = replace_value(frame.data, ("params", "requestId"), encode(own))
-                work.backend.notify(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
+        client_id = request_id_of(frame.params.get("requestId"))
+        if client_id is None:
+            return
+        for relayed in [entry for entry in self._relayed.values() if entry.client_id == client_id]:
+            relayed.cancelled = True
+            if relayed.backend is None or relayed.backend.modern:
+                relayed.give_up()
+            elif relayed.server_id is not None:
+                params = {**frame.params, "requestId": relayed.server_id[1]}
+                data = replace_value(frame.data, ("params", "requestId"), encode(params["requestId"]))
+                relayed.backend.notify(Frame(data, {**frame.members, "params": params}))
 
     # From servers
 
     def _on_server_message(self, backend: Backend, frame: Frame) -> None:
-        """A message that belongs to no request."""
+        """Pass on a message of a server that belongs to no request."""
         if self._notifications.open:
-            told = self._told(backend, frame)
-            if told is not None:
-                self._notifications.hear(told.data)
+            message = self._for_client(backend, frame)
+            if message is not None:
+                self._notifications.send(message.data)
         elif frame.is_request:
             refuse(backend, frame, "the client has no stream open")
 
-    def _on_the_way(self, backend: Backend, sink: ResponseSink, frame: Frame) -> None:
-        """A message of a server before its response."""
-        told = self._told(backend, frame)
-        if told is not None:
-            sink.message(told)
+    def _on_early_message(self, backend: Backend, sink: ResponseSink, frame: Frame) -> None:
+        """Pass on a message of a server before its response."""
+        message = self._for_client(backend, frame)
+        if message is not None:
+            sink.message(message)
 
-    def _told(self, backend: Backend, frame: Frame) -> Frame | None:
+    def _for_client(self, backend: Backend, frame: Frame) -> Frame | None:
         """A message of a server as the client gets it; None if it is dropped."""
         if frame.is_request:
             if self._modern or backend.modern:
                 refuse(backend, frame, "requests of servers are not supported in this protocol revision")
                 return None
-            return self._questions.asked(backend, frame)
+            return self._server_requests.register(backend, frame)
         if frame.method == CANCELLED:
-            return self._questions.withdrawn(backend, frame)
+            return self._server_requests.cancel(backend, frame)
         if frame.method == PROGRESS:
-            own = any(each.backend is backend and each.token == frame.progress_token for each in self._work.values())
+            token = frame.progress_token
+            own = any(entry.backend is backend and entry.token == token for entry in self._relayed.values())
             return frame if own else None  # a server may report progress only of its own calls
         return frame
 
@@ -343,7 +347,7 @@ class BridgedConversation(Bridge):
         self._upstream = upstream
         self._again_seconds = 0.0  # the server may be back at any time
 
-    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
         if frame.method in OPENINGS:
             self._reply(frame, sink, self._about(frame, await self._backend(self._upstream)))
         elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
@@ -351,7 +355,7 @@ class BridgedConversation(Bridge):
         elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).modern:
             self._reply(frame, sink, {})  # in the stateless era each request sets its level
         else:
-            await self._relay(self._upstream, frame, sink, parameters, work)
+            await self._relay(self._upstream, frame, sink, parameters, relayed)
 
     def _about(self, frame: Frame, backend: Backend) -> dict[str, Any]:
         """The approved self-description of the server, in the client's era."""
@@ -369,36 +373,39 @@ class BridgedConversation(Bridge):
             result["instructions"] = about["instructions"]
         if frame.method == "initialize":
             return {"protocolVersion": handshake_version(frame), "serverInfo": info, **result}
-        return {"supportedVersions": list(STATELESS_VERSIONS), **result, "_meta": {SERVER_META: info}, **fresh()}
+        return {
+            "supportedVersions": list(STATELESS_VERSIONS),
+            **result,
+            "_meta": {SERVER_META: info},
+            **stateless_members(),
+        }
 
     def _no_subscriptions(self, backend: Backend) -> str:
-        return (
-            f"{backend.slug} speaks another revision of the protocol than the client, so it has no subscriptions here"
-        )
+        return f"{backend.slug} and the client use different protocol revisions, so subscriptions are not supported"
 
 
 class RelayedRequest:
     """A request of a client until its response."""
 
-    __slots__ = ("backend", "cancelled", "inner", "own", "task", "token")
+    __slots__ = ("backend", "cancelled", "client_id", "server_id", "task", "token")
 
     def __init__(self, frame: Frame) -> None:
-        self.own = frame.id
-        """The client's id."""
+        self.client_id = frame.id
+        """The id of the client."""
         self.token = frame.progress_token
         """The client's progress token."""
         self.backend: Backend | None = None
-        self.inner: RequestId | None = None
-        """The id towards the server."""
+        self.server_id: RequestId | None = None
+        """The id that the server gets."""
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False
-        """Whether the client cancelled it or left."""
+        """Whether the client cancelled it or disconnected."""
 
     def give_up(self) -> None:
         """Cancel the request."""
         self.cancelled = True
         if self.backend is not None and self.backend.conversation is not None:
-            self.backend.conversation.give_up(self.inner)
+            self.backend.conversation.give_up(self.server_id)
         if self.task is not None:
             self.task.cancel()
 
@@ -406,17 +413,17 @@ class RelayedRequest:
 class _Opening:
     """An attempt to open a session with a server."""
 
-    def __init__(self, task: asyncio.Task[None], *, waited_for: bool) -> None:
+    def __init__(self, task: asyncio.Task[None], *, awaited: bool) -> None:
         self.task = task
-        self.waited_for = waited_for
+        self.awaited = awaited
 
 
-def fresh() -> dict[str, Any]:
-    """The members about caching that every result of the stateless era has."""
+def stateless_members() -> dict[str, Any]:
+    """The members that results of the stateless era require."""
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def handshake_version(frame: Frame) -> str:
     """The protocol revision to answer a client of the handshake era with."""
-    asked = frame.params.get("protocolVersion")
-    return asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]
+    requested = frame.params.get("protocolVersion")
+    return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

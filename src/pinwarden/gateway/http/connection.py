@@ -361,11 +361,11 @@ class ClientConnection(asyncio.Protocol):
         """The client disconnected. A request in a session continues, and its body stays counted."""
         if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
             self._reserved -= reply.weight
-            reply.on_over = partial(self.owner.body_budget.give_back, self.client)
+            reply.on_over = partial(self.owner.body_budget.release, self.client)
         reply.gone()
 
     def _release(self) -> None:
-        self.owner.body_budget.give_back(self.client, self._reserved)
+        self.owner.body_budget.release(self.client, self._reserved)
         self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:

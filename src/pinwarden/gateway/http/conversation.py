@@ -624,7 +624,7 @@ class Conversation:
             frame = with_client_id(frame, pending)
         if pending is not None and pending.sink.open:
             pending.sink.message(frame)
-        elif not self._notifications.hear(frame.data):
+        elif not self._notifications.send(frame.data):
             other = self._open.longest_open() if pending is None and expected_id is None else None
             if other is not None:
                 other.message(frame)

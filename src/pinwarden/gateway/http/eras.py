@@ -42,7 +42,7 @@ class BridgedRoute:
         return BridgedConversation(manager, client, self._upstream)
 
 
-def stateless_place(route: Route, frame: Frame) -> Route:
+def stateless_route(route: Route, frame: Frame) -> Route:
     """The route of a stateless request: straight to a stateless server, or over a bridge."""
     if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
         return route
@@ -54,13 +54,13 @@ def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
     """Send a request of the stateless era.
 
-    Returns the conversation, if it is known yet, and what to call if the client does not wait any more.
+    Returns the conversation, if it is known yet, and a function that cancels the request.
     """
     discovers = isinstance(route, Upstream) and frame.method == "server/discover"
     if discovers and isinstance(route, Upstream) and not route.era:
         task = manager.run(_discover_first(manager, route, client, frame, sink, parameters))
         return None, task.cancel
-    conversation = manager.stateless_conversation(stateless_place(route, frame), client)
+    conversation = manager.stateless_conversation(stateless_route(route, frame), client)
     if discovers and isinstance(route, Upstream):
         sink = _Discovery(sink, route, conversation)
     request_id = conversation.request(frame, sink, parameters)
@@ -97,33 +97,33 @@ def initialize(
     session.conversation.request(frame, sink, parameters)
 
 
-class _Passing:
+class _ForwardingSink:
     """Passes everything to another sink."""
 
     def __init__(self, sink: ResponseSink) -> None:
-        self._waiting = sink
+        self._sink = sink
 
     @property
     def open(self) -> bool:
-        return self._waiting.open
+        return self._sink.open
 
     def message(self, frame: Frame) -> None:
-        self._waiting.message(frame)
+        self._sink.message(frame)
 
     def answered(self, frame: Frame, status: int) -> None:
-        self._waiting.answered(frame, status)
+        self._sink.answered(frame, status)
 
     def failed(self, code: int, why: str) -> None:
-        self._waiting.failed(code, why)
+        self._sink.failed(code, why)
 
     def refused_unread(self, why: str) -> None:
-        self._waiting.refused_unread(why)
+        self._sink.refused_unread(why)
 
     def dropped(self) -> None:
-        self._waiting.dropped()
+        self._sink.dropped()
 
 
-class _Discovery(_Passing):
+class _Discovery(_ForwardingSink):
     """Learns from the response to ``server/discover`` that the server is stateless."""
 
     def __init__(self, sink: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
@@ -134,7 +134,7 @@ class _Discovery(_Passing):
 
     def answered(self, frame: Frame, status: int) -> None:
         if isinstance(frame.members.get("result"), dict):
-            self._upstream.is_stateless(self._conversation)
+            self._upstream.set_stateless(self._conversation)
         super().answered(frame, status)
         self.over.set()
 
@@ -151,7 +151,7 @@ class _Discovery(_Passing):
         self.over.set()
 
 
-class _Handshake(_Passing):
+class _Handshake(_ForwardingSink):
     """Bridges the session if the server rejects ``initialize``."""
 
     def __init__(self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: Frame) -> None:
@@ -166,21 +166,21 @@ class _Handshake(_Passing):
         else:
             super().answered(frame, status)
 
-    def _bridge(self, upstream: Upstream, refusal: Frame, status: int) -> None:
-        refused, session = self._session.conversation, self._session
+    def _bridge(self, upstream: Upstream, rejection: Frame, status: int) -> None:
+        rejected, session = self._session.conversation, self._session
         session.conversation = self._manager.conversation(BridgedRoute(upstream), session.client)
-        refused.close("the handshake failed")
-        session.conversation.request(self._frame, _SecondTry(self._waiting, refusal, status))
+        rejected.close("the handshake failed")
+        session.conversation.request(self._frame, _BridgedHandshake(self._sink, rejection, status))
 
 
-class _SecondTry(_Passing):
+class _BridgedHandshake(_ForwardingSink):
     """Waits for the bridged ``initialize``. If that fails too, the client gets the server's own error."""
 
-    def __init__(self, sink: ResponseSink, refusal: Frame, status: int) -> None:
+    def __init__(self, sink: ResponseSink, rejection: Frame, status: int) -> None:
         super().__init__(sink)
-        self._refusal = refusal
+        self._rejection = rejection
         self._status = status
 
     def failed(self, code: int, why: str) -> None:
         del code, why
-        self._waiting.answered(self._refusal, self._status)
+        self._sink.answered(self._rejection, self._status)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
-_TURN_SECONDS = 0.0002
+_SWITCH_SECONDS = 0.0002
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -64,14 +64,14 @@ class HttpGateway:
         self._say = say
         self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_away=settings.when_away)
         self._recorders: list[Recorder] = []
-        self._locked = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
+        self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
         self._stamps: tuple[object, ...] = ()
         self._policy: GatewayPolicy = DEFAULT_POLICY
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._clients: KnownClients | None = None
         self._lock_problem = ""
         self._approval_problem = ""
-        self._unjudged: set[str] = set()
+        self._unreadable: set[str] = set()
         """Servers whose approvals cannot be read."""
         self.endpoint: Endpoint | None = None
         self.serving: HttpServer | None = None
@@ -84,23 +84,23 @@ class HttpGateway:
         loop = asyncio.get_running_loop()
         clients = self._clients = self._known_clients(one_time_token)
         self._policy = load_gateway_policy(self._project)
-        self._locked.set_policy(self._policy)
-        self._tell_mode()
-        self._locked.tracing = configure_tracing(self._project.variables, self._say)
-        self._stamps = self._seen()
-        self._shared = self._locked.shared = self._state.shared_approvals(
+        self._factory.set_policy(self._policy)
+        self._warn_if_observing()
+        self._factory.tracing = configure_tracing(self._project.variables, self._say)
+        self._stamps = self._file_stamps()
+        self._shared = self._factory.shared = self._state.shared_approvals(
             self._project.lock, applies=settings.shared_approvals
         )
-        locked = await loop.run_in_executor(None, self._locked.read)
+        locked = await loop.run_in_executor(None, self._factory.read)
         if not locked.upstreams:
             why = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"no locked server can be served: {why}",
-                hint=CONSENT_HINT if locked.needs_consent else "pinwarden list shows what is locked.",
+                f"the gateway can serve no server of the lock: {why}",
+                hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden list.",
             )
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
-        access = Access(self._hosts(), settings.origins, await clients.first())
+        access = Access(self._hosts(), settings.origins, await clients.load())
         endpoint = self.endpoint = Endpoint(manager, access, settings.limits, merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
         status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting)
@@ -108,18 +108,18 @@ class HttpGateway:
             audit_problem(lambda: self.log.refusal),
             lambda: self._lock_problem,
             lambda: self._approval_problem,
-            lambda: "" if clients.lets_in else clients.problem,
+            lambda: "" if clients.admits_known else clients.problem,
         ]
         status_pages.warnings = [
             self._spooling,
-            lambda: clients.problem if clients.lets_in else "",
+            lambda: clients.problem if clients.admits_known else "",
         ]
-        serving.connections.on_cut = self._cut
+        serving.connections.on_cut = self._record_cut
         serving.say = self._say
         endpoint.open_pages = {"/healthz": status_pages.health, "/readyz": status_pages.readiness}
         endpoint.pages = {"/metrics": status_pages.metrics}
-        serving.every_second.append(self._look)
-        await self._look_at_approvals(manager)
+        serving.periodic.append(self._reload)
+        await self._check_approvals(manager)
         if self._shared is not None:
             await loop.run_in_executor(None, self._shared.start, settings.limits.tokens_seconds)
         host, port = await serving.start(settings.listening)
@@ -127,14 +127,14 @@ class HttpGateway:
 
     async def stop(self) -> None:
         """Close connections, the database and the log."""
-        self._locked.close()
+        self._factory.close()
         if self._shared is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._shared.close)
         if self._clients is not None:
             self._clients.close()
         loop = asyncio.get_running_loop()
-        if self._locked.tracing is not None:
-            await loop.run_in_executor(None, self._locked.tracing.close)
+        if self._factory.tracing is not None:
+            await loop.run_in_executor(None, self._factory.tracing.close)
         for recorder in self._recorders:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)
@@ -144,19 +144,19 @@ class HttpGateway:
         away = None if self.log.refusal is not None else self.log.problem
         return "" if away is None else f"the audit database is unavailable, so events wait in the journal ({away.code})"
 
-    def _cut(self, why: str) -> None:
-        """Record that a client was disconnected because it read too slowly."""
+    def _record_cut(self, why: str) -> None:
+        """Log and record that a client was disconnected because it read too slowly."""
         self._say(why)
         try:
             self.log.record(AuditEvent(kind=STOPPED, code="reader_too_slow", reason=why))
         except PinwardenError as err:
-            self._tell(f"the disconnection could not be recorded: {err.message}")
+            self._log_once(f"the disconnection could not be recorded: {err.message}")
 
     def _recorder(self, server: str) -> Recorder:
         baseline = lock_baseline(self._project.lock)
-        made = Recorder(self.log, lambda: self._state.sightings(server, baseline), self._say)
-        self._recorders.append(made)
-        return made
+        recorder = Recorder(self.log, lambda: self._state.sightings(server, baseline), self._say)
+        self._recorders.append(recorder)
+        return recorder
 
     def _hosts(self) -> set[str]:
         listening = self._settings.listening
@@ -165,10 +165,10 @@ class HttpGateway:
 
     def _known_clients(self, one_time_token: str) -> KnownClients:
         digest = token_digest(one_time_token)
-        once = {digest: Client(name="local", token=digest)} if one_time_token else {}
+        temporary = {digest: Client(name="local", token=digest)} if one_time_token else {}
         return KnownClients(
             self._state.tokens.valid,
-            once,
+            temporary,
             self._say,
             keep=self._settings.when_away == "spool",
             seconds=self._settings.limits.tokens_seconds,
@@ -176,91 +176,93 @@ class HttpGateway:
 
     # Reloading
 
-    async def _look(self) -> None:
+    async def _reload(self) -> None:
         """Reload tokens, policy and lock if they changed. If lock or policy cannot be read, block all requests."""
         if self.endpoint is None or self._manager is None or self._clients is None:
             return
-        await self._clients.look(self.endpoint.access)
-        await self._look_at_approvals(self._manager)
-        stamps = self._seen()
+        await self._clients.reload(self.endpoint.access)
+        await self._check_approvals(self._manager)
+        stamps = self._file_stamps()
         if stamps == self._stamps:
             return
         self._stamps = stamps
         try:
-            await self._take_policy(load_gateway_policy(self._project))
-            locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
-            await self._record(AuditEvent(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
+            await self._apply_policy(load_gateway_policy(self._project))
+            locked = await asyncio.get_running_loop().run_in_executor(None, self._factory.read)
+            await self._record(
+                AuditEvent(kind=LOCK_CHANGED, reason=f"the gateway serves {plural(len(locked.upstreams), 'server')}")
+            )
         except PinwardenError as err:
             if err.code == "AUDIT_UNAVAILABLE":
                 self._stamps = ()  # the files are fine: retry until the event can be recorded
             self._lock_problem = err.message
-            self._tell(f"all requests are blocked, because the lock or the policy cannot be read: {err.message}")
+            self._log_once(f"all requests are blocked, because the lock or the policy cannot be read: {err.message}")
             # Guards block by themselves if the lock is unreadable; an unreadable policy blocks here.
             self._manager.replace({})
             return
         self._lock_problem = ""
-        self._told.clear()
+        self._logged.clear()
         before = set(self._manager.upstreams)
         self._manager.replace(locked.upstreams)
-        self._locked.hang_up()
+        self._factory.close_replaced()
         for name, problem in locked.problems.items():
-            self._tell(f"{name} is not served: {problem}")
+            self._log_once(f"the gateway does not serve {name}: {problem}")
         if set(locked.upstreams) != before:
-            self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
+            self._say(f"the gateway now serves {', '.join(sorted(locked.upstreams)) or 'no server'}")
 
-    async def _look_at_approvals(self, manager: SessionManager) -> None:
+    async def _check_approvals(self, manager: SessionManager) -> None:
         """Check that the approvals of all servers can be read."""
 
-        def unread() -> dict[str, str]:
-            found: dict[str, str] = {}
+        def unreadable() -> dict[str, str]:
+            problems: dict[str, str] = {}
             for upstream in upstreams:
                 upstream.guard.refresh(now)
                 try:
                     _ = upstream.guard.approved
                 except PinwardenError as err:
-                    found[upstream.name] = err.message
-            return found
+                    problems[upstream.name] = err.message
+            return problems
 
         upstreams, now = tuple(manager.upstreams.values()), manager.clock()
-        problems = await asyncio.get_running_loop().run_in_executor(None, unread)
-        for name in problems.keys() - self._unjudged:
-            self._say(f"nothing of {name} passes, because what was approved cannot be read: {problems[name]}")
-        self._unjudged = set(problems)
+        problems = await asyncio.get_running_loop().run_in_executor(None, unreadable)
+        for name in problems.keys() - self._unreadable:
+            self._say(f"all messages of {name} are blocked, because its approvals cannot be read: {problems[name]}")
+        self._unreadable = set(problems)
         # /readyz is public, so it does not name servers.
         self._approval_problem = (
-            f"what was approved of {plural(len(problems), 'server')} cannot be read, so nothing of it passes"
+            f"all messages of {plural(len(problems), 'server')} are blocked, because approvals cannot be read"
             if problems
             else ""
         )
 
-    async def _take_policy(self, policy: GatewayPolicy) -> None:
+    async def _apply_policy(self, policy: GatewayPolicy) -> None:
         if policy.digest != self._policy.digest:
             await self._record(AuditEvent(kind=POLICY_CHANGED, policy=policy.digest))
             self._policy = policy
-            self._locked.set_policy(policy)
+            self._factory.set_policy(policy)
             self._say("the policy was reloaded")
-            self._tell_mode()
+            self._warn_if_observing()
 
-    def _tell_mode(self) -> None:
+    def _warn_if_observing(self) -> None:
         """Warn if the policy only observes and blocks nothing."""
         passing = self._policy.lets_pass()
         if passing:
             self._say(passing)
 
-    async def _record(self, fact: AuditEvent) -> None:
+    async def _record(self, event: AuditEvent) -> None:
         """Record a change before it takes effect. The journal takes it while the database is unavailable."""
-        await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, fact)
+        await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, event)
 
-    def _seen(self) -> tuple[object, ...]:
+    def _file_stamps(self) -> tuple[object, ...]:
         """Values that change when the lock or the policy file changes."""
         from pinwarden.project.project import OWN_POLICY
 
         policy = self._project.policy or self._project.root / OWN_POLICY
         return tuple(file_stamp(path) for path in (self._project.lock, policy))
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             self._say(text)
 
 
@@ -281,12 +283,12 @@ def serve(
             gc.freeze()  # exempt long-lived objects from garbage collection, which would delay responses
             if gateway.serving is None:
                 return False
-            return await (gateway.serving.stop() if once else gateway.serving.run_until_asked_to_end())
+            return await (gateway.serving.stop() if once else gateway.serving.run_until_signal())
         finally:
             await gateway.stop()
 
     # With the default switch interval of 5 ms, responses would wait for the audit log's thread.
-    sys.setswitchinterval(_TURN_SECONDS)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(run())
@@ -304,7 +306,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-_AWAY = "DATABASE_UNAVAILABLE"
+_DATABASE_AWAY = "DATABASE_UNAVAILABLE"
 
 
 class KnownClients:
@@ -313,16 +315,16 @@ class KnownClients:
     def __init__(
         self,
         read: Callable[[], Sequence[Token]],
-        once: Mapping[str, Client],
+        temporary: Mapping[str, Client],
         say: Callable[[str], None],
         *,
         keep: bool,
         seconds: float,
     ) -> None:
-        """``once`` are clients of this run only. With ``keep``, known clients are admitted while the token store is
-        unavailable, that is if it does not respond within ``seconds``."""
+        """``temporary`` are clients of this run only. With ``keep``, known clients are admitted while the token store
+        is unavailable, that is if it does not respond within ``seconds``."""
         self._read = read
-        self._once = dict(once)
+        self._temporary = dict(temporary)
         self._say = say
         self._keep = keep
         self._seconds = seconds
@@ -331,31 +333,31 @@ class KnownClients:
         self._reading: asyncio.Future[dict[str, Client]] | None = None
         self.problem = ""
         """Why tokens cannot be validated now, without secrets."""
-        self.lets_in = True
+        self.admits_known = True
         """Whether known clients are admitted meanwhile."""
 
-    async def first(self) -> dict[str, Client]:
+    async def load(self) -> dict[str, Client]:
         """The clients at start-up. Raises if the tokens cannot be read."""
-        return await self._looked_up()
+        return await self._query()
 
-    async def look(self, access: Access) -> None:
+    async def reload(self, access: Access) -> None:
         """Reload the tokens."""
-        owed, self._reading = self._reading, None
-        reading = owed or asyncio.ensure_future(self._looked_up())
-        done, _ = await asyncio.wait({reading}, timeout=self._seconds if owed is None else 0)
+        earlier, self._reading = self._reading, None
+        reading = earlier or asyncio.ensure_future(self._query())
+        done, _ = await asyncio.wait({reading}, timeout=self._seconds if earlier is None else 0)
         if not done:
             self._reading = reading  # no second query while the first one runs
-            self._cannot_tell(access, PinwardenError(_AWAY, "the database does not respond"))
+            self._on_unavailable(access, PinwardenError(_DATABASE_AWAY, "the database does not respond"))
             return
         try:
             access.set_clients(reading.result())
         except PinwardenError as err:
-            self._cannot_tell(access, err)
+            self._on_unavailable(access, err)
         else:
             if self.problem:
                 self._say("the tokens can be read again")
             self.problem = ""
-            self.lets_in = True
+            self.admits_known = True
 
     def close(self) -> None:
         """Stop reloading."""
@@ -363,28 +365,30 @@ class KnownClients:
             self._reading.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _looked_up(self) -> dict[str, Client]:
-        ask = partial(asyncio.get_running_loop().run_in_executor, self._thread, self._read)
+    async def _query(self) -> dict[str, Client]:
+        query = partial(asyncio.get_running_loop().run_in_executor, self._thread, self._read)
         try:
-            tokens = await ask()
+            tokens = await query()
         except PinwardenError as err:
-            if err.code != _AWAY:
+            if err.code != _DATABASE_AWAY:
                 raise
-            tokens = await ask()  # only the connection may be lost; the next query opens a new one
-        found = {each.digest: Client(name=each.client, servers=each.servers, token=each.digest) for each in tokens}
-        return found | self._once
+            tokens = await query()  # only the connection may be lost; the next query opens a new one
+        clients = {
+            token.digest: Client(name=token.client, servers=token.servers, token=token.digest) for token in tokens
+        }
+        return clients | self._temporary
 
-    def _cannot_tell(self, access: Access, err: PinwardenError) -> None:
-        away = err.code == _AWAY
+    def _on_unavailable(self, access: Access, err: PinwardenError) -> None:
+        away = err.code == _DATABASE_AWAY
         if not away:
-            access.set_clients(self._once)
+            access.set_clients(self._temporary)
         elif self._keep:
             access.set_unverified()
         else:
-            access.set_unverified(self._once)
-        self.lets_in = away and self._keep
-        then = "known clients are admitted" if away and self._keep else "no client is admitted"
-        problem = f"the tokens cannot be read, so {then} ({err.code})"
+            access.set_unverified(self._temporary)
+        self.admits_known = away and self._keep
+        consequence = "known clients are admitted" if away and self._keep else "no client is admitted"
+        problem = f"the tokens cannot be read, so {consequence} ({err.code})"
         if problem != self.problem:
             self._say(f"{problem}: {err.message}")
         self.problem = problem

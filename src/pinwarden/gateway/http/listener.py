@@ -51,10 +51,10 @@ class HttpServer:
         self.connections = ClientConnections(endpoint, limits)
         self._server: asyncio.Server | SecureServer | None = None
         self._certificate: Certificate | None = None
-        self.say: Callable[[str], None] = _silent
+        self.say: Callable[[str], None] = _ignore
         self._timekeeper: asyncio.Task[None] | None = None
-        self.every_second: list[Callable[[], Awaitable[None]]] = []
-        """Further work to do about once a second."""
+        self.periodic: list[Callable[[], Awaitable[None]]] = []
+        """Work to do about once a second."""
 
     async def start(self, listening: ListenAddress) -> tuple[str, int]:
         """Start to listen. Returns the host and port."""
@@ -79,8 +79,8 @@ class HttpServer:
         except (OSError, OverflowError) as err:
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"{listening.host}:{listening.port} cannot be listened on: {reason_of(err)}",
-                hint="Name another address with --listen HOST:PORT, or end the program that has this one.",
+                f"the gateway cannot listen on {listening.host}:{listening.port}: {reason_of(err)}",
+                hint="Choose another address with --listen HOST:PORT, or stop the program that uses this one.",
             ) from err
         self._timekeeper = loop.create_task(self._keep_time())
         host, port, *_ = self._server.sockets[0].getsockname()
@@ -99,12 +99,12 @@ class HttpServer:
         self._manager.close()
         return drained
 
-    async def run_until_asked_to_end(self) -> bool:
+    async def run_until_signal(self) -> bool:
         """Serve until SIGTERM or SIGINT. Returns whether all requests ended in time."""
-        ending = Shutdown(self._limits.drain_seconds, self.say)
-        ending.begin()
-        await ending.asked.wait()
-        return await self.stop(hurry=ending.hurry)
+        shutdown = Shutdown(self._limits.drain_seconds, self.say)
+        shutdown.install()
+        await shutdown.requested.wait()
+        return await self.stop(hurry=shutdown.hurry)
 
     async def _keep_time(self) -> None:
         while True:
@@ -113,16 +113,16 @@ class HttpServer:
             self.connections.tick()
             if self._certificate is not None and (problem := self._certificate.refresh()):
                 self.say(problem)
-            for each in self.every_second:
+            for work in self.periodic:
                 try:
-                    await each()
+                    await work()
                 except Exception as err:  # noqa: BLE001 - one failure must not stop later token checks
                     asyncio.get_running_loop().call_exception_handler(
                         {"message": "periodic work failed", "exception": err}
                     )
 
 
-def _silent(text: str) -> None:
+def _ignore(text: str) -> None:
     del text
 
 
@@ -132,17 +132,17 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path | None) -> None:
         self._certificate = certificate
         self._key = key
-        self._stamps = self._seen()
-        self.context = self._loaded()
+        self._stamps = self._file_stamps()
+        self.context = self._load()
 
     def refresh(self) -> str:
         """Load a renewed certificate. Returns why it cannot be used; the old one stays in use then."""
-        stamps = self._seen()
+        stamps = self._file_stamps()
         if stamps == self._stamps:
             return ""
         self._stamps = stamps
         try:
-            self._loaded()  # a trial, because a failure half-way would leave neither certificate
+            self._load()  # a trial, because a failure half-way would leave neither certificate
             self.context.load_cert_chain(self._certificate, self._key, _no_password)
         except PinwardenError as err:
             return f"the old certificate is still used: {err.message}"
@@ -150,10 +150,10 @@ class Certificate:
             return f"the old certificate is still used: {reason_of(err)}"
         return ""
 
-    def _seen(self) -> tuple[object, ...]:
+    def _file_stamps(self) -> tuple[object, ...]:
         return tuple(file_stamp(path) for path in (self._certificate, self._key) if path is not None)
 
-    def _loaded(self) -> ssl.SSLContext:
+    def _load(self) -> ssl.SSLContext:
         certificate, key = self._certificate, self._key
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -162,22 +162,22 @@ class Certificate:
             try:
                 file.open("rb").close()
             except OSError as err:
-                raise _no_tls(f"{file} cannot be read: {reason_of(err)}") from err
+                raise _tls_error(f"{file} cannot be read: {reason_of(err)}") from err
         files = str(certificate) if key is None else f"{certificate} with the key {key}"
         try:
             context.load_cert_chain(certificate, key, _no_password)
         except (OSError, ValueError) as err:  # an error of TLS is an OSError
-            unfit = "it is not in PEM form, or certificate and key do not belong together"
-            why = unfit if isinstance(err, ssl.SSLError) else reason_of(err)
-            raise _no_tls(f"the certificate {files} cannot be used: {why}") from err
+            mismatch = "it is not in PEM form, or certificate and key do not belong together"
+            why = mismatch if isinstance(err, ssl.SSLError) else reason_of(err)
+            raise _tls_error(f"the certificate {files} cannot be used: {why}") from err
         return context
 
 
-def _no_tls(told: str) -> PinwardenError:
+def _tls_error(message: str) -> PinwardenError:
     return PinwardenError(
         "GATEWAY_UNAVAILABLE",
-        told,
-        hint="Name a certificate in PEM form with --tls-cert, and its key, without a password, with --tls-key.",
+        message,
+        hint="Pass a certificate in PEM form with --tls-cert, and its key without a password with --tls-key.",
     )
 
 
@@ -187,12 +187,12 @@ def _no_password() -> str:
 
 
 def file_stamp(path: Path) -> object:
-    """Changes when the file changes."""
+    """A value that changes when the file changes; None if there is no such file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def reason_of(err: Exception) -> str:
@@ -202,7 +202,7 @@ def reason_of(err: Exception) -> str:
     return getattr(err, "strerror", None) or str(err)
 
 
-_AGAIN_SECONDS = 0.1  # after a failed accept, for example at the limit of open files
+_RETRY_SECONDS = 0.1  # after a failed accept, for example at the limit of open files
 
 
 class TlsHandshake:
@@ -226,7 +226,7 @@ class SecureServer:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._handshaking: set[asyncio.Task[None]] = set()
-        self._accepting = [self._listen(each) for each in sockets]
+        self._accepting = [self._listen(listener) for listener in sockets]
 
     def close(self) -> None:
         """Stop accepting. Handshakes in progress continue."""
@@ -244,7 +244,7 @@ class SecureServer:
             try:
                 accepted, _ = await self._loop.sock_accept(listener)
             except OSError:
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             handshake = TlsHandshake(accepted)
             if self._connections.enter(handshake):
@@ -275,16 +275,16 @@ async def secure_server(
 ) -> SecureServer:
     """Listen with TLS at every address of a host."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
-        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
-            made = socket.create_server(address, family=family, backlog=backlog)
-            made.setblocking(False)
-            sockets.append(made)
+        for family, address in dict.fromkeys((info[0], info[4]) for info in addresses):
+            listener = socket.create_server(address, family=family, backlog=backlog)
+            listener.setblocking(False)
+            sockets.append(listener)
     except BaseException:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
         raise
     return SecureServer(connections, tls, sockets)
 
@@ -292,8 +292,8 @@ async def secure_server(
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 END_SECONDS = 5.0
 """To end servers and close the log, after the drain time."""
-_READ_SECONDS = 0.1  # for the log thread to write the last line
-_LAST_SECONDS = 3.0  # until a timer of the kernel ends the process, even if no Python code can run
+_LOG_SECONDS = 0.1  # for the log thread to write the last line
+_KERNEL_SECONDS = 3.0  # until a timer of the kernel ends the process, even if no Python code can run
 
 
 class Shutdown:
@@ -304,17 +304,18 @@ class Shutdown:
         self._say = say
         self._signals: SimpleQueue[float] = SimpleQueue()  # safe to use in a signal handler
         self._loop = asyncio.get_running_loop()
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
+        """Set by the first signal."""
         self.hurry = asyncio.Event()
         """Set by a second signal: open requests are not drained."""
 
-    def begin(self) -> None:
+    def install(self) -> None:
         """Install the signal handlers."""
         # Started here, because a signal handler must not start a thread.
         Thread(target=self._watch, name="ending", daemon=True).start()
-        for number in SIGNALS:
+        for name in SIGNALS:
             with suppress(ValueError):  # only the main thread can
-                signal.signal(number, self._signalled)
+                signal.signal(name, self._signalled)
 
     def _signalled(self, *_: object) -> None:
         """Runs between two instructions of the main thread, also while the event loop is busy."""
@@ -322,25 +323,25 @@ class Shutdown:
 
     def _watch(self) -> None:
         end = self._signals.get() + self._drain_seconds + END_SECONDS
-        self._limit(end)
-        self._tell(self.asked)
+        self._set_kernel_timer(end)
+        self._set(self.requested)
         with suppress(Empty):
-            again = self._signals.get(timeout=max(0.0, end - monotonic()))
-            end = min(end, again + END_SECONDS)
-            self._limit(end)
-            self._tell(self.hurry)
+            second = self._signals.get(timeout=max(0.0, end - monotonic()))
+            end = min(end, second + END_SECONDS)
+            self._set_kernel_timer(end)
+            self._set(self.hurry)
             while True:
                 self._signals.get(timeout=max(0.0, end - monotonic()))
-        self._say("the gateway did not end in time and is killed")
+        self._say("the gateway did not end in time, so it kills itself and its servers")
         kill_all_trees()
-        sleep(_READ_SECONDS)
+        sleep(_LOG_SECONDS)
         os._exit(EXIT_UNCHECKED)
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _set(self, event: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(event.set)
 
-    def _limit(self, end: float) -> None:
+    def _set_kernel_timer(self, end: float) -> None:
         """Set a kernel timer that ends the process soon after this thread should have."""
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, max(0.0, end - monotonic()) + _LAST_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, max(0.0, end - monotonic()) + _KERNEL_SECONDS)

@@ -27,8 +27,8 @@ class BudgetHolder(Protocol):
 class MemoryBudget:
     """The limit for all holders together."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._holders: set[BudgetHolder] = set()
         self.overflows = 0
         """How often a holder had to drop its messages."""
@@ -36,7 +36,7 @@ class MemoryBudget:
     @property
     def pending_bytes(self) -> int:
         """Bytes that all holders hold."""
-        return sum(each.pending_bytes for each in self._holders)
+        return sum(holder.pending_bytes for holder in self._holders)
 
     def enter(self, holder: BudgetHolder) -> None:
         """Start to count a holder."""
@@ -46,10 +46,10 @@ class MemoryBudget:
         """Stop counting a holder."""
         self._holders.discard(holder)
 
-    def make(self) -> None:
+    def enforce(self) -> None:
         """Make the largest holders drop their messages until the total is within the limit."""
-        while self._holders and self.pending_bytes > self._most:
-            largest = max(self._holders, key=lambda each: each.pending_bytes)
+        while self._holders and self.pending_bytes > self._max_bytes:
+            largest = max(self._holders, key=lambda holder: holder.pending_bytes)
             self.leave(largest)
             self.overflows += 1
             largest.overflow()
@@ -60,12 +60,12 @@ class BodyBudget:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._of: dict[str, int] = {}
+        self._by_client: dict[str, int] = {}
         self.size = 0
 
     def check(self, client: str, size: int) -> None:
-        """Raise `BadRequest` if so many more bytes would exceed a limit."""
-        if self._of.get(client, 0) + size > self._limits.max_client_body_bytes:
+        """Raise `BadRequest` if ``size`` more bytes would exceed a limit."""
+        if self._by_client.get(client, 0) + size > self._limits.max_client_body_bytes:
             raise BadRequest(503, "Too many large requests of one client at once.")
         if self.size + size > self._limits.max_all_body_bytes:
             raise BadRequest(503, "Too many large requests at once.")
@@ -73,20 +73,20 @@ class BodyBudget:
     def add(self, client: str, size: int) -> None:
         """Count bytes of a client; raises `BadRequest` if a limit is exceeded."""
         self.check(client, size)
-        self._of[client] = self._of.get(client, 0) + size
+        self._by_client[client] = self._by_client.get(client, 0) + size
         self.size += size
 
-    def give_back(self, client: str, size: int) -> None:
-        """Release the bytes of a request that is over."""
+    def release(self, client: str, size: int) -> None:
+        """Stop counting bytes of a request that is over."""
         self.size -= size
-        left = self._of.get(client, 0) - size
+        left = self._by_client.get(client, 0) - size
         if left > 0:
-            self._of[client] = left
+            self._by_client[client] = left
         else:
-            self._of.pop(client, None)
+            self._by_client.pop(client, None)
 
     def move(self, client: str, to: str, size: int) -> None:
         """Count bytes for another client, which uses the same connection now."""
-        self.give_back(client, size)
-        self._of[to] = self._of.get(to, 0) + size
+        self.release(client, size)
+        self._by_client[to] = self._by_client.get(to, 0) + size
         self.size += size

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
-from pinwarden.gateway.http.bridge import OPENINGS, Bridge, RelayedRequest, fresh, handshake_version
+from pinwarden.gateway.http.bridge import OPENINGS, Bridge, RelayedRequest, handshake_version, stateless_members
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
@@ -70,8 +70,8 @@ class MergedRoute:
 
 def merged_route() -> Callable[[Client], MergedRoute]:
     """The route of `/mcp`, the same for all clients."""
-    place = MergedRoute()
-    return lambda _: place
+    route = MergedRoute()
+    return lambda _: route
 
 
 class MergedConversation(Bridge):
@@ -89,14 +89,14 @@ class MergedConversation(Bridge):
         for task in self._late.values():
             task.cancel()
 
-    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
-        seen = self._seen()
-        for upstream in seen.values():
+    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
+        visible = self._visible()
+        for upstream in visible.values():
             self._open(upstream)
         if frame.method in _ROUTED or frame.method not in (*OPENINGS, *_LISTS, "logging/setLevel"):
-            await self._route(frame, sink, parameters, work)
+            await self._route(frame, sink, parameters, relayed)
             return
-        await self._wait_for(*seen)
+        await self._wait_for(*visible)
         if frame.method in OPENINGS or frame.method in _LISTS:
             self._refuse_if_all_are_missing()
         if frame.method in OPENINGS:
@@ -104,17 +104,18 @@ class MergedConversation(Bridge):
         elif frame.method in _LISTS:
             await self._list(frame, sink)
         else:
-            await self._everywhere(frame, "logging")
+            await self._send_to_all(frame, "logging")
             self._reply(frame, sink, {})
 
-    def _seen(self) -> dict[str, Upstream]:
+    def _visible(self) -> dict[str, Upstream]:
         """The servers that the client may use."""
-        return {slug: each for slug, each in self._manager.upstreams.items() if self._client.sees(each.name)}
+        upstreams = self._manager.upstreams
+        return {slug: upstream for slug, upstream in upstreams.items() if self._client.sees(upstream.name)}
 
     def _refuse_if_all_are_missing(self) -> None:
         """Fail with the reasons if no server is available, because an empty list would look valid."""
         missing = self._unavailable()
-        if missing and not any(each.open_now for each in self._backends.values()):
+        if missing and not any(backend.is_open for backend in self._backends.values()):
             reasons = "; ".join(f"{slug}: {why}" for slug, why in missing.items())
             raise BackendError(SERVER_AWAY, f"no server is available: {reasons}")
 
@@ -122,8 +123,8 @@ class MergedConversation(Bridge):
         """The servers without an open session, and the reasons."""
         return {
             slug: self._failures.get(slug, "the server has not started yet")
-            for slug in sorted(self._seen())
-            if not (slug in self._backends and self._backends[slug].open_now)
+            for slug in sorted(self._visible())
+            if not (slug in self._backends and self._backends[slug].is_open)
         }
 
     def _about(self, frame: Frame) -> dict[str, Any]:
@@ -132,50 +133,54 @@ class MergedConversation(Bridge):
 
         capabilities: dict[str, Any] = {}
         for name in ("tools", "prompts", "resources", "completions", "logging"):
-            given = [each for each in self._backends.values() if each.offers(name)]
-            if given:
+            offering = [backend for backend in self._backends.values() if backend.offers(name)]
+            if offering:
                 capabilities[name] = {} if name in ("completions", "logging") or self._modern else {"listChanged": True}
-                if name == "resources" and not self._modern and any(not each.modern for each in given):
+                if name == "resources" and not self._modern and any(not backend.modern for backend in offering):
                     capabilities[name]["subscribe"] = True
-        told = {slug: each.about.get("instructions") for slug, each in sorted(self._backends.items())}
-        text = "\n\n".join(f"{slug}: {each}" for slug, each in told.items() if isinstance(each, str) and each)
+        instructions = {slug: backend.about.get("instructions") for slug, backend in sorted(self._backends.items())}
+        text = "\n\n".join(f"{slug}: {own}" for slug, own in instructions.items() if isinstance(own, str) and own)
         info = {**_OWN_INFO, "version": __version__}
         result: dict[str, Any] = {"capabilities": capabilities, **({"instructions": text} if text else {})}
         if frame.method == "initialize":
             return {"protocolVersion": handshake_version(frame), "serverInfo": info, **result}
         meta = {"_meta": {SERVER_META: info}}
-        return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **fresh()}
+        return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **stateless_members()}
 
     async def _list(self, frame: Frame, sink: ResponseSink) -> None:
-        """All items of all servers on one page."""
+        """Answer a list request with the items of all servers on one page."""
         capability, member, name = _LISTS[frame.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
-        asked = [each for _, each in sorted(self._backends.items()) if each.open_now and each.offers(capability)]
-        found = await asyncio.gather(
-            *(self._items_of(each, frame.method, member, meta) for each in asked), return_exceptions=True
+        backends = [backend for _, backend in sorted(self._backends.items())]
+        backends = [backend for backend in backends if backend.is_open and backend.offers(capability)]
+        results = await asyncio.gather(
+            *(self._items_of(backend, frame.method, member, meta) for backend in backends), return_exceptions=True
         )
         items: list[bytes] = []
         missing = self._unavailable()
-        for backend, each in zip(asked, found, strict=True):
-            if isinstance(each, BackendError):
-                missing[backend.slug] = each.why
+        for backend, result in zip(backends, results, strict=True):
+            if isinstance(result, BackendError):
+                missing[backend.slug] = result.why
                 continue  # the list is useful without it
-            if isinstance(each, BaseException):
-                raise each
-            renamed = partial(self._renamed, backend.slug, each, name)
-            items += await self._manager.offload_if_large(self._client.name, sum(map(len, each)), renamed)
-        more = {**(fresh() if self._modern else {}), **({"_meta": {UNAVAILABLE: missing}} if missing else {})}
+            if isinstance(result, BaseException):
+                raise result
+            rename = partial(self._renamed, backend.slug, result, name)
+            items += await self._manager.offload_if_large(self._client.name, sum(map(len, result)), rename)
+        more = {
+            **(stateless_members() if self._modern else {}),
+            **({"_meta": {UNAVAILABLE: missing}} if missing else {}),
+        }
         rest = b"," + encode(more)[1:-1] if more else b""
-        result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
-        number = encode(frame.members["id"])
-        data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
+        merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
+        request_id = encode(frame.members["id"])
+        data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
         sink.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
     async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """The items of one server, if they come in time: the lists of all servers wait for them."""
+        """The items of one server. Raises `BackendError` if they take too long: the whole list waits for them."""
         key = backend, method
         if key in self._late:
-            raise BackendError(SERVER_AWAY, "the server is still listing")
+            raise BackendError(SERVER_AWAY, "the server has not sent its list yet")
         task = asyncio.get_running_loop().create_task(self._items_in_session(backend, method, member, meta))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._limits.merged_list_seconds)
@@ -185,8 +190,8 @@ class MergedConversation(Bridge):
         if done:
             return task.result()
         self._late[key] = task
-        task.add_done_callback(lambda _: self._came_late(key))
-        raise BackendError(SERVER_AWAY, "the server did not list in time")
+        task.add_done_callback(lambda _: self._on_late_list(key))
+        raise BackendError(SERVER_AWAY, "the server did not send its list in time")
 
     async def _items_in_session(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
         """The items of one server, from a new session if the server forgot the old one."""
@@ -195,13 +200,13 @@ class MergedConversation(Bridge):
         except RefusedUnreadError:
             return await (await self._backend(backend.upstream)).items(method, member, meta)
 
-    def _came_late(self, key: tuple[Backend, str]) -> None:
-        """A late list arrived or failed. If it arrived, send ``list_changed``."""
+    def _on_late_list(self, key: tuple[Backend, str]) -> None:
+        """Send ``list_changed`` if a late list arrived."""
         task = self._late.pop(key)
         failed = task.cancelled() or task.exception() is not None
         if not failed and not self._modern:
-            note = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
-            self._notifications.hear(encode(note))
+            notification = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
+            self._notifications.send(encode(notification))
 
     def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
@@ -216,9 +221,12 @@ class MergedConversation(Bridge):
             renamed.append(replace_value(item, (member,), encode(name)))
         return renamed
 
-    async def _everywhere(self, frame: Frame, capability: str) -> None:
-        asked = [each for each in self._backends.values() if each.offers(capability) and not each.modern]
-        tasks = [asyncio.get_running_loop().create_task(each.ask(frame.method, frame.params)) for each in asked]
+    async def _send_to_all(self, frame: Frame, capability: str) -> None:
+        """Send a request to all servers of the handshake era with this capability. Their responses are ignored."""
+        loop = asyncio.get_running_loop()
+        backends = [backend for backend in self._backends.values() if backend.offers(capability)]
+        requests = [backend.request(frame.method, frame.params) for backend in backends if not backend.modern]
+        tasks = [loop.create_task(request) for request in requests]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._limits.merged_list_seconds)
             for task in late:
@@ -227,12 +235,12 @@ class MergedConversation(Bridge):
 
     # Requests that name a server
 
-    async def _route(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _route(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
         path, slug, own = self._target(frame)
-        upstream = self._seen().get(slug)
+        upstream = self._visible().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
-        await self._relay(upstream, _with(frame, path, own), sink, parameters, work)
+        await self._relay(upstream, _with_name(frame, path, own), sink, parameters, relayed)
 
     def _target(self, frame: Frame) -> tuple[tuple[str, ...], str, str]:
         """The path of the name in the request, the server's slug, and the server's own name."""
@@ -246,25 +254,25 @@ class MergedConversation(Bridge):
             path = ("params", "ref", member)
             name = reference.get(member) if isinstance(reference, dict) else None
         else:
-            what = frame.method[:80] or "a method without a name"
-            raise BackendError(METHOD_NOT_FOUND, f"{what} is not served here, but on a server's own address")
+            method = frame.method[:80] or "a method without a name"
+            raise BackendError(METHOD_NOT_FOUND, f"{method} is supported only at a server's own address")
         if not isinstance(name, str):
             raise BackendError(INVALID_PARAMS, f"the request has no {path[-1]}")
         if name in self._long_names and path[-1] == "name":
             return path, *self._long_names[name]
         return path, *(split_name(name) if path[-1] == "name" else split_uri(name))
 
-    def _told(self, backend: Backend, frame: Frame) -> Frame | None:
-        told = super()._told(backend, frame)
-        if told is not None and told.method == "notifications/resources/updated":
-            own = told.params.get("uri")
+    def _for_client(self, backend: Backend, frame: Frame) -> Frame | None:
+        message = super()._for_client(backend, frame)
+        if message is not None and message.method == "notifications/resources/updated":
+            own = message.params.get("uri")
             if isinstance(own, str):
                 uri = merged_uri(backend.slug, own)
-                return Frame(data=replace_value(told.data, ("params", "uri"), encode(uri)), message=told.message)
-        return told
+                return Frame(data=replace_value(message.data, ("params", "uri"), encode(uri)), message=message.message)
+        return message
 
 
-def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
+def _with_name(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
     data = replace_value(frame.data, path, encode(name))
     params = dict(frame.params)
     if len(path) == 3:
@@ -275,25 +283,25 @@ def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
 
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
-_LONGEST_SLUG = 32
-LONGEST_NAME = 128
+_MAX_SLUG = 32
+MAX_NAME = 128
 """Characters of a tool name, as the protocol recommends."""
-_SHORT, _LONG = 8, 64  # digits of a hash suffix
-_MARK_OF_NAME = 32  # digits: long enough to prevent collisions
-_SHORTENED = re.compile(rf".*-[0-9a-f]{{{_MARK_OF_NAME}}}", re.DOTALL)
+_SHORT_HASH, _LONG_HASH = 8, 64  # digits of a hash suffix
+_NAME_HASH_DIGITS = 32  # digits: long enough to prevent collisions
+_SHORTENED = re.compile(rf".*-[0-9a-f]{{{_NAME_HASH_DIGITS}}}", re.DOTALL)
 _SEPARATOR = "__"
 _SCHEME = "+"
 
 
 def slugs_of(names: Iterable[str]) -> dict[str, str]:
     """A unique slug for each server, for paths and name prefixes."""
-    slugs = wanted = {name: _slug(name) for name in sorted(set(names))}
+    slugs = plain = {name: _slug(name) for name in sorted(set(names))}
     # All names with the same slug get a hash suffix, so that their order does not matter. A name may be chosen to equal
     # another one with its suffix; then the suffix is longer than any name.
-    for letters in (_SHORT, _LONG):
+    for digits in (_SHORT_HASH, _LONG_HASH):
         times = Counter(slug.lower() for slug in slugs.values())
         slugs = {
-            name: f"{wanted[name]}-{_mark(name, letters)}" if times[slug.lower()] > 1 else slug
+            name: f"{plain[name]}-{_hash_suffix(name, digits)}" if times[slug.lower()] > 1 else slug
             for name, slug in slugs.items()
         }
     return slugs
@@ -303,24 +311,24 @@ def _slug(name: str) -> str:
     plain = _NOT_PLAIN.sub("-", name).strip("-")
     if not plain or not plain[0].isalpha():
         plain = f"s-{plain}"
-    if len(plain) > _LONGEST_SLUG:
-        plain = f"{plain[: _LONGEST_SLUG - 9]}-{_mark(name)}"
+    if len(plain) > _MAX_SLUG:
+        plain = f"{plain[: _MAX_SLUG - 9]}-{_hash_suffix(name)}"
     return plain.rstrip("-") if plain != name else plain
 
 
-def _mark(name: str, letters: int = _SHORT) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:letters]
+def _hash_suffix(name: str, digits: int = _SHORT_HASH) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:digits]
 
 
 def merged_name(slug: str, name: str) -> str:
-    """The name of a tool or prompt at `/mcp`; a long one is cut and ends in a hash.
+    """The name of a tool or prompt at `/mcp`. A long name is shortened and ends in a hash.
 
-    So does one that looks as if it had been cut: it may be chosen to equal the short name of another one.
+    So does a name that looks shortened, because it may have been chosen to equal the short form of another name.
     """
     whole = f"{slug}{_SEPARATOR}{name}"
-    if len(whole) < LONGEST_NAME or (len(whole) == LONGEST_NAME and not _SHORTENED.fullmatch(whole)):
+    if len(whole) < MAX_NAME or (len(whole) == MAX_NAME and not _SHORTENED.fullmatch(whole)):
         return whole
-    return f"{whole[: LONGEST_NAME - _MARK_OF_NAME - 1]}-{_mark(name, _MARK_OF_NAME)}"
+    return f"{whole[: MAX_NAME - _NAME_HASH_DIGITS - 1]}-{_hash_suffix(name, _NAME_HASH_DIGITS)}"
 
 
 def split_name(name: str) -> tuple[str, str]:

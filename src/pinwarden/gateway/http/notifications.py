@@ -21,23 +21,23 @@ class EventSink(Protocol):
         """Whether the client still reads it."""
 
     def start_events(self) -> None:
-        """Begin."""
+        """Send the head of the response."""
 
     def event(self, frame: bytes) -> None:
-        """One message."""
+        """Send a message."""
 
     def end_events(self) -> None:
-        """No more will come."""
+        """End the stream."""
 
 
 class NotificationStream:
-    """The event stream of one conversation, and the messages that wait until the client opens it."""
+    """The event stream of one conversation, and a queue of messages until the client opens it."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._stream: EventSink | None = None
-        self._unheard: deque[bytes] = deque()
-        self._unheard_bytes = 0
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
 
     @property
     def open(self) -> bool:
@@ -45,16 +45,16 @@ class NotificationStream:
         return self._stream is not None and self._stream.open
 
     def listen(self, stream: EventSink) -> None:
-        """Attach a stream, and send what waited for it. It replaces an older stream."""
-        before, self._stream = self._stream, stream
-        if before is not None and before.open:
-            before.end_events()
+        """Attach a stream, and send the queued messages. It replaces an older stream."""
+        replaced, self._stream = self._stream, stream
+        if replaced is not None and replaced.open:
+            replaced.end_events()
         stream.start_events()
-        while self._unheard:
-            stream.event(self._unheard.popleft())
-        self._unheard_bytes = 0
+        while self._queue:
+            stream.event(self._queue.popleft())
+        self._queued_bytes = 0
 
-    def hear(self, data: bytes) -> bool:
+    def send(self, data: bytes) -> bool:
         """Send a message. Returns False if no stream is open."""
         if self._stream is None or not self._stream.open:
             return False
@@ -63,11 +63,11 @@ class NotificationStream:
 
     def keep(self, data: bytes) -> None:
         """Queue a message until a stream is attached. The oldest are dropped beyond the limits."""
-        self._unheard.append(data)
-        self._unheard_bytes += len(data)
+        self._queue.append(data)
+        self._queued_bytes += len(data)
         limits = self._limits
-        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_waiting_bytes:
-            self._unheard_bytes -= len(self._unheard.popleft())
+        while len(self._queue) > limits.max_waiting_frames or self._queued_bytes > limits.max_waiting_bytes:
+            self._queued_bytes -= len(self._queue.popleft())
 
     def end(self) -> None:
         """End the stream."""
@@ -78,10 +78,10 @@ class NotificationStream:
 
 LIST_CHANGED_MARK = b"list_changed"
 """Occurs in every ``list_changed`` notification."""
-_LONGEST = 1024  # bytes of a notification; real ones are below 200
+_MAX_BYTES = 1024  # bytes of a notification; real ones are below 200
 _BURST = 16  # notifications of one kind that pass in an interval; real servers send a few at start-up
-_MOST = 32  # kinds of notifications, by subscription, that are coalesced in one conversation
-_JSON = Limits(max_bytes=_LONGEST)
+_MAX_KINDS = 32  # kinds of notifications, by subscription, that are coalesced in one conversation
+_JSON = Limits(max_bytes=_MAX_BYTES)
 
 _Key = tuple[str, Any]
 
@@ -102,15 +102,15 @@ class ListChangedThrottle:
 
     def deferred(self, data: bytes) -> str:
         """The method of a notification that is deferred to the end of its interval; empty if the message passes now."""
-        if len(data) > _LONGEST or LIST_CHANGED_MARK not in data:
+        if len(data) > _MAX_BYTES or LIST_CHANGED_MARK not in data:
             return ""
         key = _key(data)
         if key is None:
             return ""
         passed = self._passed.get(key)
         if passed is None:
-            if len(self._passed) < _MOST:
-                self._begin(key)
+            if len(self._passed) < _MAX_KINDS:
+                self._begin_interval(key)
         elif passed < _BURST:
             self._passed[key] = passed + 1
         else:
@@ -122,15 +122,15 @@ class ListChangedThrottle:
         """Drop deferred notifications."""
         self._waiting.clear()
 
-    def _begin(self, key: _Key) -> None:
+    def _begin_interval(self, key: _Key) -> None:
         self._passed[key] = 1
-        asyncio.get_running_loop().call_later(self._seconds, self._ended, key)
+        asyncio.get_running_loop().call_later(self._seconds, self._end_interval, key)
 
-    def _ended(self, key: _Key) -> None:
+    def _end_interval(self, key: _Key) -> None:
         del self._passed[key]
         data = self._waiting.pop(key, None)
         if data is not None:
-            self._begin(key)
+            self._begin_interval(key)
             self._deliver(data)
 
 

@@ -21,7 +21,7 @@ class PipeEnd:
 
     @classmethod
     def of_stream(cls, stream: IO[bytes]) -> PipeEnd:
-        """Take the pipe of a file object, which is closed: it would close the number again when it is collected."""
+        """Take the pipe of a file object, which is closed: it would close the descriptor again when collected."""
         import fcntl
 
         try:
@@ -34,7 +34,7 @@ class PipeEnd:
         return self._descriptor
 
     def close(self) -> None:
-        """Close the descriptor, unless that is up to the loop or was done."""
+        """Close the descriptor, unless the loop owns it or it is closed already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0 and not self._loop_closes:
             os.close(descriptor)
@@ -92,6 +92,6 @@ class PipeEnds:
             raise
 
     def close(self) -> None:
-        """Close those that no loop took."""
+        """Close the pipes that no loop took."""
         for end in (self.stdin, self.stdout, self.stderr):
             end.close()

@@ -30,19 +30,19 @@ class ProcessSupervisor:
 
     def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
         """Create a process, which starts after the pause and when a slot is free."""
-        link = ProcessTransport(self, owner, say)
-        self.running.add(link)
-        link.start_when_due()
-        return link
+        process = ProcessTransport(self, owner, say)
+        self.running.add(process)
+        process.start_when_due()
+        return process
 
     def command(self) -> ServerCommand:
         """The command to start."""
         self.starts += 1
         return self._command()
 
-    def ended(self, link: ProcessTransport, lived: float, now: float, *, wanted: bool) -> None:
-        """A process ended."""
-        self.running.discard(link)
+    def ended(self, process: ProcessTransport, lived: float, now: float, *, wanted: bool) -> None:
+        """Note that a process ended; ``wanted`` if the gateway ended it."""
+        self.running.discard(process)
         if wanted or lived >= self.limits.stable_seconds:
             self.early_ends = 0
             return
@@ -73,11 +73,11 @@ class SlotHolder(Protocol):
 class ProcessSlots:
     """Limits how many processes run, of all servers together, and shares them fairly between clients."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_processes: int) -> None:
+        self._max_processes = max_processes
         self.full = (
-            f"the gateway runs {most} server processes already, which is its limit; end a session, try again later, or "
-            "let the gateway's operator raise --max-processes"
+            f"the gateway runs {max_processes} server processes already, which is its limit; end a session, try again "
+            "later, or ask the gateway's operator to raise --max-processes"
         )
         """The error for a client that gets no slot."""
         self._holders: set[SlotHolder] = set()
@@ -88,16 +88,16 @@ class ProcessSlots:
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
         """Occupy a slot. If none is free, evict a process of the client with most slots; False if that fails."""
-        if self.taken < self._most:
+        if self.taken < self._max_processes:
             self.taken += 1
         else:
-            chosen = self._victim(holder.client)
-            if chosen is None or not await self._slot_of(chosen, seconds):
+            chosen = self._to_evict(holder.client)
+            if chosen is None or not await self._evict(chosen, seconds):
                 return False
         self._holders.add(holder)
         return True
 
-    def give_back(self, holder: SlotHolder) -> None:
+    def release(self, holder: SlotHolder) -> None:
         """Release the slot of a process that ended."""
         self._holders.discard(holder)
         while self._waiting:
@@ -107,25 +107,26 @@ class ProcessSlots:
                 return
         self.taken -= 1
 
-    def _victim(self, client: str) -> SlotHolder | None:
+    def _to_evict(self, client: str) -> SlotHolder | None:
         """The process to evict, of the client with most slots: an idle one, or any if the client has more than half."""
-        of = Counter(each.client for each in self._holders)
-        most = max(of.values(), default=0)
-        if most < of[client] + 2:
+        counts = Counter(holder.client for holder in self._holders)
+        highest = max(counts.values(), default=0)
+        if highest < counts[client] + 2:
             return None
-        own = [each for each in self._holders if of[each.client] == most]
-        idle = [each for each in own if each.idle]
-        if not idle and most * 2 <= self._most:
+        candidates = [holder for holder in self._holders if counts[holder.client] == highest]
+        idle = [holder for holder in candidates if holder.idle]
+        if not idle and highest * 2 <= self._max_processes:
             return None
-        return min(idle or own, key=lambda each: each.used)
+        return min(idle or candidates, key=lambda holder: holder.used)
 
-    async def _slot_of(self, chosen: SlotHolder, seconds: float) -> bool:
-        pending_bytes = asyncio.get_running_loop().create_future()
-        self._waiting.append(pending_bytes)
+    async def _evict(self, chosen: SlotHolder, seconds: float) -> bool:
+        """Evict a process and take over its slot; False if it does not end in time."""
+        slot_free = asyncio.get_running_loop().create_future()
+        self._waiting.append(slot_free)
         self._holders.discard(chosen)
         chosen.evict()
         try:
-            await asyncio.wait((pending_bytes,), timeout=seconds)
+            await asyncio.wait((slot_free,), timeout=seconds)
         finally:
-            given = pending_bytes.done() or not pending_bytes.cancel()
-        return given
+            taken_over = slot_free.done() or not slot_free.cancel()
+        return taken_over

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
 
 
-_UNREAD = "the server does not read what it is sent"
+_UNREAD = "the server does not read its input"
 _INPUT_CLOSED = "the server closed its input"
 
 
@@ -131,7 +131,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._lose(_UNREAD)
         else:
             stdin.write(data + b"\n")
-            self._budget.make()
+            self._budget.enforce()
 
     def _keep(self, data: bytes) -> None:
         """Queue a line for a process that is starting. A process that closed its input is replaced if it does not end
@@ -147,7 +147,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         else:
             self._unsent.append(data)
             self._budget.enter(self)
-            self._budget.make()
+            self._budget.enforce()
 
     # Messages that the server has not read
 
@@ -165,7 +165,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """The pipe is full."""
         self._write_paused = True
         self._budget.enter(self)
-        self._budget.make()
+        self._budget.enforce()
 
     def write_resumed(self) -> None:
         """The server caught up."""
@@ -232,7 +232,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             command = await self._loop.run_in_executor(None, self._supervisor.command)
             process, tree, ends = await self._loop.run_in_executor(None, _started, command)
         except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
-            self._supervisor.slots.give_back(self)
+            self._supervisor.slots.release(self)
             self._begun = self._loop.time()
             self._lose(f"the server could not be started: {err}")
             return
@@ -319,7 +319,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             ending.add_done_callback(self._close_pipes)
 
     def _close_pipes(self, _: Any) -> None:
-        self._supervisor.slots.give_back(self)
+        self._supervisor.slots.release(self)
         self._forget_unread()
         self._close_transports()
 
@@ -480,7 +480,7 @@ class LineReader(asyncio.Protocol):
             if self._budget is not None and len(self._partial) - self._counted >= _COUNTED:
                 self._counted = len(self._partial)
                 self._budget.enter(self)
-                self._budget.make()
+                self._budget.enforce()
         elif self._on_too_long is not None:
             self._drop()
             self._on_too_long(TOO_LONG)

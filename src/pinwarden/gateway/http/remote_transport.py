@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.open_requests import ToolCall
 
 _MAX_SESSION_ID = 1024
-_UNREAD = "the server does not read what it is sent"
+_UNREAD = "the server does not read its input"
 _TOO_MANY_STREAMS = "too many streams to this server are open; close one, or try again later"
 _MAX_CACHED = 256  # header blocks
 _MAX_CACHED_BYTES = 2048  # of a header block
@@ -39,7 +39,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SESSION_ENDED = "the server ended the session"
 _PING = encode({"jsonrpc": "2.0", "id": "pinwarden/session", "method": "ping"})
 _BAD_REQUEST, _NOT_FOUND = 400, 404
-_OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
+_OWN_HEADERS = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
 
 class RemoteServer(Record):
@@ -51,8 +51,8 @@ class RemoteServer(Record):
     path: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, pool: UpstreamPool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
-        """The server at an address."""
+    def create(cls, pool: UpstreamPool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
+        """The server at an address. Raises if a header is not valid."""
         for name, value in headers.items():
             # A value may come from a variable. A line end in it would inject a header or a request.
             if not _HEADER_NAME.fullmatch(name):
@@ -63,7 +63,7 @@ class RemoteServer(Record):
                     f"the header {name[:80]} contains line ends, control characters or characters outside Latin-1",
                 )
         lines = [f"host: {address.host_header}", "accept-encoding: identity", "user-agent: pinwarden"]
-        lines += [f"{name.lower()}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
+        lines += [f"{name.lower()}: {value}" for name, value in headers.items() if name.lower() not in _OWN_HEADERS]
         return cls(
             pool=pool, head="".join(f"{line}\r\n" for line in lines).encode("latin-1"), path=address.path.encode()
         )
@@ -89,7 +89,7 @@ class RemoteTransport:
         self._unknown_session_posts: list[_Post] = []
         """Posts with a status that may mean that the server does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
-        self._calls: dict[tuple[str, bytes, str], bytes] = {}
+        self._call_heads: dict[tuple[str, bytes, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
         self._notifications: dict[_Post, tuple[UpstreamRequest, float]] = {}
         """Notifications and responses of the client that the server has not accepted yet."""
@@ -98,7 +98,7 @@ class RemoteTransport:
         self._budget = owner.budget
         self._max_notification_bytes = limits.max_unsent_bytes
         self._grace = limits.grace_seconds
-        self._beginning: _Post | None = None
+        self._initialized_post: _Post | None = None
         """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
         """Requests deferred until then: on another connection they could overtake it."""
@@ -145,13 +145,13 @@ class RemoteTransport:
             self.pending_bytes += len(data)
             self._notifications[post] = outgoing, self._clock()
             self._budget.enter(self)
-            self._budget.make()
+            self._budget.enforce()
         else:
             self._posts[request_id] = outgoing, inf if stream else self._clock()
-        begins = frame.method == INITIALIZED and self._beginning is None
-        if begins and not self._closed:  # the budget may have been exceeded
-            self._beginning = post
-            self._later(self._defer_seconds, self.begun, post)
+        is_initialized = frame.method == INITIALIZED and self._initialized_post is None
+        if is_initialized and not self._closed:  # the budget may have been exceeded
+            self._initialized_post = post
+            self._later(self._defer_seconds, self.release_deferred, post)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Post a tool call. Its headers are cached per tool."""
@@ -162,12 +162,12 @@ class RemoteTransport:
             return
         meta = message["params"].get("_meta")
         key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
-        head = self._calls.get(key)
+        head = self._call_heads.get(key)
         if head is None:
-            if len(self._calls) >= _MAX_CACHED:
-                self._calls.clear()
+            if len(self._call_heads) >= _MAX_CACHED:
+                self._call_heads.clear()
             head = self._post + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
-            self._calls[key] = head
+            self._call_heads[key] = head
         call.link = self
         call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
@@ -175,16 +175,16 @@ class RemoteTransport:
         self._start(call)
 
     def _start(self, outgoing: UpstreamRequest) -> None:
-        if self._beginning is not None:
+        if self._initialized_post is not None:
             self._deferred.append(outgoing)
         else:
             self._server.pool.start(outgoing)
 
-    def begun(self, post: _Post) -> None:
-        """A post was accepted or timed out. If it was ``notifications/initialized``, send the deferred requests."""
-        if post is not self._beginning:
+    def release_deferred(self, post: _Post) -> None:
+        """Send the deferred requests if this post is ``notifications/initialized``, which was accepted or timed out."""
+        if post is not self._initialized_post:
             return
-        self._beginning = None
+        self._initialized_post = None
         deferred, self._deferred = self._deferred, []
         if not self._closed:
             self._listen()
@@ -198,8 +198,8 @@ class RemoteTransport:
         if sent is not None:
             sent[0].give_up()
             if self._handshaken:
-                note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
-                self.send(Frame(encode(note), note), b"")
+                notification = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
+                self.send(Frame(encode(notification), notification), b"")
 
     def hangs(self, since: float) -> bool:
         """Other conversations have connections of their own."""
@@ -233,14 +233,14 @@ class RemoteTransport:
             self._server.pool.send(head + b"content-length: 0\r\n\r\n", NULL_LISTENER, self._owner.client)
 
     def answered(self, request_id: RequestId) -> None:
-        """The response to a post is complete."""
+        """Forget a post whose response is complete."""
         self._posts.pop(request_id, None)
         if self._session_ended and not self._posts:
-            self._over()
+            self._lose_session()
 
     def accepted(self, post: _Post) -> None:
-        """A notification was accepted, or is given up."""
-        self.begun(post)
+        """Forget a notification that was accepted or given up."""
+        self.release_deferred(post)
         notification = self._notifications.pop(post, None)
         if notification is not None:
             self.pending_bytes -= len(notification[0].data)
@@ -248,7 +248,7 @@ class RemoteTransport:
                 self._budget.leave(self)
 
     def overflow(self) -> None:
-        """The shared budget is exceeded, and most bytes wait for this server."""
+        """End the conversation: the shared budget is exceeded, and most bytes wait for this server."""
         self._drop_notifications()
         self._owner.server_lost(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
 
@@ -264,8 +264,8 @@ class RemoteTransport:
         """A general listener for a call whose response is not a single document."""
         return _Post(self, self._owner, request_id, initialize=False)
 
-    def named_session(self, session: str) -> None:
-        """The response to ``initialize`` named a session."""
+    def set_session(self, session: str) -> None:
+        """Use the session id in the response to ``initialize``."""
         if (
             session
             and not self._session
@@ -274,21 +274,21 @@ class RemoteTransport:
             and session.isprintable()
         ):
             self._session = f"mcp-session-id: {session}\r\n".encode("latin-1")
-            self._calls.clear()
+            self._call_heads.clear()
 
-    def negotiated(self, version: Any) -> None:
-        """The protocol revision in the response to ``initialize``."""
+    def set_version(self, version: Any) -> None:
+        """Use the protocol revision in the response to ``initialize``."""
         if isinstance(version, str) and version.isascii() and version.isprintable() and len(version) < 64:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
-            self._calls.clear()
+            self._call_heads.clear()
 
-    def refused_early(self) -> None:
-        """The server rejected a request unread."""
+    def on_rejected_unread(self) -> None:
+        """Note that the server rejected a request unread."""
         if not self._handshaken:
             self._owner.not_understood()
 
-    def handshaken(self) -> None:
-        """``initialize`` succeeded."""
+    def mark_handshaken(self) -> None:
+        """Note that ``initialize`` succeeded."""
         self._handshaken = True
 
     def may_be_unknown(self, post: _Post, status: int) -> bool:
@@ -316,36 +316,36 @@ class RemoteTransport:
             self.session_is(known=True)
 
     def session_is(self, *, known: bool) -> None:
-        """Whether the server knows the session."""
+        """Handle the result of a ping: whether the server knows the session."""
         posts, self._unknown_session_posts = self._unknown_session_posts, []
         for post in posts:
             post.session_is(known=known)
 
     def session_ended(self, request_id: RequestId | None) -> None:
-        """The server forgot the session, and did not execute the request that it rejected.
+        """Handle the rejection of a request by a server that forgot the session. The request was not executed.
 
-        Other requests that were sent may have been executed. They are waited for a moment, as the server will refuse
-        them in the same way; what was not sent yet is refused here.
+        Other requests that were sent may have been executed. The gateway waits for them for a moment, because the
+        server will reject them in the same way. Requests that were not sent yet are refused here.
         """
         if self._closed:
             return
         if not self._session_ended:
             self._session_ended = True
             self._session = b""
-            self._beginning = None
+            self._initialized_post = None
             deferred, self._deferred = self._deferred, []
             self._posts = {request_id: post for request_id, post in self._posts.items() if post[0] not in deferred}
             if self._stream is not None:
                 self._stream.give_up()
             self._owner.session_ended(frozenset(self._posts), _SESSION_ENDED)
-            self._later(self._grace, self._over)
+            self._later(self._grace, self._lose_session)
         if request_id is not None:
             self._posts.pop(request_id, None)
             self._owner.refused_unread(request_id, _SESSION_ENDED)
         if not self._posts:
-            self._over()
+            self._lose_session()
 
-    def _over(self) -> None:
+    def _lose_session(self) -> None:
         if not self._closed:
             self._owner.server_lost(_SESSION_ENDED)
 
@@ -436,30 +436,30 @@ class _Post(NullListener):
     def on_head(self, status: int, session: str) -> None:
         self._status = status
         if self._request_id is None and status != _NOT_FOUND:  # 404 may mean that the session ended
-            self._transport.begun(self)
+            self._transport.release_deferred(self)
         elif self._initialize and status < 300:
-            self._transport.named_session(session)
+            self._transport.set_session(session)
 
     def on_frame(self, frame: bytes) -> None:
         if self._status in (_BAD_REQUEST, _NOT_FOUND):
             self._refusal = self._refusal or frame
         else:
-            self._take(frame)
+            self._deliver(frame)
 
-    def _take(self, frame: bytes) -> None:
+    def _deliver(self, frame: bytes) -> None:
         request_id = self._request_id
         if request_id is None:
             if self._status < 300:
                 self._owner.from_server(frame)
             return
         if self._status >= 400:
-            frame = self._as_answer(frame)
+            frame = self._as_response(frame)
             if not frame:
                 return
         if self._initialize:
             self._read_version(frame)
         self._parts += 1
-        self._owner.part_from_server(frame, request_id, self._status if self._status >= 400 else 0, self._notifications)
+        self._owner.part_from_server(frame, request_id, self._status if self._status >= 400 else 0, self._on_judged)
 
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
@@ -468,7 +468,7 @@ class _Post(NullListener):
             self._complete()
 
     def session_is(self, *, known: bool) -> None:
-        """The server knows the session, or rejected the message because it does not."""
+        """Complete the post, or handle that the server rejected it because it does not know the session."""
         if known:
             self._complete()
         else:
@@ -477,7 +477,7 @@ class _Post(NullListener):
     def _complete(self) -> None:
         request_id = self._request_id
         if self._refusal:
-            self._take(self._refusal)
+            self._deliver(self._refusal)
         if request_id is None:
             self._transport.accepted(self)
         else:
@@ -496,14 +496,14 @@ class _Post(NullListener):
             self._transport.answered(self._request_id)
             self._end(why)
 
-    def _notifications(self, answers: bool) -> None:
+    def _on_judged(self, answers: bool) -> None:
         self._parts -= 1
         self._answered = self._answered or answers
         if self._why:
             self._end(self._why)
 
     def _end(self, why: str) -> None:
-        """The response ended. If no message in it was the response, the request fails."""
+        """Fail the request if the HTTP response ended without a response message."""
         self._why = why
         if not self._parts and not self._answered and self._request_id is not None:
             self._answered = True
@@ -513,17 +513,18 @@ class _Post(NullListener):
         """Remember the protocol revision for the header of later requests."""
         result = Frame(data, parse_server(data, self._transport.json)).members.get("result")
         if isinstance(result, dict):
-            self._transport.handshaken()
-            self._transport.negotiated(result.get("protocolVersion"))
+            self._transport.mark_handshaken()
+            self._transport.set_version(result.get("protocolVersion"))
 
-    def _as_answer(self, data: bytes) -> bytes:
-        """An error with the id of the request, which a server that rejects it unread has not seen; else empty."""
+    def _as_response(self, data: bytes) -> bytes:
+        """An error response with the id of the request, which a server that rejects it unread has not seen; empty if
+        it is no error."""
         frame = Frame(data, parse_server(data, self._transport.json))
         if "error" not in frame.members:
             return b""
         if frame.id == self._request_id:
             return data
-        self._transport.refused_early()
+        self._transport.on_rejected_unread()
         request_id = None if self._request_id is None else self._request_id[1]
         return encode({"jsonrpc": "2.0", "id": request_id, "error": frame.members["error"]})
 

@@ -55,8 +55,8 @@ class AnyConversation(Protocol):
     def notify(self, frame: Frame) -> None:
         """Send a notification, or a response to a request of the server."""
 
-    def give_up(self, number: RequestId | None) -> None:
-        """The client of a request left."""
+    def give_up(self, request_id: RequestId | None) -> None:
+        """Cancel a request, because its client disconnected."""
 
     def listen(self, reply: EventSink) -> None:
         """Attach the notification stream."""
@@ -124,9 +124,10 @@ class Upstream:
         def closed(why: str) -> None:
             self.losses += 1
             self._record(STOPPED, session, why)
-            self.failing = not made.answered_once and not (made.link is not None and made.link.evicted)
+            evicted = conversation.link is not None and conversation.link.evicted
+            self.failing = not conversation.answered_once and not evicted
 
-        made = Conversation(
+        conversation = Conversation(
             session,
             self.recorder,
             manager.limits,
@@ -136,15 +137,15 @@ class Upstream:
             manager.budget,
             self.tracing,
         )
-        made.on_not_understood = partial(self._doubt_era, manager)
+        conversation.on_not_understood = partial(self._doubt_era, manager)
         self._record(STARTED, session, "")
         if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
-            made.link = self._process.attach(made)
-            return made
-        made.link = self.open(made)
+            conversation.link = self._process.attach(conversation)
+            return conversation
+        conversation.link = self.open(conversation)
         if stateless and self.era == STATELESS:
-            self._share(made)
-        return made
+            self._share(conversation)
+        return conversation
 
     @asynccontextmanager
     async def finding_era(self, seconds: float) -> AsyncIterator[None]:
@@ -159,15 +160,15 @@ class Upstream:
                 await stack.aclose()
             yield
 
-    def is_stateless(self, conversation: AnyConversation) -> None:
-        """The server answered ``server/discover`` in a conversation. Share its process if that is safe."""
+    def set_stateless(self, conversation: AnyConversation) -> None:
+        """Note that the server answered ``server/discover`` in a conversation. Share its process if that is safe."""
         self.era, self.failing = STATELESS, False
         if not isinstance(conversation, Conversation) or conversation.closed:
             return
-        facts = conversation.session.server_info
-        if facts is None:
+        server_info = conversation.session.server_info
+        if server_info is None:
             return
-        if not allows_sharing(facts):
+        if not allows_sharing(server_info):
             self._keeps_state = True
             if self._process is not None and not self._process.closed:
                 self._process.lose("the server has capabilities now that clients cannot share")
@@ -176,19 +177,19 @@ class Upstream:
 
     def _share(self, conversation: Conversation) -> None:
         """Let other clients use the process of a conversation, unless a process is shared already."""
-        link = conversation.link
+        transport = conversation.link
         if (
             not self._allows_sharing
             or not conversation.limits.share_processes
-            or not isinstance(link, ProcessTransport)
+            or not isinstance(transport, ProcessTransport)
         ):
             return
-        if link.closed or (self._process is not None and not self._process.closed):
+        if transport.closed or (self._process is not None and not self._process.closed):
             return
         self._process = SharedProcess(
-            self.name, link, conversation, conversation.limits, self.guard.limits.list_changed_seconds
+            self.name, transport, conversation, conversation.limits, self.guard.limits.list_changed_seconds
         )
-        conversation.link = self._process.founder_link
+        conversation.link = self._process.founder_transport
 
     def _doubt_era(self, manager: SessionManager) -> None:
         """Detect the era again: another release of the server may have started."""
@@ -197,16 +198,16 @@ class Upstream:
             manager.generation += 1  # invalidates cached routes
 
     def _record(self, kind: str, session: Session, why: str) -> None:
-        fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+        event = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
         with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
-            self.recorder.record(SessionOutput(events=(fact,)))
+            self.recorder.record(SessionOutput(events=(event,)))
 
 
 class ClientSession:
     """A session of the handshake era. Only the client that opened it may use it."""
 
-    def __init__(self, number: str, client: Client, route: Route, conversation: AnyConversation) -> None:
-        self.id = number
+    def __init__(self, session_id: str, client: Client, route: Route, conversation: AnyConversation) -> None:
+        self.id = session_id
         self.client = client
         self.route = route
         self.conversation = conversation
@@ -232,62 +233,62 @@ class SessionManager:
     def stateless_conversation(self, route: Route, client: Client) -> AnyConversation:
         """The conversation for all stateless requests with one token."""
         key = route.slug, client
-        found = self._shared.get(key)
-        if found is None or found.closed:
-            found = self._shared[key] = self.conversation(route, client, stateless=True)
-        return found
+        conversation = self._shared.get(key)
+        if conversation is None or conversation.closed:
+            conversation = self._shared[key] = self.conversation(route, client, stateless=True)
+        return conversation
 
     def open_stateless_conversation(self, route: Route, client: Client) -> AnyConversation | None:
-        """The same, or None if it is not open."""
-        found = self._shared.get((route.slug, client))
-        return None if found is None or found.closed else found
+        """The conversation for stateless requests; None if it is not open."""
+        conversation = self._shared.get((route.slug, client))
+        return None if conversation is None or conversation.closed else conversation
 
-    def adopt_stateless(self, route: Route, client: Client, made: AnyConversation) -> AnyConversation:
+    def adopt_stateless(self, route: Route, client: Client, conversation: AnyConversation) -> AnyConversation:
         """Use a conversation for stateless requests, unless another one is open, which is returned then."""
-        found = self.open_stateless_conversation(route, client)
-        if found is None:
-            found = self._shared[route.slug, client] = made
-        elif found is not made:
-            made.close("another conversation is used instead")
-        return found
+        current = self.open_stateless_conversation(route, client)
+        if current is None:
+            current = self._shared[route.slug, client] = conversation
+        elif current is not conversation:
+            conversation.close("another conversation is used instead")
+        return current
 
     def open_session(self, route: Route, client: Client) -> ClientSession | None:
         """Open a session; None if there are too many."""
-        own = [each for each in self._sessions.values() if each.client.name == client.name]
+        own = [session for session in self._sessions.values() if session.client.name == client.name]
         if len(own) >= self.limits.max_client_sessions and not self._end_idle(own):
             return None
         if len(self._sessions) >= self.limits.max_sessions and not self._end_idle(self._of_busiest_client()):
             return None
-        number = secrets.token_urlsafe(24)
-        made = ClientSession(number, client, route, self.conversation(route, client))
-        self._sessions[number] = made
-        return made
+        session_id = secrets.token_urlsafe(24)
+        session = ClientSession(session_id, client, route, self.conversation(route, client))
+        self._sessions[session_id] = session
+        return session
 
-    def session(self, number: str, client: Client, route: Route) -> ClientSession | None:
+    def session(self, session_id: str, client: Client, route: Route) -> ClientSession | None:
         """The session with this id, if it belongs to this client."""
-        found = self._sessions.get(number)
-        if found is None or found.client != client or found.route.slug != route.slug:
+        session = self._sessions.get(session_id)
+        if session is None or session.client != client or session.route.slug != route.slug:
             return None
-        return None if found.conversation.closed or found.conversation.ended else found
+        return None if session.conversation.closed or session.conversation.ended else session
 
     def end_session(self, session: ClientSession) -> None:
         """End a session for its client."""
         self._sessions.pop(session.id, None)
-        session.conversation.close("the session was ended")
+        session.conversation.close("the session ended")
 
     def revoke(self, clients: Set[Client]) -> None:
         """End all sessions and streams that were opened with revoked tokens."""
-        for session in [each for each in self._sessions.values() if each.client in clients]:
+        for session in [session for session in self._sessions.values() if session.client in clients]:
             del self._sessions[session.id]
             session.conversation.close(_REVOKED)
-        for key in [each for each in self._shared if each[1] in clients]:
+        for key in [key for key in self._shared if key[1] in clients]:
             self._shared.pop(key).close(_REVOKED)
 
     def conversation(self, route: Route, client: Client, *, stateless: bool = False) -> AnyConversation:
         """Open a conversation, which ends with the gateway."""
-        made = route.converse(self, client, stateless=stateless)
-        self._all.add(made)
-        return made
+        conversation = route.converse(self, client, stateless=stateless)
+        self._all.add(conversation)
+        return conversation
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that is cancelled when the gateway ends."""
@@ -301,35 +302,35 @@ class SessionManager:
         yield from tuple(self._all)
 
     async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
-        """Process so many bytes for a client: on the executor if they are many."""
+        """Run work on ``size`` bytes for a client: here if they are few, otherwise on the executor."""
         if size <= self.limits.max_bytes_at_once:
             return work()
         return await self.executor.submit(client, work, required=True)
 
     def tick(self) -> None:
         """Handle deadlines in all conversations, and end unused ones."""
-        unused = self.clock() - self.limits.session_seconds
-        for each in self.conversations():
+        unused_since = self.clock() - self.limits.session_seconds
+        for conversation in self.conversations():
             try:
-                each.tick()
+                conversation.tick()
             except Exception as err:  # noqa: BLE001 - one conversation must not stop the clock of the others
                 context = {"message": "a conversation failed", "exception": err}
                 asyncio.get_running_loop().call_exception_handler(context)
-                each.close("the gateway failed")
-            if each.idle and each.used < unused:
-                each.close("the session was not used")
-        self._all = {each for each in self._all if not each.closed}
-        self._sessions = {key: each for key, each in self._sessions.items() if not each.conversation.closed}
-        self._shared = {key: each for key, each in self._shared.items() if not each.closed}
+                conversation.close("the gateway failed")
+            if conversation.idle and conversation.used < unused_since:
+                conversation.close("the session was not used")
+        self._all = {conversation for conversation in self._all if not conversation.closed}
+        self._sessions = {key: session for key, session in self._sessions.items() if not session.conversation.closed}
+        self._shared = {key: conversation for key, conversation in self._shared.items() if not conversation.closed}
 
     def replace(self, upstreams: Mapping[str, Upstream]) -> None:
         """Serve these servers from now on. Conversations with removed or changed servers end."""
-        gone = [each for slug, each in self.upstreams.items() if upstreams.get(slug) is not each]
+        gone = [upstream for slug, upstream in self.upstreams.items() if upstreams.get(slug) is not upstream]
         self.upstreams = dict(upstreams)
         self.generation += 1
         for conversation in self.conversations():
             if isinstance(conversation, Conversation):
-                changed = any(conversation.session.guard is each.guard for each in gone)
+                changed = any(conversation.session.guard is upstream.guard for upstream in gone)
             else:
                 changed = bool(gone)
             if changed:
@@ -337,15 +338,15 @@ class SessionManager:
 
     def end_streams(self) -> None:
         """End streams without an end of their own."""
-        for each in self.conversations():
-            each.end_stream()
+        for conversation in self.conversations():
+            conversation.end_stream()
 
     def close(self) -> None:
         """End all conversations."""
         for task in self._tasks:
             task.cancel()
-        for each in self.conversations():
-            each.close("the gateway is shutting down")
+        for conversation in self.conversations():
+            conversation.close("the gateway is shutting down")
         self.executor.shutdown()
 
     @property
@@ -356,14 +357,14 @@ class SessionManager:
     def _of_busiest_client(self) -> list[ClientSession]:
         """The sessions of the client with most sessions."""
         by_client: dict[str, list[ClientSession]] = {}
-        for each in self._sessions.values():
-            by_client.setdefault(each.client.name, []).append(each)
+        for session in self._sessions.values():
+            by_client.setdefault(session.client.name, []).append(session)
         return max(by_client.values(), key=len)
 
     def _end_idle(self, sessions: list[ClientSession]) -> bool:
         """End the idle session that was unused for longest. Returns False if none is idle."""
-        idle = [each for each in sessions if each.conversation.idle]
+        idle = [session for session in sessions if session.conversation.idle]
         if not idle:
             return False
-        self.end_session(min(idle, key=lambda each: each.conversation.used))
+        self.end_session(min(idle, key=lambda session: session.conversation.used))
         return True

@@ -66,7 +66,7 @@ class SessionQueue:
         self.pending_bytes += size + _ENTRY_BYTES
         self._queue.append((size + _ENTRY_BYTES, work))
         if size:
-            self._budget.make()
+            self._budget.enforce()
         return True
 
     def offload(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:

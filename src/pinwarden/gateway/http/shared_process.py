@@ -2,8 +2,8 @@
 
 In revision 2026-07-28 every request stands alone, so requests of several clients can go to one process. Each client
 has its own conversation, which judges its messages. On the pipe every request has an id that is unique in the process,
-and its progress token is that id. A message of the server goes only to the conversation whose request it names. What
-names no request is delivered only as long as no second client has used the process.
+and its progress token is that id. A message of the server goes only to the conversation whose request it names. A
+message that names no request is delivered only as long as no second client has used the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METHODS = frozenset(
         *("resources/templates/list", "resources/read", "completion/complete", LISTEN, "ping"),
     }
 )
-_UNREAD = "the server does not read what it is sent"
+_UNREAD = "the server does not read its input"
 _HANGS = "the server does not respond"
 
 
@@ -60,10 +60,15 @@ class SharedProcess:
     """Owns one process, and routes its messages to the conversations that use it."""
 
     def __init__(
-        self, name: str, child: ProcessTransport, founder: SharedTransportOwner, limits: HttpLimits, notices: float
+        self,
+        name: str,
+        child: ProcessTransport,
+        founder: SharedTransportOwner,
+        limits: HttpLimits,
+        throttle_seconds: float,
     ) -> None:
         """``founder`` may have requests open in the process, under its own ids. ``list_changed`` notifications are
-        coalesced for ``notices`` seconds."""
+        coalesced for ``throttle_seconds`` seconds."""
         self.name = name
         self.budget = founder.budget
         self.child = child
@@ -72,18 +77,18 @@ class SharedProcess:
         self.undelivered = 0
         """Messages of the server that belong to no open request."""
         self._json = Limits(max_bytes=limits.max_bytes_at_once)
-        self._notices = ListChangedThrottle(notices, self._list_changed)
+        self._throttle = ListChangedThrottle(throttle_seconds, self._list_changed)
         self._transports: set[SharedTransport] = set()
         self._attached = 0
         self._ping_id: RequestId = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
-        self._silence: asyncio.TimerHandle | None = None
+        self._ping_timeout: asyncio.TimerHandle | None = None
         """Replaces the process, unless it answers a ping before."""
         self._by_id: dict[RequestId, SharedTransport] = {}
         self._queue: deque[SharedTransport] = deque()
         """Transports with a message that may be written, each once."""
         child.hand_over(self, self.write_queued)
         self._founder = self.attach(founder)
-        self.founder_link = self._founder
+        self.founder_transport = self._founder
 
     # For the process slots
 
@@ -117,7 +122,7 @@ class SharedProcess:
         return transport
 
     def detach(self, transport: SharedTransport) -> None:
-        """A conversation is over. The process ends with the last one."""
+        """Remove a conversation. The process ends with the last one."""
         self._transports.discard(transport)
         for request_id in transport.open_ids:
             self._by_id.pop(request_id, None)
@@ -141,19 +146,19 @@ class SharedProcess:
         self.child.lose(why)
 
     def hangs(self, since: float) -> None:
-        """A conversation received nothing since that time. If that is true of all conversations, ping the process, and
-        replace it if it stays silent. Otherwise only the late request failed."""
+        """Check the process, because a conversation received nothing since that time. If that is true of all
+        conversations, ping the process, and replace it if it does not answer. Otherwise only one request is late."""
         if (
-            self._silence is None
+            self._ping_timeout is None
             and not self.closed
             and all(transport.owner.last_received < since for transport in self._transports)
         ):
             self.child.write(encode({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
             loop = asyncio.get_running_loop()
-            self._silence = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
+            self._ping_timeout = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
 
     def enqueue(self, transport: SharedTransport) -> None:
-        """A transport has a message that may be written."""
+        """Queue a transport that has a message to write."""
         self._queue.append(transport)
         self.write_queued()
 
@@ -168,9 +173,9 @@ class SharedProcess:
     def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
         """Route a message to the conversation that it belongs to, which judges it."""
         del expected_id
-        if self._silence is not None:
-            self._silence.cancel()  # any message is a sign of life
-            self._silence = None
+        if self._ping_timeout is not None:
+            self._ping_timeout.cancel()  # any message is a sign of life
+            self._ping_timeout = None
         request_id = request_id_of(likely_id(data))
         if request_id is not None:
             self._answered(request_id, data)
@@ -189,7 +194,7 @@ class SharedProcess:
         return True
 
     def server_lost(self, why: str) -> None:
-        """The process ended: every open request fails."""
+        """Fail every open request, because the process ended."""
         self._end()
         for transport in tuple(self._transports):
             transport.owner.server_lost(why)
@@ -220,7 +225,7 @@ class SharedProcess:
         elif transport is not None:
             transport.owner.from_server(frame.data)
         elif frame.method in LIST_CHANGED and request_id is None:
-            if not self._notices.deferred(frame.data):
+            if not self._throttle.deferred(frame.data):
                 self._list_changed(frame.data)
         elif request_id is None and self.private:
             self._founder.owner.from_server(frame.data)
@@ -241,15 +246,15 @@ class SharedProcess:
         self.undelivered += 1
         if str(self.undelivered).rstrip("0") == "1":  # 1, 10, 100 ...: a server cannot fill the log
             self.child.say(
-                f"{self.undelivered} messages so far named no open request and were not delivered to a client"
+                f"the server sent {self.undelivered} messages so far that name no open request; no client gets them"
             )
 
     def _end(self) -> None:
         self.closed = True
         self._queue.clear()
-        self._notices.clear()
-        if self._silence is not None:
-            self._silence.cancel()
+        self._throttle.clear()
+        if self._ping_timeout is not None:
+            self._ping_timeout.cancel()
 
 
 class SharedTransport:
@@ -301,7 +306,7 @@ class SharedTransport:
         if request_id not in self.open_ids:
             return
         queued = [entry for entry in self._queue if entry[0] == request_id]
-        self._over(request_id, written=not queued)
+        self._end_request(request_id, written=not queued)
         if queued:
             self._queue.remove(queued[0])
             self._queued_bytes -= len(queued[0][1])
@@ -334,8 +339,8 @@ class SharedTransport:
         self.open_ids.clear()
 
     def answered(self, request_id: RequestId) -> None:
-        """The server answered a request."""
-        self._over(request_id, written=True)
+        """Note that the server answered a request."""
+        self._end_request(request_id, written=True)
 
     def write_next(self, child: ProcessTransport) -> None:
         """Write the next message, when it is this transport's turn."""
@@ -359,7 +364,7 @@ class SharedTransport:
         return self._queued_bytes
 
     def overflow(self) -> None:
-        """The shared budget is exceeded and this queue is the largest: end this conversation only."""
+        """End this conversation only: the shared budget is exceeded, and this queue is the largest."""
         self._drop_queue()
         self.owner.server_lost(_UNREAD)
 
@@ -368,11 +373,13 @@ class SharedTransport:
         if self._closed:
             return
         if method not in _METHODS or (VERSION_META not in meta and method != "ping"):
-            self._refuse(request_id, f"{method[:100]} is not sent to a process that several clients share")
+            self._refuse(
+                request_id, f"{method[:100]} is not supported, because several clients share the server's process"
+            )
         elif "progressToken" in meta and token != request_id:
-            self._refuse(request_id, "the progress token cannot be used")
+            self._refuse(request_id, "the progress token must equal the id of the request")
         elif not self.process.register(request_id, self):
-            self._refuse(request_id, "the id of this request cannot be used")
+            self._refuse(request_id, "the id of the request is in use")
         else:
             self.open_ids.add(request_id)
             if method == LISTEN:
@@ -395,7 +402,7 @@ class SharedTransport:
             asyncio.get_running_loop().call_soon(self.owner.server_lost, _UNREAD)
         else:
             self.process.budget.enter(self)
-            self.process.budget.make()
+            self.process.budget.enforce()
 
     def _request_turn(self) -> None:
         if self._queue and not self._in_turn and not self._closed and self._may_write():
@@ -408,7 +415,7 @@ class SharedTransport:
         is_call = request_id is not None and request_id not in self._streams
         return not is_call or self._written < self.process.limits.max_shared_in_flight
 
-    def _over(self, request_id: RequestId, *, written: bool) -> None:
+    def _end_request(self, request_id: RequestId, *, written: bool) -> None:
         self.open_ids.discard(request_id)
         self.process.forget(request_id)
         if request_id in self._streams:

@@ -298,7 +298,7 @@ class UpstreamConnection(asyncio.Protocol):
         if budget is not None and self.pending_bytes - self._counted >= _BUDGET_STEP:
             self._counted = self.pending_bytes
             budget.enter(self)
-            budget.make()
+            budget.enforce()
 
     def _leave_budget(self) -> None:
         if self._counted and self._pool.budget is not None:

@@ -41,9 +41,9 @@ class UpstreamTransport(Protocol):
         """Drop what was sent before that time, except for the requests in ``keep``."""
 
     def hangs(self, since: float) -> bool:
-        """The server sent nothing in this conversation since that time, although it should have.
+        """Handle that the server sent nothing in this conversation since that time, although it should have.
 
-        Returns whether the conversation goes on, because the link itself finds out if the server is alive.
+        Returns whether the conversation goes on, because the transport itself checks whether the server is alive.
         """
 
     def close(self) -> None:
@@ -69,30 +69,30 @@ class ProcessOwner(Protocol):
         """Whether no request is open."""
 
     def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """A message arrived. ``expected_id`` is the request that it should answer, if that is known.
+        """Handle a message. ``expected_id`` is the request that it should answer, if that is known.
 
-        Returns whether it may be that. If it takes longer to tell, the owner sees to it that the request is answered.
+        Returns whether it may be that response. If that takes longer to find out, the owner answers the request.
         """
 
     def server_lost(self, why: str) -> None:
-        """The server is gone, for this reason."""
+        """Handle the loss of the server, for this reason."""
 
 
 class TransportOwner(ProcessOwner, Protocol):
     """Receives what a server sends."""
 
     def part_from_server(self, data: bytes, expected_id: RequestId, status: int, then: Callable[[bool], None]) -> None:
-        """A message arrived on a response stream, or with an error status. ``then`` is called with whether it may be
+        """Handle a message on a response stream, or with an error status. ``then`` is called with whether it may be
         the response."""
 
     def unanswered(self, request_id: RequestId, why: str) -> None:
-        """The server's response ended without a message for the request."""
+        """Fail a request: the server's HTTP response ended without a response message."""
 
     def not_understood(self) -> None:
-        """The server rejected a stateless request unread, so it may be of the handshake era."""
+        """Note that the server rejected a stateless request unread, so it may be of the handshake era."""
 
     def refused_unread(self, request_id: RequestId, why: str) -> None:
-        """The server did not execute a request, because it does not know the session."""
+        """Handle that the server did not execute a request, because it does not know the session."""
 
     def session_ended(self, sent: Set[RequestId], why: str) -> None:
-        """The server forgot the session. Only the requests in ``sent`` were sent to it."""
+        """Handle that the server forgot the session. Only the requests in ``sent`` were sent to it."""

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 _LOCAL_NAMES = ("localhost",)
 # Errors of `run` for servers whose bytes are not verified.
-_UNPROVEN = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
+_UNVERIFIED = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
 
 
 _CONSENT = "it starts only with --allow-execute"
 CONSENT_HINT = (
-    "A package's bytes are verified with pinwarden prove; a script of this machine has none. Or look at its command "
-    "(pinwarden explain NAME), and if you trust it as it is, add --allow-execute."
+    "To verify the bytes of a package, run pinwarden prove. To start an unverified package or a local script, read its "
+    "command (pinwarden explain NAME), and add --allow-execute if you trust it."
 )
 """The hint for servers that need --allow-execute."""
 
@@ -94,7 +94,7 @@ class UpstreamFactory:
         self._limits = limits
         self._recorder = recorder
         self._say = say
-        self._made: dict[str, tuple[Digest, Upstream]] = {}
+        self._known: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, UpstreamPool] = {}
         self._replaced: list[UpstreamPool] = []
         """Pools of former addresses. The event loop owns them, so other threads must not close them."""
@@ -113,9 +113,9 @@ class UpstreamFactory:
         servers, problems = _by_name(lock)
         slugs = slugs_of(servers)
         upstreams: dict[str, Upstream] = {}
-        made: dict[str, tuple[Digest, Upstream]] = {}
+        current: dict[str, tuple[Digest, Upstream]] = {}
         for name, server in sorted(servers.items()):
-            known = self._made.get(name)
+            known = self._known.get(name)
             content = Digest.of_bytes(
                 repr((server.identity, server.pinned, server.entry.document.get("config"))).encode()
             )
@@ -125,26 +125,28 @@ class UpstreamFactory:
             except PinwardenError as err:
                 problems[name] = f"{err.message} [{err.code}]"
                 continue
-            made[name] = known
+            current[name] = known
             upstreams[slugs[name]] = known[1]
-        self._made = made
+        self._known = current
         approved = {entry.name for entry in lock.entries if has_surface(entry)}
-        return LockedUpstreams(upstreams=upstreams, problems=problems, unapproved=tuple(sorted(made.keys() - approved)))
+        return LockedUpstreams(
+            upstreams=upstreams, problems=problems, unapproved=tuple(sorted(current.keys() - approved))
+        )
 
     def set_policy(self, policy: GatewayPolicy) -> None:
         """Apply a policy to all servers."""
         self.policy = policy
-        for _, upstream in self._made.values():
+        for _, upstream in self._known.values():
             upstream.guard.set_policy(policy)
 
-    def hang_up(self) -> None:
+    def close_replaced(self) -> None:
         """Close pools of former addresses. Call it on the event loop, after their conversations ended."""
         while self._replaced:
             self._replaced.pop().close()
 
     def close(self) -> None:
         """Close all connections to remote servers."""
-        self.hang_up()
+        self.close_replaced()
         for pool in self._pools.values():
             pool.close()
 
@@ -165,12 +167,12 @@ class UpstreamFactory:
 
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
-        _refuse_missing(command())  # report a missing program now, not to the first client
+        _refuse_missing_program(command())  # report a missing program now, not to the first client
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
-        """What starts the server: its verified bytes, or with permission the command as it is configured."""
+        """The command that starts the server: its verified bytes or, with --allow-execute, the configured command."""
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked
         from pinwarden.project.server_start import prepare_start
 
@@ -197,7 +199,7 @@ class UpstreamFactory:
         try:
             verified()
         except PinwardenError as err:
-            if err.code not in _UNPROVEN:
+            if err.code not in _UNVERIFIED:
                 raise
             if not self._permissions.execute:
                 raise PinwardenError(
@@ -211,15 +213,18 @@ class UpstreamFactory:
     def _remote(self, name: str, target: HttpTarget) -> Opener:
         variables = self._project.variables
         texts = (target.url, *target.headers.values())
-        named = {each for text in texts for each in placeholder_names(text)}
-        unnamed = sorted(each for each in named - set(self._permissions.variables) if each in variables)
-        if unnamed:
+        used = {variable for text in texts for variable in placeholder_names(text)}
+        refused = sorted(variable for variable in used - set(self._permissions.variables) if variable in variables)
+        if refused:
             raise PinwardenError(
                 "CONSENT_REQUIRED",
-                f"not sent without consent: {', '.join(unnamed)[:400]}; add --pass-env for each",
+                f"its address or headers use environment variables that the gateway may not send: "
+                f"{', '.join(refused)[:400]}; allow each with --pass-env",
             )
         if target.transport == "sse":
-            raise PinwardenError("TARGET_INVALID", f"{name[:120]!a} speaks HTTP+SSE, which the gateway does not")
+            raise PinwardenError(
+                "TARGET_INVALID", f"{name[:120]!a} uses the HTTP+SSE transport, which the gateway does not support"
+            )
         address = HttpAddress.parse(expand_placeholders(target.url, variables))
         headers = {key: expand_placeholders(value, variables) for key, value in target.headers.items()}
         rules = NetworkRules(allow_private=self._permissions.private or _names_private(address.host))
@@ -227,33 +232,33 @@ class UpstreamFactory:
         if pool is not None:
             self._replaced.append(pool)
         pool = self._pools[name] = UpstreamPool(address, rules, self._limits)
-        server = RemoteServer.of(pool, address, headers)
+        server = RemoteServer.create(pool, address, headers)
         return lambda owner: RemoteTransport(server, owner, self._limits)
 
 
-def _refuse_missing(command: ServerCommand) -> None:
+def _refuse_missing_program(command: ServerCommand) -> None:
     program = command.words[0]
     if "/" in program:
-        found = os.access(Path(command.cwd or ".") / program, os.X_OK)
+        exists = os.access(Path(command.cwd or ".") / program, os.X_OK)
     else:
-        found = find_program(program, command.environment.get("PATH", os.defpath)) is not None
-    if not found:
-        raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {program[:200]!a}")
+        exists = find_program(program, command.environment.get("PATH", os.defpath)) is not None
+    if not exists:
+        raise PinwardenError("PROGRAM_UNKNOWN", f"the program {program[:200]!a} does not exist")
 
 
 def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
     """One server per name, and the problems of names under which clients have different servers."""
-    found: dict[str, LockedServer] = {}
+    unique: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
     for name, servers in servers_by_name(lock.entries).items():
         if len(servers) == 1:
-            found[name] = servers[0]
+            unique[name] = servers[0]
         else:
             problems[name] = (
                 f"it is {describe_differences(servers)}; lock it in the same way for all clients, "
-                "or name another lock with --file"
+                "or choose another lock with --file"
             )
-    return found, problems
+    return unique, problems
 
 
 def _names_private(host: str) -> bool:
