@@ -15,7 +15,7 @@ FORBIDDEN = re.compile(
     r"|altogether|behind its back|come upon|goes on)\b",
     re.IGNORECASE,
 )
-TO_DO = ("src/pinwarden/gateway/",)
+TO_DO: tuple[str, ...] = ()
 """Folders and files that still contain such words. Remove an entry when it is clean; add none."""
 CODE_SPAN = re.compile(r'`[^`]*`|"[a-z_]+"')
 ATTACK_PHRASES = ("src/pinwarden/surface/scan/order_phrases.py", "src/pinwarden/surface/scan/deception_phrases.py")

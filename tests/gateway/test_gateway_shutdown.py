@@ -136,7 +136,7 @@ from pinwarden.gateway.http import listener
 listener.END_SECONDS = 0.3
 
 async def run():
-    listener.Shutdown(0.0, lambda text: print(text, file=sys.stderr, flush=True)).begin()
+    listener.Shutdown(0.0, lambda text: print(text, file=sys.stderr, flush=True)).install()
     print("ready", flush=True)
     if sys.argv[1] == "loop":
         while True:

@@ -217,7 +217,7 @@ def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> N
             assert [future.result(60)[-1]["error"]["code"] for future in waiting] == [-32000, -32000]
         poll(lambda: scene.said(TOKENS[3], "seen")["pings"] >= 1)  # two sessions may notice the silence
         assert {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS} == {pid}
-        assert scene.at.manager.upstreams["witness"]._process._silence is None  # type: ignore[union-attr]
+        assert scene.at.manager.upstreams["witness"]._process._ping_timeout is None  # type: ignore[union-attr]
         assert sorted(scene.said(TOKENS[3], "seen")["cancelled"]) == TOKENS[:2]
         assert scene.processes == (1, 1)
 

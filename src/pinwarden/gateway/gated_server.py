@@ -61,7 +61,7 @@ class GatedServer(Record):
 def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], None]) -> int:
     """Start the server and relay messages until it ends. Returns its exit code.
 
-    1. Start the server, which loads while the next step runs.
+    1. Start the server, which loads while the gateway opens the log.
     2. Open the audit log and read the approvals.
     3. Relay.
     """
@@ -183,7 +183,7 @@ def server_command(prepared: PreparedStart, server: str) -> ServerCommand:
 def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
     """Start the server. It inherits our stderr unless ``stderr`` is given."""
     try:
-        process = subprocess.Popen(  # noqa: S603  the user asked to run it; there is no shell
+        process = subprocess.Popen(  # noqa: S603  the user runs this command; there is no shell
             list(command.words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """The gateway between a client's standard streams and a server that it starts. One line is one message.
 
-Two threads read, one from each side, and write to the other side what may pass; no other design costs so little more
-than a pipe. Messages to the side that is read (refusals, the gateway's own list requests) are written by a separate
-thread, so that a reader never waits for the side it reads from. So are messages that a timer causes.
+Two threads read, one from each side, and write to the other side what may pass, which costs little more than a pipe.
+Messages to the side that is read (refusals, the gateway's own list requests) are written by a separate thread, so that
+a reader never waits for the side it reads from. So are messages that a timer causes.
 
 The client waits from the read of a line to its write, so the loops of `StdioLoops` are short:
 

@@ -231,7 +231,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             # Building the command may mean hashing files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
             process, tree, ends = await self._loop.run_in_executor(None, _started, command)
-        except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
+        except Exception as err:  # noqa: BLE001  the client gets any error as the reason
             self._supervisor.slots.release(self)
             self._begun = self._loop.time()
             self._lose(f"the server could not be started: {err}")

@@ -225,7 +225,7 @@ class RemoteTransport:
             outgoing.give_up()
         self._posts.clear()
         if self._notifications:
-            self._later(self._grace, self._drop_notifications)  # the last notifications may still be on their way
+            self._later(self._grace, self._drop_notifications)  # the last notifications may still be in transit
         if self._stream is not None:
             self._stream.give_up()
         if self._session:

@@ -43,7 +43,7 @@ class UpstreamTransport(Protocol):
     def hangs(self, since: float) -> bool:
         """Handle that the server sent nothing in this conversation since that time, although it should have.
 
-        Returns whether the conversation goes on, because the transport itself checks whether the server is alive.
+        Returns whether the conversation continues, because the transport itself checks whether the server is alive.
         """
 
     def close(self) -> None:

@@ -229,7 +229,7 @@ class JudgedLists:
     def add(  # noqa: PLR0913, PLR0917  the facts about a list
         self, kind: ItemKind, items: tuple[Item, ...], now: float, change_count: int, order: int, out: OutputBuilder
     ) -> None:
-        """Take a complete list, whoever requested it.
+        """Take a complete list, which the client or the gateway requested.
 
         If it was requested before the known list, it shows an earlier state and is ignored; but if its items differ,
         the list is requested again.
