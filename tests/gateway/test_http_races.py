@@ -127,7 +127,7 @@ def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
         locked = UpstreamFactory(project, Permissions(), HttpLimits(), lambda _: Recorder(None, None, print), print)
         for port in (1, 2):
             moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
-            await asyncio.get_running_loop().run_in_executor(None, locked._remote, "notes", moved)
+            await asyncio.get_running_loop().run_in_executor(None, locked._remote_opener, "notes", moved)
         assert ended_on == []
         locked.close_replaced()
         locked.close_replaced()

@@ -155,8 +155,8 @@ class StdioRelay:
                 self._recorder.record(output)
             except PinwardenError as err:
                 self._log_lines.error(f"a message was not forwarded because it could not be recorded: {err.message}")
-                instead = self._session.undo(output, err)
-                to_client, to_server = instead.to_client, instead.to_server
+                refusal = self._session.undo(output, err)
+                to_client, to_server = refusal.to_client, refusal.to_server
         if to_server:
             if "server" in later_to:
                 self._to_server.write_later(to_server)
@@ -399,7 +399,7 @@ class LineBuffer:
         return bytes(self._partial)
 
 
-_PER_FRAME = 200  # bytes of memory, beside the message itself
+_PER_FRAME = 200  # bytes of memory, in addition to the message itself
 
 
 def _ignore(*_: object) -> None:

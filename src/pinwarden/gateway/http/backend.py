@@ -112,7 +112,7 @@ class Backend:
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Detect the server's era and open a session. A client's capabilities of the other era are not passed on."""
         # Half of the time is left for this client's own attempt.
-        async with self.upstream.finding_era(self._manager.limits.merged_opening_seconds / 2):
+        async with self.upstream.detecting_era(self._manager.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_modern_client=for_modern_client)
 
     async def _open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:

@@ -50,7 +50,7 @@ from pinwarden.surface.protocol import (
 )
 
 SUBSCRIPTIONS = frozenset({"resources/subscribe", "resources/unsubscribe"})
-OPENINGS = frozenset({"initialize", "server/discover"})
+OPENING_METHODS = frozenset({"initialize", "server/discover"})
 _LISTS = ("tools", "prompts", "resources")
 
 
@@ -71,7 +71,7 @@ class Bridge:
         """When a session with a server was last attempted, by slug."""
         self._failures: dict[str, str] = {}
         """Why the last attempt failed, by slug."""
-        self._again_seconds = manager.limits.merged_again_seconds
+        self._retry_seconds = manager.limits.merged_again_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._notifications = NotificationStream(manager.limits)
         self._server_requests = ServerRequests(manager.limits.max_in_flight)
@@ -112,9 +112,9 @@ class Bridge:
         if relayed is not None:
             relayed.give_up()
 
-    def listen(self, reply: EventSink) -> None:
+    def listen(self, stream: EventSink) -> None:
         """Attach the notification stream."""
-        self._notifications.listen(reply)
+        self._notifications.listen(stream)
 
     def tick(self) -> None:
         """Nothing: the conversations with the servers have their own deadlines."""
@@ -170,7 +170,7 @@ class Bridge:
                 sink.failed(SERVER_AWAY, "the session ended")
             raise
         except Exception as err:
-            sink.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
+            sink.failed(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
             raise
 
     def _remember_client(self, frame: Frame) -> None:
@@ -204,7 +204,7 @@ class Bridge:
             del self._backends[slug]
             self._tried.pop(slug, None)
         now = self._manager.clock()
-        if slug in self._tried and now - self._tried[slug] < self._again_seconds:
+        if slug in self._tried and now - self._tried[slug] < self._retry_seconds:
             return
         awaited = slug not in self._tried and not upstream.failing
         self._tried[slug] = now
@@ -345,10 +345,10 @@ class BridgedConversation(Bridge):
     def __init__(self, manager: SessionManager, client: Client, upstream: Upstream) -> None:
         super().__init__(manager, client)
         self._upstream = upstream
-        self._again_seconds = 0.0  # the server may be back at any time
+        self._retry_seconds = 0.0  # the server may be back at any time
 
     async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
-        if frame.method in OPENINGS:
+        if frame.method in OPENING_METHODS:
             self._reply(frame, sink, self._about(frame, await self._backend(self._upstream)))
         elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(await self._backend(self._upstream)))

@@ -629,7 +629,7 @@ class Conversation:
             if other is not None:
                 other.message(frame)
             else:
-                self._notifications.keep(frame.data)
+                self._notifications.enqueue(frame.data)
 
 
 def _refuse(sink: ResponseSink, request_id: Any, why: HeaderMismatch) -> None:

@@ -73,7 +73,7 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a requ
     """Relay ``server/discover`` to a server of unknown era. Simultaneous clients share one process."""
     conversation, request_id = None, None
     try:
-        async with upstream.finding_era(manager.limits.merged_opening_seconds / 2):
+        async with upstream.detecting_era(manager.limits.merged_opening_seconds / 2):
             conversation = manager.stateless_conversation(upstream, client)
             discovery = _Discovery(sink, upstream, conversation)
             request_id = conversation.request(frame, discovery, parameters)

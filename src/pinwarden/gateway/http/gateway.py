@@ -111,7 +111,7 @@ class HttpGateway:
             lambda: "" if clients.admits_known else clients.problem,
         ]
         status_pages.warnings = [
-            self._spooling,
+            self._spool_warning,
             lambda: clients.problem if clients.admits_known else "",
         ]
         serving.connections.on_cut = self._record_cut
@@ -139,7 +139,7 @@ class HttpGateway:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)
 
-    def _spooling(self) -> str:
+    def _spool_warning(self) -> str:
         """A warning if events wait for the audit database."""
         away = None if self.log.refusal is not None else self.log.problem
         return "" if away is None else f"the audit database is unavailable, so events wait in the journal ({away.code})"

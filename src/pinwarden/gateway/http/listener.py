@@ -52,7 +52,7 @@ class HttpServer:
         self._server: asyncio.Server | SecureServer | None = None
         self._certificate: Certificate | None = None
         self.say: Callable[[str], None] = _ignore
-        self._timekeeper: asyncio.Task[None] | None = None
+        self._ticker: asyncio.Task[None] | None = None
         self.periodic: list[Callable[[], Awaitable[None]]] = []
         """Work to do about once a second."""
 
@@ -82,7 +82,7 @@ class HttpServer:
                 f"the gateway cannot listen on {listening.host}:{listening.port}: {reason_of(err)}",
                 hint="Choose another address with --listen HOST:PORT, or stop the program that uses this one.",
             ) from err
-        self._timekeeper = loop.create_task(self._keep_time())
+        self._ticker = loop.create_task(self._tick_forever())
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
@@ -92,10 +92,10 @@ class HttpServer:
             self._server.close()
         self._manager.end_streams()
         drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0, hurry)
-        if self._timekeeper is not None:
-            self._timekeeper.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
             with suppress(asyncio.CancelledError):
-                await self._timekeeper
+                await self._ticker
         self._manager.close()
         return drained
 
@@ -106,7 +106,7 @@ class HttpServer:
         await shutdown.requested.wait()
         return await self.stop(hurry=shutdown.hurry)
 
-    async def _keep_time(self) -> None:
+    async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self._limits.reload_seconds)
             self._manager.tick()

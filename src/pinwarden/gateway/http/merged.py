@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
-from pinwarden.gateway.http.bridge import OPENINGS, Bridge, RelayedRequest, handshake_version, stateless_members
+from pinwarden.gateway.http.bridge import OPENING_METHODS, Bridge, RelayedRequest, handshake_version, stateless_members
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
@@ -93,13 +93,13 @@ class MergedConversation(Bridge):
         visible = self._visible()
         for upstream in visible.values():
             self._open(upstream)
-        if frame.method in _ROUTED or frame.method not in (*OPENINGS, *_LISTS, "logging/setLevel"):
+        if frame.method in _ROUTED or frame.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
             await self._route(frame, sink, parameters, relayed)
             return
         await self._wait_for(*visible)
-        if frame.method in OPENINGS or frame.method in _LISTS:
+        if frame.method in OPENING_METHODS or frame.method in _LISTS:
             self._refuse_if_all_are_missing()
-        if frame.method in OPENINGS:
+        if frame.method in OPENING_METHODS:
             self._reply(frame, sink, self._about(frame))
         elif frame.method in _LISTS:
             await self._list(frame, sink)
@@ -166,11 +166,11 @@ class MergedConversation(Bridge):
                 raise result
             rename = partial(self._renamed, backend.slug, result, name)
             items += await self._manager.offload_if_large(self._client.name, sum(map(len, result)), rename)
-        more = {
+        extra_members = {
             **(stateless_members() if self._modern else {}),
             **({"_meta": {UNAVAILABLE: missing}} if missing else {}),
         }
-        rest = b"," + encode(more)[1:-1] if more else b""
+        rest = b"," + encode(extra_members)[1:-1] if extra_members else b""
         merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
         request_id = encode(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"

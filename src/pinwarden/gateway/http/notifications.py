@@ -61,7 +61,7 @@ class NotificationStream:
         self._stream.event(data)
         return True
 
-    def keep(self, data: bytes) -> None:
+    def enqueue(self, data: bytes) -> None:
         """Queue a message until a stream is attached. The oldest are dropped beyond the limits."""
         self._queue.append(data)
         self._queued_bytes += len(data)

@@ -291,16 +291,16 @@ class RemoteTransport:
         """Note that ``initialize`` succeeded."""
         self._handshaken = True
 
-    def may_be_unknown(self, post: _Post, status: int) -> bool:
-        """Whether a status may mean that the server does not know the session. `_Post.session_is` follows later.
+    def session_may_be_unknown(self, post: _Post, status: int) -> bool:
+        """Whether a status may mean that the server does not know the session.
 
-        Revisions with sessions want 404 for that. Many servers answer 400, as they do for other reasons; and the same
-        server answers a ping in a session that it knows.
+        404 in a named session does mean that. Many servers answer 400, which has other reasons too, so a ping checks
+        the session. If this returns True, `_Post.on_session_checked` gets the result.
         """
         if not self._handshaken or status not in (_BAD_REQUEST, _NOT_FOUND):
             return False
         if self.has_session and status == _NOT_FOUND:
-            post.session_is(known=False)
+            post.on_session_checked(known=False)
             return True
         self._unknown_session_posts.append(post)
         if len(self._unknown_session_posts) == 1:
@@ -313,13 +313,13 @@ class RemoteTransport:
     def _not_answered(self, ping: QueuedRequest) -> None:
         if not ping.given_up and self._unknown_session_posts:
             ping.give_up()
-            self.session_is(known=True)
+            self.on_session_checked(known=True)
 
-    def session_is(self, *, known: bool) -> None:
+    def on_session_checked(self, *, known: bool) -> None:
         """Handle the result of a ping: whether the server knows the session."""
         posts, self._unknown_session_posts = self._unknown_session_posts, []
         for post in posts:
-            post.session_is(known=known)
+            post.on_session_checked(known=known)
 
     def session_ended(self, request_id: RequestId | None) -> None:
         """Handle the rejection of a request by a server that forgot the session. The request was not executed.
@@ -395,11 +395,11 @@ class _Ping(NullListener):
 
     def on_head(self, status: int, session: str) -> None:
         del session
-        self._transport.session_is(known=status not in (_BAD_REQUEST, _NOT_FOUND))
+        self._transport.on_session_checked(known=status not in (_BAD_REQUEST, _NOT_FOUND))
 
     def on_lost(self, why: str, *, sent: bool) -> None:
         del why, sent
-        self._transport.session_is(known=True)
+        self._transport.on_session_checked(known=True)
 
 
 class _Post(NullListener):
@@ -464,10 +464,10 @@ class _Post(NullListener):
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
             self._transport.accepted(self)
-        elif self._initialize or not self._transport.may_be_unknown(self, self._status):
+        elif self._initialize or not self._transport.session_may_be_unknown(self, self._status):
             self._complete()
 
-    def session_is(self, *, known: bool) -> None:
+    def on_session_checked(self, *, known: bool) -> None:
         """Complete the post, or handle that the server rejected it because it does not know the session."""
         if known:
             self._complete()

@@ -58,7 +58,7 @@ class AnyConversation(Protocol):
     def give_up(self, request_id: RequestId | None) -> None:
         """Cancel a request, because its client disconnected."""
 
-    def listen(self, reply: EventSink) -> None:
+    def listen(self, stream: EventSink) -> None:
         """Attach the notification stream."""
 
     def tick(self) -> None:
@@ -111,7 +111,7 @@ class Upstream:
         """`HANDSHAKE` or `STATELESS`; empty while unknown."""
         self.failing = False
         """Whether the last conversation ended before the server sent anything."""
-        self._finding_era = asyncio.Lock()
+        self._era_lock = asyncio.Lock()
         self._allows_sharing = False
         self._keeps_state = False
         """Whether the server ever had a capability that clients cannot share."""
@@ -137,7 +137,7 @@ class Upstream:
             manager.budget,
             self.tracing,
         )
-        conversation.on_not_understood = partial(self._doubt_era, manager)
+        conversation.on_not_understood = partial(self._forget_era, manager)
         self._record(STARTED, session, "")
         if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
             conversation.link = self._process.attach(conversation)
@@ -148,14 +148,14 @@ class Upstream:
         return conversation
 
     @asynccontextmanager
-    async def finding_era(self, seconds: float) -> AsyncIterator[None]:
+    async def detecting_era(self, seconds: float) -> AsyncIterator[None]:
         """While the era of the server is unknown, let one client at a time detect it, so that not every client starts a
-        process. Another client is waited for only so many seconds, because it may be slow itself."""
+        process. The others wait at most ``seconds``, because that client may be slow itself."""
         async with AsyncExitStack() as stack:
             if not self.era:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
-                        await stack.enter_async_context(self._finding_era)
+                        await stack.enter_async_context(self._era_lock)
             if self.era:
                 await stack.aclose()
             yield
@@ -191,7 +191,7 @@ class Upstream:
         )
         conversation.link = self._process.founder_transport
 
-    def _doubt_era(self, manager: SessionManager) -> None:
+    def _forget_era(self, manager: SessionManager) -> None:
         """Detect the era again: another release of the server may have started."""
         if self.era == STATELESS:
             self.era = ""

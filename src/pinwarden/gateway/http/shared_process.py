@@ -132,7 +132,7 @@ class SharedProcess:
 
     def register(self, request_id: RequestId, transport: SharedTransport) -> bool:
         """Route the response to a request; False if its id is in use."""
-        if request_id in self._by_id or self._is_founders(request_id, transport):
+        if request_id in self._by_id or self._is_founder_request(request_id, transport):
             return False
         self._by_id[request_id] = transport
         return True
@@ -204,7 +204,7 @@ class SharedProcess:
         if transport is not None:
             transport.answered(request_id)
             transport.owner.from_server(data)
-        elif self._is_founders(request_id):
+        elif self._is_founder_request(request_id):
             self._founder.owner.from_server(data)
         elif request_id != self._ping_id:
             self._not_delivered()
@@ -218,7 +218,7 @@ class SharedProcess:
         else:
             request_id = request_id_of(frame.meta.get(SUBSCRIPTION_META))
         transport = None if request_id is None else self._by_id.get(request_id)
-        if transport is None and request_id is not None and self._is_founders(request_id):
+        if transport is None and request_id is not None and self._is_founder_request(request_id):
             transport = self._founder
         if frame.is_request:
             self._not_delivered()
@@ -237,7 +237,7 @@ class SharedProcess:
         for transport in tuple(self._transports):
             transport.owner.from_server(data)
 
-    def _is_founders(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
+    def _is_founder_request(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
         """Whether the first conversation sent a request under this id before the process was shared."""
         founder = self._founder
         return founder in self._transports and founder is not sender and founder.owner.waits_for(request_id)

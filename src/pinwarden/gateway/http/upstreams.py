@@ -160,12 +160,12 @@ class UpstreamFactory:
     def _opener(self, name: str, entry: Entry) -> Opener:
         target = probe_target(entry, self._project.configs())
         if isinstance(target, HttpTarget):
-            return self._remote(name, target)
-        return self._child(name, target)
+            return self._remote_opener(name, target)
+        return self._process_opener(name, target)
 
     # Commands
 
-    def _child(self, name: str, target: StdioTarget) -> Opener:
+    def _process_opener(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
         _refuse_missing_program(command())  # report a missing program now, not to the first client
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
@@ -210,7 +210,7 @@ class UpstreamFactory:
 
     # Addresses
 
-    def _remote(self, name: str, target: HttpTarget) -> Opener:
+    def _remote_opener(self, name: str, target: HttpTarget) -> Opener:
         variables = self._project.variables
         texts = (target.url, *target.headers.values())
         used = {variable for text in texts for variable in placeholder_names(text)}
@@ -227,7 +227,7 @@ class UpstreamFactory:
             )
         address = HttpAddress.parse(expand_placeholders(target.url, variables))
         headers = {key: expand_placeholders(value, variables) for key, value in target.headers.items()}
-        rules = NetworkRules(allow_private=self._permissions.private or _names_private(address.host))
+        rules = NetworkRules(allow_private=self._permissions.private or _is_private(address.host))
         pool = self._pools.get(name)
         if pool is not None:
             self._replaced.append(pool)
@@ -261,7 +261,7 @@ def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
     return unique, problems
 
 
-def _names_private(host: str) -> bool:
+def _is_private(host: str) -> bool:
     """Whether the lock names a private address itself, rather than a name that resolves to one."""
     if host in _LOCAL_NAMES:
         return True
