@@ -55,7 +55,7 @@ def attestation_from_json(document: Any) -> Attestation:
         root_cid=subject.cid("root_cid"),
         descriptor_cid=subject.cid("descriptor_cid"),
         cid_profile=read_profile(subject),
-        claims=tuple(_read_claim(claim) for claim in reader.objects("claims", at_least=1)),
+        claims=tuple(_read_claim(claim) for claim in reader.objects("claims", min_items=1)),
         signatures=read_signatures(reader),
         document=document,
     )
@@ -69,7 +69,7 @@ def _read_claim(reader: DocumentReader) -> Claim:
         issuer_key_id=issuer.text("key_id"),
         issuer_role=issuer.one_of("role", ROLES),
         payload=reader.object("payload").value,
-        expires_at_utc=reader.timestamp("expires_at_utc") if "expires_at_utc" in reader.value else None,
+        expires_at_utc=reader.timestamp("expires_at_utc") if "expires_at_utc" in reader else None,
     )
 
 

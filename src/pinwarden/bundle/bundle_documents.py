@@ -17,7 +17,6 @@ from pinwarden.bundle.document import (
     default_profile,
     read_json,
     read_profile,
-    refuse_document,
 )
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.core.digest import manifest_root_cid
@@ -124,7 +123,7 @@ def _description(tool: DocumentReader) -> str:
 def _matching(reader: DocumentReader, member: str, pattern: re.Pattern[str]) -> str:
     value = reader.text(member)
     if len(value) > MAX_TOOL_NAME or not pattern.fullmatch(value):
-        refuse_document(f"{reader.path}/{member}", f"is malformed: {value[:80]!a}")
+        reader.fail(member, f"is malformed: {value[:80]!a}")
     return value
 
 
@@ -283,12 +282,9 @@ def manifest_from_json(document: Any) -> Manifest:
 
 def _entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
     """All entries. They are validated in bulk; one by one only to name the one that is invalid."""
-    items = reader.value.get("entries")
-    if type(items) is not list:
-        refuse_document(f"{reader.path}/entries", "is not a list")
-    rows = _plain_rows(items)
+    rows = _plain_rows(reader.items("entries"))
     if rows is None:
-        return tuple(_entry(DocumentReader(item, f"{reader.path}/entries/{index}")) for index, item in enumerate(items))
+        return tuple(map(_entry, reader.objects("entries")))
     return tuple(map(ManifestEntry._make, rows))
 
 

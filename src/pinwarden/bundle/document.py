@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Self
 
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
@@ -13,6 +13,7 @@ from pinwarden.core.keys import ALGORITHM, Signer, sign_document
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import parse_timestamp
+from pinwarden.core.typed_json import JsonObject
 
 DOCUMENT_LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """About the size of a manifest of 100,000 files; other documents have a few kilobytes."""
@@ -21,88 +22,45 @@ DOCUMENT_CID = "bafyrei"
 BLOB_CID = "bafkrei"
 
 
-class DocumentReader:
-    """Reads one object of a document, member by member. Errors name the member's path."""
+class DocumentReader(JsonObject):
+    """One object of a bundle document. Errors are ``DOCUMENT_INVALID``."""
 
-    __slots__ = ("path", "value")
+    __slots__ = ()
 
     def __init__(self, value: Any, path: str) -> None:
-        if type(value) is not dict:
-            refuse_document(path, "is not an object")
-        self.value: Mapping[str, Any] = value
-        self.path = path
+        super().__init__(value, path, document_error)
 
     @classmethod
     def for_schema(cls, document: Any, schema: str) -> DocumentReader:
         """A reader of a whole document, whose ``schema_version`` must be ``schema``."""
         reader = cls(document, schema.partition(".v")[0])
-        if reader.value.get("schema_version") != schema:
-            refuse_document(f"{reader.path}/schema_version", f"is not {schema}")
+        reader.one_of("schema_version", (schema,))
         return reader
 
-    def object(self, member: str) -> DocumentReader:
-        """A reader of the object under a member."""
-        return DocumentReader(self.value.get(member), f"{self.path}/{member}")
-
-    def objects(self, member: str, *, at_least: int = 0) -> list[DocumentReader]:
-        """Readers of the objects in the list under a member."""
-        items = self.value.get(member)
-        if type(items) is not list or len(items) < at_least:
-            refuse_document(f"{self.path}/{member}", f"is not a list of at least {at_least} objects")
-        return [DocumentReader(item, f"{self.path}/{member}/{index}") for index, item in enumerate(items)]
-
-    def text(self, member: str) -> str:
+    def text(self, name: str) -> str:
         """A string that is not empty."""
-        value = self.value.get(member)
-        if type(value) is not str or not value or len(value) > _MAX_TEXT:
-            refuse_document(f"{self.path}/{member}", "is not a string, or is empty or too long")
+        value = self.string(name)
+        if not value or len(value) > _MAX_TEXT:
+            self.fail(name, "is empty or too long")
         return value
 
-    def texts(self, member: str) -> tuple[str, ...]:
-        """A list of strings; empty if the member is absent."""
-        value = self.value.get(member, [])
-        if type(value) is not list or any(type(item) is not str for item in value):
-            refuse_document(f"{self.path}/{member}", "is not a list of strings")
-        return tuple(value)
-
-    def one_of(self, member: str, allowed: Sequence[str]) -> str:
-        """A string from a fixed set."""
-        value = self.value.get(member)
-        if type(value) is not str or value not in allowed:
-            refuse_document(f"{self.path}/{member}", f"is not one of {', '.join(allowed)}")
-        return value
-
-    def integer(self, member: str, least: int = 0) -> int:
-        """An integer that is at least ``least``."""
-        value = self.value.get(member)
-        if type(value) is not int or value < least:
-            refuse_document(f"{self.path}/{member}", f"is not an integer of {least} or more")
-        return value
-
-    def boolean(self, member: str, default: bool | None = None) -> bool:
-        """A boolean; the default, if given, replaces an absent member."""
-        value = self.value.get(member, default)
-        if type(value) is not bool:
-            refuse_document(f"{self.path}/{member}", "is not true or false")
-        return value
-
-    def timestamp(self, member: str) -> str:
+    def timestamp(self, name: str) -> str:
         """A timestamp with a time zone, as it was written."""
-        value = self.text(member)
+        value = self.text(name)
         if parse_timestamp(value) is None:
-            refuse_document(f"{self.path}/{member}", "is not a timestamp with a time zone")
+            self.fail(name, "is not a timestamp with a time zone")
         return value
 
-    def cid(self, member: str, kind: str = DOCUMENT_CID) -> str:
-        """A CID whose text starts with ``kind``: a document's or a blob's."""
-        value = self.text(member)
-        try:
-            Cid.parse(value)
-        except PinwardenError as err:
-            refuse_document(f"{self.path}/{member}", f"is not a CID: {err.message}")
-        if not value.startswith(kind):
-            refuse_document(f"{self.path}/{member}", f"is not a CID that starts with {kind}")
+    def cid(self, name: str, prefix: str = DOCUMENT_CID) -> str:
+        """A CID whose text starts with ``prefix``: a document's or a blob's."""
+        self.text(name)  # refuses long texts before they are decoded
+        value = str(self.parsed(name, Cid.parse))
+        if not value.startswith(prefix):
+            self.fail(name, f"is not a CID that starts with {prefix}")
         return value
+
+    def _wrap(self, value: Any, path: str) -> Self:
+        return type(self)(value, path)
 
 
 def read_json(data: bytes) -> Any:
@@ -110,9 +68,9 @@ def read_json(data: bytes) -> Any:
     return strict_json.parse_json(data, DOCUMENT_LIMITS)
 
 
-def refuse_document(path: str, problem: str) -> NoReturn:
-    """Raise ``DOCUMENT_INVALID`` for the member at a path."""
-    raise PinwardenError("DOCUMENT_INVALID", f"{path[:200]} {problem}", data={"path": path})
+def document_error(path: str, problem: str) -> PinwardenError:
+    """The error ``DOCUMENT_INVALID`` for the member at a path."""
+    return PinwardenError("DOCUMENT_INVALID", f"{path[:200]} {problem}", data={"path": path})
 
 
 NORMALIZATION: Mapping[str, Any] = {
@@ -165,12 +123,14 @@ class Signature(Record):
 
 def read_signatures(reader: DocumentReader) -> tuple[Signature, ...]:
     """A document's signatures, at least one. They are not verified."""
-    return tuple(_read_signature(signature) for signature in reader.objects("signatures", at_least=1))
+    return tuple(_read_signature(signature) for signature in reader.objects("signatures", min_items=1))
 
 
 def _read_signature(reader: DocumentReader) -> Signature:
     reader.one_of("alg", (ALGORITHM,))
-    return Signature(key_id=reader.text("key_id"), sig=reader.text("sig"), signed_fields=reader.texts("signed_fields"))
+    return Signature(
+        key_id=reader.text("key_id"), sig=reader.text("sig"), signed_fields=reader.strings("signed_fields", default=[])
+    )
 
 
 def add_signature(document: Mapping[str, Any], fields: Sequence[str], signer: Signer) -> dict[str, Any]:

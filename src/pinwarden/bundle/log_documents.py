@@ -20,7 +20,6 @@ from pinwarden.bundle.document import (
     read_json,
     read_profile,
     read_signatures,
-    refuse_document,
 )
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
@@ -94,15 +93,15 @@ def _read_pointer(reader: DocumentReader) -> Pointer:
         descriptor_cid=reader.cid("descriptor_cid"),
         cid_profile=read_profile(reader),
         updated_at_utc=reader.timestamp("updated_at_utc"),
-        constraints=_read_constraints(reader.object("constraints")) if "constraints" in reader.value else Constraints(),
+        constraints=_read_constraints(reader.object("constraints")) if "constraints" in reader else Constraints(),
     )
 
 
 def _read_constraints(reader: DocumentReader) -> Constraints:
     return Constraints(
-        require_signers=reader.texts("require_signers"),
+        require_signers=reader.strings("require_signers", default=[]),
         require_verifier_attestation=reader.boolean("require_verifier_attestation", default=False),
-        min_attestations=reader.integer("min_attestations", least=1) if "min_attestations" in reader.value else 1,
+        min_attestations=reader.integer("min_attestations", minimum=1) if "min_attestations" in reader else 1,
     )
 
 
@@ -278,7 +277,7 @@ def _root(reader: DocumentReader) -> bytes:
     except PinwardenError:
         raw = b""
     if text[0] != "u" or raw[:2] != _MULTIHASH or len(raw) != 34:
-        refuse_document(f"{reader.path}/root_hash", "is not a SHA-256 multihash in base64url")
+        reader.fail("root_hash", "is not a SHA-256 multihash in base64url")
     return raw[2:]
 
 
@@ -337,7 +336,7 @@ def key_change_from_json(document: Any) -> KeyChange:
     old, new = (PublicKey.from_did(reader.text(name)) for name in ("old_key_id", "new_key_id"))
     signatures = read_signatures(reader)
     if old == new or {item.key_id for item in signatures} != {old.did, new.did} or len(signatures) != 2:
-        refuse_document(f"{reader.path}/signatures", "must be one by the old key and one by the new key")
+        reader.fail("signatures", "must be one by the old key and one by the new key")
     for signature, given in zip(signatures, document["signatures"], strict=True):
         if signature.signed_fields != KEY_CHANGE_SIGNED_FIELDS or not document_signature_valid(
             document, given, [old, new]
@@ -382,14 +381,13 @@ def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, 
 def parse_key_changes(data: bytes, log_id: str) -> tuple[KeyChange, ...]:
     """Parse a log's key changes, and verify their signatures and that each continues the one before."""
     reader = DocumentReader.for_schema(read_json(data), KEY_CHANGES_SCHEMA)
-    rows = reader.objects("changes")
-    if len(rows) > MAX_KEY_CHANGES:
-        refuse_document(f"{reader.path}/changes", f"has more than {MAX_KEY_CHANGES} items")
-    changes = tuple(key_change_from_json(row.value) for row in rows)
+    changes = tuple(
+        key_change_from_json(change.value) for change in reader.objects("changes", max_items=MAX_KEY_CHANGES)
+    )
     seen: set[PublicKey] = set()
     for before, change in zip((None, *changes), changes, strict=False):
         follows = before is None or (before.new == change.old and before.seq < change.seq)
         if change.log_id != log_id or not follows or change.new in seen:
-            refuse_document(f"{reader.path}/changes", "do not form one sequence, or belong to another log")
+            reader.fail("changes", "do not form one sequence, or belong to another log")
         seen.add(change.old)
     return changes

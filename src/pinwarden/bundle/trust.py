@@ -18,6 +18,7 @@ from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
 from pinwarden.core.signed_note import NoteKey, WitnessKey
 from pinwarden.core.strict_json import encode_json_file
+from pinwarden.core.typed_json import JsonObject
 
 REGISTRY_ROLE = "registry"
 ALL_ROLES = (*ROLES, REGISTRY_ROLE)
@@ -66,40 +67,29 @@ def parse_trust(data: bytes) -> Trust:
 
 def trust_from_json(document: Any) -> Trust:
     """Build trust from a strictly parsed value."""
-    if type(document) is not dict:
-        _invalid("the trust file is not an object")
-    return Trust(
-        registry_keys=_keys(document, "trusted_registry_keys"),
-        known_keys=_keys(document, "known_keys"),
+    reader = JsonObject(document, "", _trust_error)
+    return Trust(registry_keys=_keys(reader, "trusted_registry_keys"), known_keys=_keys(reader, "known_keys"))
+
+
+def _keys(reader: JsonObject, member: str) -> tuple[TrustedKey, ...]:
+    keys = tuple(
+        trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(reader.items(member, default=[]))
     )
-
-
-def _keys(document: dict[str, Any], member: str) -> tuple[TrustedKey, ...]:
-    rows = document.get(member, [])
-    if type(rows) is not list:
-        _invalid(f"{member} is not a list")
-    keys = tuple(trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(rows))
     if len({key.key_id for key in keys}) != len(keys):
-        _invalid(f"{member} lists a key twice")
+        reader.fail(member, "has a key twice")
     return keys
 
 
-def trusted_key_from_json(row: Any, path: str) -> TrustedKey:
+def trusted_key_from_json(value: Any, path: str) -> TrustedKey:
     """Read a key from a trust file or key file. ``key_id`` and ``public_key`` must match."""
-    if type(row) is not dict:
-        _invalid(f"{path} is not an object")
-    name, roles = row.get("name", ""), row.get("roles", [])
-    if type(name) is not str or type(roles) is not list or any(type(role) is not str for role in roles):
-        _invalid(f"{path}: name and roles must be strings")
-    if row.get("alg", "ed25519") != "ed25519":
-        _invalid(f"{path}/alg is not ed25519")
-    try:
-        key = PublicKey.parse(str(row.get("public_key", row.get("key_id"))))
-    except PinwardenError as err:
-        _invalid(f"{path}: {err.message}")
-    if row.get("key_id") != key.did:
-        _invalid(f"{path}: key_id does not match public_key")
-    return TrustedKey(key=key, name=name, roles=tuple(roles))
+    reader = JsonObject(value, path, _trust_error)
+    name, roles = reader.string("name", default=""), reader.strings("roles", default=[])
+    if "alg" in reader:
+        reader.one_of("alg", ("ed25519",))
+    key = reader.parsed("public_key" if "public_key" in reader else "key_id", PublicKey.parse)
+    if reader.value.get("key_id") != key.did:
+        reader.fail("key_id", "does not match public_key")
+    return TrustedKey(key=key, name=name, roles=roles)
 
 
 def trusted_key_to_json(trusted: TrustedKey) -> dict[str, Any]:
@@ -113,8 +103,8 @@ def trusted_key_to_json(trusted: TrustedKey) -> dict[str, Any]:
     }
 
 
-def _invalid(problem: str) -> NoReturn:
-    raise PinwardenError("TRUST_INVALID", problem)
+def _trust_error(path: str, problem: str) -> PinwardenError:
+    return PinwardenError("TRUST_INVALID", f"{path or 'the trust file'} {problem}")
 
 
 # Permissions
@@ -143,22 +133,18 @@ def parse_installer_policy(data: bytes) -> InstallerPolicy:
 
 def installer_policy_from_json(document: Any) -> InstallerPolicy:
     """Build a policy from a parsed value. Unknown keys are errors: they might be restrictions."""
-    if type(document) is not dict:
-        _refuse_policy("the installer policy is not an object")
-    unknown = sorted(document.keys() - _WORDS.keys() - {"allow_legacy"})
-    if unknown:
-        _refuse_policy(f"the installer policy has an unknown key {unknown[0][:80]!a}")
-    for key, allowed in _WORDS.items():
-        value = document.get(key, "deny")
-        if type(value) is not str or value not in allowed:
-            _refuse_policy(f"{key} in the installer policy must be one of {', '.join(allowed)}")
-    if type(document.get("allow_legacy", False)) is not bool:
-        _refuse_policy("allow_legacy in the installer policy must be true or false")
-    return InstallerPolicy(**document)
+    policy = JsonObject(document, "", _policy_error)
+    for key in sorted(policy.value):
+        if key in _WORDS:
+            policy.one_of(key, _WORDS[key])
+        elif key != "allow_legacy":
+            policy.fail(ascii(key[:80]), "is an unknown key")
+    policy.boolean("allow_legacy", default=False)
+    return InstallerPolicy(**policy.value)
 
 
-def _refuse_policy(problem: str) -> NoReturn:
-    raise PinwardenError("POLICY_INVALID", problem)
+def _policy_error(path: str, problem: str) -> PinwardenError:
+    return PinwardenError("POLICY_INVALID", f"the installer policy{path and f': {path}'} {problem}")
 
 
 # The trust store
@@ -448,20 +434,19 @@ def _read(document: Any) -> TrustStore:
 
 
 def _read_registry(reader: DocumentReader) -> TrustedRegistry:
-    url = reader.value.get("url")
-    needed, age = reader.integer("witnesses_needed"), reader.integer("max_age_days", 1)
-    witnesses = tuple(WitnessKey.parse(text) for text in reader.texts("witnesses"))
-    if needed > len(witnesses) or age > _MOST_DAYS or not isinstance(url, str | None):
-        _damaged(f"{reader.path}: witnesses_needed exceeds the witnesses, max_age_days is too large, or url is invalid")
+    needed = reader.integer("witnesses_needed")
+    witnesses = tuple(WitnessKey.parse(text) for text in reader.strings("witnesses", default=[]))
+    if needed > len(witnesses):
+        reader.fail("witnesses_needed", "exceeds the number of witnesses")
     return TrustedRegistry(
         key=trusted_key_from_json(reader.value, reader.path),
         log=NoteKey.parse(reader.text("checkpoint_key")),
-        url=url,
+        url=reader.optional_string("url"),
         witnesses=witnesses,
         witnesses_needed=needed,
-        max_age_days=age,
+        max_age_days=reader.integer("max_age_days", minimum=1, maximum=_MOST_DAYS),
         added_at=reader.timestamp("added_at_utc"),
-        ended=tuple(_read_ended(row) for row in reader.objects("ended_keys")) if "ended_keys" in reader.value else (),
+        ended=tuple(_read_ended(row) for row in reader.objects("ended_keys", default=[])),
     )
 
 
@@ -477,7 +462,7 @@ def _read_revoked(reader: DocumentReader) -> RevokedKey:
     return RevokedKey(
         key_id=PublicKey.from_did(reader.text("key_id")).did,
         name=str(reader.value.get("name", "")),
-        roles=reader.texts("roles"),
+        roles=reader.strings("roles", default=[]),
         revoked_at=reader.timestamp("revoked_at_utc"),
         why=str(reader.value.get("why", "")),
     )

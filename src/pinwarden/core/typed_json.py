@@ -2,21 +2,24 @@
 
 ``JsonObject`` wraps one object of a document; its methods return a member as the requested type or raise. The caller
 passes ``invalid``, which turns a path and a problem ("is not a string") into the error for its kind of document.
+
+A ``default`` replaces a missing member, but not null. ``optional`` members may be null or missing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 
 Invalid = Callable[[str, str], PinwardenError]
+_Parsed = TypeVar("_Parsed")
 
 
 class JsonObject:
-    """One object of a parsed document and its path, such as ``manifests/0/platform``."""
+    """One object of a parsed document and its path: ``layers/0/size``, or ``layers[0].size`` if the separator is a dot."""
 
     __slots__ = ("_invalid", "_separator", "path", "value")
 
@@ -40,34 +43,64 @@ class JsonObject:
         """The path of a member."""
         return f"{self.path}{self._separator}{name}" if self.path else name
 
-    def object(self, name: str) -> JsonObject:
+    def object(self, name: str) -> Self:
         """An object."""
         return self._wrap(self.value.get(name), self.path_of(name))
 
-    def optional_object(self, name: str) -> JsonObject | None:
+    def optional_object(self, name: str) -> Self | None:
         """An object; None if the member is missing or null."""
         return None if self.value.get(name) is None else self.object(name)
 
-    def objects(self, name: str, *, max_items: int | None = None, optional: bool = False) -> list[JsonObject]:
+    def objects(
+        self,
+        name: str,
+        *,
+        min_items: int = 0,
+        max_items: int | None = None,
+        optional: bool = False,
+        default: list[Any] | None = None,
+    ) -> list[Self]:
         """A list of objects."""
-        items = self.items(name, max_items=max_items, optional=optional)
+        items = self.items(name, min_items=min_items, max_items=max_items, optional=optional, default=default)
         path = self.path_of(name)
-        return [self._wrap(item, f"{path}{self._separator}{index}") for index, item in enumerate(items)]
+        index_path = "{}[{}]" if self._separator == "." else f"{{}}{self._separator}{{}}"
+        return [self._wrap(item, index_path.format(path, index)) for index, item in enumerate(items)]
 
-    def items(self, name: str, *, max_items: int | None = None, optional: bool = False) -> list[Any]:
-        """A list of anything; empty if it is ``optional`` and the member is missing or null."""
-        value = self.value.get(name)
+    def members(self) -> Iterator[tuple[str, Self]]:
+        """The names and values of an object whose values are all objects."""
+        return ((name, self.object(name)) for name in self.value)
+
+    def items(
+        self,
+        name: str,
+        *,
+        min_items: int = 0,
+        max_items: int | None = None,
+        optional: bool = False,
+        default: list[Any] | None = None,
+    ) -> list[Any]:
+        """A list of anything."""
+        value = self.value.get(name, default)
         if optional and value is None:
             return []
         if not isinstance(value, list):
             self.fail(name, "is not a list")
+        if len(value) < min_items:
+            self.fail(name, f"has {len(value)} items; at least {min_items} are required")
         if max_items is not None and len(value) > max_items:
             self.fail(name, f"has {len(value)} items; at most {max_items} are supported")
         return value
 
-    def string(self, name: str, pattern: re.Pattern[str] | None = None, *, kind: str = "a string") -> str:
+    def string(
+        self,
+        name: str,
+        pattern: re.Pattern[str] | None = None,
+        *,
+        kind: str = "a string",
+        default: str | None = None,
+    ) -> str:
         """A string that matches the entire pattern, if there is one. ``kind`` names it in the error."""
-        value = self.value.get(name)
+        value = self.value.get(name, default)
         if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
             self.fail(name, f"is not {kind}")
         return value
@@ -76,12 +109,26 @@ class JsonObject:
         """A string; None if the member is missing or null."""
         return None if self.value.get(name) is None else self.string(name)
 
-    def strings(self, name: str, *, optional: bool = False) -> tuple[str, ...]:
+    def strings(
+        self,
+        name: str,
+        *,
+        max_items: int | None = None,
+        optional: bool = False,
+        default: list[Any] | None = None,
+    ) -> tuple[str, ...]:
         """A list of strings."""
-        items = self.items(name, optional=optional)
+        items = self.items(name, max_items=max_items, optional=optional, default=default)
         if not all(isinstance(item, str) for item in items):
             self.fail(name, "is not a list of strings")
         return tuple(items)
+
+    def one_of(self, name: str, allowed: Sequence[str]) -> str:
+        """One of the allowed strings."""
+        value = self.value.get(name)
+        if not isinstance(value, str) or value not in allowed:
+            self.fail(name, f"is not {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
+        return value
 
     def string_map(self, name: str) -> Mapping[str, str]:
         """An object whose values are all strings; empty if the member is missing or null."""
@@ -92,6 +139,14 @@ class JsonObject:
             self.fail(name, "has a value that is not a string")
         return value.value
 
+    def parsed(self, name: str, parse: Callable[[str], _Parsed]) -> _Parsed:
+        """The result of ``parse`` for a string. Its error becomes the document's error."""
+        text = self.string(name)
+        try:
+            return parse(text)
+        except PinwardenError as err:
+            raise self._invalid(self.path_of(name), f"is invalid: {err.message}") from err
+
     def integer(self, name: str, *, minimum: int = 0, maximum: int | None = None) -> int:
         """An integer within bounds."""
         value = self.value.get(name)
@@ -99,12 +154,20 @@ class JsonObject:
             self.fail(name, f"is not an integer of at least {minimum}" + (f" and at most {maximum}" if maximum else ""))
         return value
 
+    def optional_number(self, name: str) -> int | float | None:
+        """A number; None if the member is missing or null."""
+        value = self.value.get(name)
+        if value is not None and type(value) not in (int, float):
+            self.fail(name, "is not a number")
+        return value
+
     def boolean(self, name: str, default: bool | None = None) -> bool:
-        """True or false; ``default`` if the member is missing."""
+        """True or false."""
         value = self.value.get(name, default)
         if type(value) is not bool:
             self.fail(name, "is not true or false")
         return value
 
-    def _wrap(self, value: Any, path: str) -> JsonObject:
-        return JsonObject(value, path, self._invalid, separator=self._separator)
+    def _wrap(self, value: Any, path: str) -> Self:
+        """An inner object. A subclass with another constructor overrides this."""
+        return type(self)(value, path, self._invalid, separator=self._separator)

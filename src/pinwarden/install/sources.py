@@ -112,7 +112,7 @@ class RegistrySource(BundleSource):
         listed = self._files.find(names.attestations_path(root, described))
         if listed is None:
             return []
-        cids = DocumentReader(read_json(listed), "attestations").texts("attestations")[:_MAX_ATTESTATIONS]
+        cids = DocumentReader(read_json(listed), "attestations").strings("attestations", default=[])[:_MAX_ATTESTATIONS]
         documents = (self._files.find(names.document_path(str(Cid.parse(cid))), MAX_ATTESTATION_BYTES) for cid in cids)
         return [document for document in documents if document is not None]
 

@@ -123,8 +123,8 @@ def _keys(transaction: Transaction, registry: Registry, caller: Caller, statemen
     elif namespace != own:
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} was delegated to other owners")
     added, removed, limit = (
-        reader.objects("add") if "add" in reader.value else [],
-        reader.texts("remove"),
+        reader.objects("add", default=[]),
+        reader.strings("remove", default=[]),
         registry.limits.keys,
     )
     if len(added) + len(publishers.namespace_keys(transaction, namespace)) > limit or len(removed) > limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.bundle.document import BLOB_CID, DocumentReader, read_json, read_signatures, refuse_document
+from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_error, read_json, read_signatures
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, document_signature_valid, signing_preimage
@@ -101,29 +101,22 @@ def _version(reader: DocumentReader) -> PublishedVersion:
         tool=reader.text("tool"),
         version=reader.text("version"),
         namespace=reader.text("namespace"),
-        description=_text_or_none(reader, "description") or "",
+        description=reader.optional_string("description") or "",
         root_cid=reader.cid("root_cid"),
         descriptor_cid=reader.cid("descriptor_cid"),
         archive_cid=archive.cid("cid", BLOB_CID),
         archive_size=archive.integer("size_bytes"),
         media_type=archive.text("media_type"),
         content_hash=archive.text("content_hash"),
-        api_surface=_text_or_none(surface, "api_surface"),
-        surface_cid=_text_or_none(surface, "cid"),
-        surface_problem=_text_or_none(surface, "problem"),
+        api_surface=surface.optional_string("api_surface"),
+        surface_cid=surface.optional_string("cid"),
+        surface_problem=surface.optional_string("problem"),
         published_at=reader.timestamp("published_at_utc"),
         published_by=reader.text("published_by"),
         seq=reader.integer("log_index"),
-        yanked=_text_or_none(reader, "yanked"),
-        attestations=reader.texts("attestations"),
+        yanked=reader.optional_string("yanked"),
+        attestations=reader.strings("attestations", default=[]),
     )
-
-
-def _text_or_none(reader: DocumentReader, member: str) -> str | None:
-    value = reader.value.get(member)
-    if value is not None and type(value) is not str:
-        refuse_document(f"{reader.path}/{member}", "is neither text nor null")
-    return value
 
 
 class RegistryIdentity(Record):
@@ -159,7 +152,7 @@ def parse_identity(data: bytes) -> RegistryIdentity:
         name=reader.text("name"), log_id=reader.text("log_id"), key=PublicKey.from_did(reader.text("key_id"))
     )
     if reader.text("checkpoint_key") != str(identity.note_key):
-        refuse_document(f"{reader.path}/checkpoint_key", "does not match key_id")
+        reader.fail("checkpoint_key", "does not match key_id")
     return identity
 
 
@@ -208,7 +201,7 @@ def statement_from_json(document: Any) -> Statement:
     reader.text("nonce")
     signatures = read_signatures(reader)
     if document.keys() - _MEMBERS:
-        refuse_document(reader.path, "has an unsigned member")
+        raise document_error(reader.path, "has an unsigned member")
     if len(signatures) != 1 or signatures[0].signed_fields != STATEMENT_SIGNED_FIELDS:
         raise PinwardenError("SIGNATURE_INVALID", "a request needs exactly one signature, over all of its members")
     key_id = signatures[0].key_id
