@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import Limits
+from pinwarden.core.typed_json import JsonObject
 
 MANIFEST_NAME = "manifest.json"
 LIMITS = Limits(max_bytes=4 * 1024 * 1024, max_depth=100)
@@ -27,12 +28,14 @@ _FRAME = len(_HEADER) + 4 + len(_FOOTER)
 _ZIP_END = b"PK\x05\x06"
 _VERSIONS = ("0.1", "0.2", "0.3", "0.4")
 _UNSAFE_PATH = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TEXT = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*")
 _SETTING_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _MAX_ITEMS = 5000
 
 Kind = Literal["node", "python", "binary", "uv"]
 SettingKind = Literal["string", "number", "boolean", "directory", "file"]
+_KINDS: tuple[Kind, ...] = ("node", "python", "binary", "uv")
+_SETTING_KINDS: tuple[SettingKind, ...] = ("string", "number", "boolean", "directory", "file")
 Read = Callable[[int, int], bytes]
 """Reads bytes of a file, given offset and size."""
 
@@ -155,7 +158,7 @@ class BundleManifest(Record):
     def start_on(self, platform: str) -> Start:
         """The start on one platform, with its overrides."""
         if self.start is None:
-            _invalid("server.mcp_config", "is missing")
+            raise _error("server.mcp_config", "is missing")
         own = self.overrides.get(platform)
         if own is None:
             return self.start
@@ -174,186 +177,151 @@ def parse_manifest(data: bytes) -> BundleManifest:
         raise PinwardenError(
             "BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} is not valid JSON: {err.message}"
         ) from err
-    if not isinstance(document, dict):
-        _invalid(MANIFEST_NAME, "is not an object")
-    version = _manifest_version(document)
-    server = _object(document, "server", "server")
-    kind = server.get("type")
-    if kind not in ("node", "python", "binary", "uv") or (kind == "uv" and version != "0.4"):
-        _invalid("server.type", "is not node, python, binary or, from 0.4 on, uv")
+    manifest = _Object(document, "")
+    version = _manifest_version(manifest)
+    server = manifest.object("server")
+    kind = server.one_of("type", _KINDS)
+    if kind == "uv" and version != "0.4":
+        server.fail("type", "is uv, which needs manifest_version 0.4")
     start: Start | None = None
     overrides: Mapping[str, Override] = {}
     if kind != "uv" or "mcp_config" in server:
-        start, overrides = _start(_object(server, "mcp_config", "server.mcp_config"))
+        start, overrides = _start(server.object("mcp_config"))
+    compatibility, settings = manifest.optional_object("compatibility"), manifest.optional_object("user_config")
     return BundleManifest(
         manifest_version=version,
-        name=_text(document, "name", "name", filled=True),
-        version=_text(document, "version", "version", filled=True),
-        description=_text(document, "description", "description"),
-        author=_text(_object(document, "author", "author"), "name", "author.name"),
+        name=manifest.text("name", filled=True),
+        version=manifest.text("version", filled=True),
+        description=manifest.text("description"),
+        author=manifest.object("author").text("name"),
         kind=kind,
-        entry_point=_inner_path(_text(server, "entry_point", "server.entry_point"), "server.entry_point"),
+        entry_point=_inner_path(server),
         start=start,
         overrides=overrides,
-        platforms=_platforms(document.get("compatibility")),
-        tools=tuple(_manifest_item(item, "tools") for item in _items(document, "tools")),
-        prompts=tuple(_manifest_item(item, "prompts") for item in _items(document, "prompts")),
-        settings=_settings(document.get("user_config")),
-        repository=_repository(document.get("repository")),
+        platforms=() if compatibility is None else compatibility.texts("platforms"),
+        tools=tuple(map(_manifest_item, manifest.objects("tools", max_items=_MAX_ITEMS, default=[]))),
+        prompts=tuple(map(_manifest_item, manifest.objects("prompts", max_items=_MAX_ITEMS, default=[]))),
+        settings={} if settings is None else _settings(settings),
+        repository=_repository(manifest.value.get("repository")),
         document=document,
     )
 
 
-def _manifest_version(document: Mapping[str, Any]) -> str:
-    versions = {document[member] for member in ("manifest_version", "dxt_version") if _is_text(document.get(member))}
+def _manifest_version(manifest: _Object) -> str:
+    members = (manifest.value.get(member) for member in ("manifest_version", "dxt_version"))
+    versions = {version for version in members if isinstance(version, str)}
     if len(versions) != 1 or not versions <= set(_VERSIONS):
-        _invalid("manifest_version", f"is not one of {', '.join(_VERSIONS)}")
-    return str(versions.pop())
+        manifest.fail("manifest_version", f"is not one of {', '.join(_VERSIONS)}")
+    return versions.pop()
 
 
-def _start(config: Mapping[str, Any]) -> tuple[Start, Mapping[str, Override]]:
-    location = "server.mcp_config"
+def _start(config: _Object) -> tuple[Start, Mapping[str, Override]]:
     start = Start(
-        command=_text(config, "command", f"{location}.command", filled=True),
-        args=_texts(config.get("args", []), f"{location}.args"),
-        env=_variables(config.get("env", {}), f"{location}.env"),
+        command=config.text("command", filled=True),
+        args=config.texts("args"),
+        env=_variables(config.object("env")) if "env" in config else {},
     )
     overrides: dict[str, Override] = {}
-    for platform, own in _mapping(config.get("platform_overrides", {}), f"{location}.platform_overrides").items():
-        path = f"{location}.platform_overrides.{platform[:40]}"
-        row = _mapping(own, path)
-        overrides[platform] = Override(
-            command=_text(row, "command", f"{path}.command", filled=True) if "command" in row else None,
-            args=_texts(row["args"], f"{path}.args") if "args" in row else None,
-            env=_variables(row["env"], f"{path}.env") if "env" in row else None,
-        )
+    if "platform_overrides" in config:
+        for platform, own in config.object("platform_overrides").members():
+            overrides[platform] = Override(
+                command=own.text("command", filled=True) if "command" in own else None,
+                args=own.texts("args") if "args" in own else None,
+                env=_variables(own.object("env")) if "env" in own else None,
+            )
     return start, overrides
 
 
-def _variables(value: Any, location: str) -> Mapping[str, str]:
-    variables = _mapping(value, location)
-    for name in variables:
-        if not name or "=" in name or _CONTROL.search(name):
-            _invalid(location, f"has a variable named {name[:40]!a}")
-    return {name: _text(variables, name, f"{location}.{name[:40]}") for name in variables}
+def _variables(env: _Object) -> Mapping[str, str]:
+    for name in env.value:
+        if not name or "=" in name or not _TEXT.fullmatch(name):
+            raise _error(env.path, f"has a variable named {name[:40]!a}")
+    return {name: env.text(name) for name in env.value}
 
 
-def _platforms(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return _texts(_mapping(value, "compatibility").get("platforms", []), "compatibility.platforms")
-
-
-def _manifest_item(value: Any, location: str) -> ManifestItem:
-    row = _mapping(value, location)
+def _manifest_item(item: _Object) -> ManifestItem:
     return ManifestItem(
-        name=_text(row, "name", f"{location}.name", filled=True),
-        description=_text(row, "description", f"{location}.description") if "description" in row else "",
-        arguments=_texts(row.get("arguments", []), f"{location}.arguments"),
-        text=_text(row, "text", f"{location}.text") if "text" in row else "",
+        name=item.text("name", filled=True),
+        description=item.text("description", default=""),
+        arguments=item.texts("arguments"),
+        text=item.text("text", default=""),
     )
 
 
-def _settings(value: Any) -> Mapping[str, Setting]:
-    settings: dict[str, Setting] = {}
-    for name, row in _mapping({} if value is None else value, "user_config").items():
-        location = f"user_config.{name[:40]}"
+def _settings(settings: _Object) -> Mapping[str, Setting]:
+    for name in settings.value:
         if not _SETTING_NAME.fullmatch(name):
-            _invalid("user_config", f"has a setting named {name[:40]!a}")
-        settings[name] = _setting(_mapping(row, location), location)
-    return settings
+            raise _error(settings.path, f"has a setting named {name[:40]!a}")
+    return {name: _setting(setting) for name, setting in settings.members()}
 
 
-def _setting(row: Mapping[str, Any], location: str) -> Setting:
-    kind = row.get("type")
-    if kind not in ("string", "number", "boolean", "directory", "file"):
-        _invalid(f"{location}.type", "is not a known type")
+def _setting(setting: _Object) -> Setting:
     return Setting(
-        kind=kind,
-        title=_text(row, "title", f"{location}.title"),
-        description=_text(row, "description", f"{location}.description"),
-        required=_flag(row, "required", location),
-        multiple=_flag(row, "multiple", location),
-        sensitive=_flag(row, "sensitive", location),
-        default=_default(row.get("default"), f"{location}.default"),
-        minimum=_number(row.get("min"), f"{location}.min"),
-        maximum=_number(row.get("max"), f"{location}.max"),
+        kind=setting.one_of("type", _SETTING_KINDS),
+        title=setting.text("title"),
+        description=setting.text("description"),
+        required=setting.boolean("required", default=False),
+        multiple=setting.boolean("multiple", default=False),
+        sensitive=setting.boolean("sensitive", default=False),
+        default=_default(setting),
+        minimum=setting.optional_number("min"),
+        maximum=setting.optional_number("max"),
     )
 
 
-def _default(value: Any, location: str) -> str | tuple[str, ...] | None:
+def _default(setting: _Object) -> str | tuple[str, ...] | None:
+    value = setting.value.get("default")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return f"{value}"
     if isinstance(value, list):
-        return _texts(value, location)
-    return None if value is None else _checked(value, location)
+        return setting.texts("default")
+    return None if value is None else setting.text("default")
 
 
 def _repository(value: Any) -> str | None:
     url = value.get("url") if isinstance(value, dict) else None
-    return url if _is_text(url) else None
+    return url if isinstance(url, str) else None
 
 
-def _inner_path(path: str, location: str) -> str:
+def _inner_path(server: _Object) -> str:
+    path = server.text("entry_point")
     plain = path.removeprefix("./")
     if not plain or len(plain) > 1024 or _UNSAFE_PATH.search(plain):
-        _invalid(location, f"leaves the bundle or is not a valid file name: {path[:80]!a}")
+        server.fail("entry_point", f"leaves the bundle or is not a valid file name: {path[:80]!a}")
     return plain
 
 
-def _object(document: Mapping[str, Any], member: str, location: str) -> Mapping[str, Any]:
-    return _mapping(document.get(member), location)
+class _Object(JsonObject):
+    """An object of the manifest, of limited size and without control characters in its texts."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any, path: str) -> None:
+        super().__init__(value, path, _error, separator=".")
+        if len(self.value) > _MAX_ITEMS:
+            raise _error(path, f"has more than {_MAX_ITEMS} members")
+
+    def text(self, name: str, *, filled: bool = False, default: str | None = None) -> str:
+        value = self.string(name, _TEXT, kind="a string without control characters", default=default)
+        if filled and not value:
+            self.fail(name, "is empty")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        values = self.strings(name, max_items=_MAX_ITEMS, default=[])
+        if not all(map(_TEXT.fullmatch, values)):
+            self.fail(name, "has control characters")
+        return values
+
+    def _wrap(self, value: Any, path: str) -> Self:
+        return type(self)(value, path)
 
 
-def _mapping(value: Any, location: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
-        _invalid(location, "is not an object, or has too many members")
-    return value
-
-
-def _items(document: Mapping[str, Any], member: str) -> list[Any]:
-    value = document.get(member, [])
-    if not isinstance(value, list) or len(value) > _MAX_ITEMS:
-        _invalid(member, "is not a list, or is too long")
-    return value
-
-
-def _text(document: Mapping[str, Any], member: str, location: str, *, filled: bool = False) -> str:
-    value = _checked(document.get(member), location)
-    return value if value or not filled else _invalid(location, "is empty")
-
-
-def _checked(value: Any, location: str) -> str:
-    if not isinstance(value, str) or _CONTROL.search(value):
-        _invalid(location, "is not a string, or has control characters")
-    return value
-
-
-def _texts(value: Any, location: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MAX_ITEMS:
-        _invalid(location, "is not a list of strings, or is too long")
-    return tuple(_checked(item, location) for item in value)
-
-
-def _flag(row: Mapping[str, Any], member: str, location: str) -> bool:
-    value = row.get(member, False)
-    return value if isinstance(value, bool) else _invalid(f"{location}.{member}", "is not true or false")
-
-
-def _number(value: Any, location: str) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        _invalid(location, "is not a number")
-    return value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _invalid(location: str, problem: str) -> NoReturn:
-    raise PinwardenError("BUNDLE_INVALID", f"the bundle's manifest: {location} {problem}", data={"member": location})
+def _error(path: str, problem: str) -> PinwardenError:
+    member = path[:200] or MANIFEST_NAME
+    return PinwardenError("BUNDLE_INVALID", f"the bundle's manifest: {member} {problem}", data={"member": member})
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pinwarden.artifacts.archives.rules import check_portable
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import Limits
+from pinwarden.core.typed_json import JsonObject
 
 MANIFEST_NAME = "server.json"
 RUNTIMES = ("bun", "node", "deno", "python", "native")
@@ -28,7 +29,7 @@ _VERSION = re.compile(
     re.ASCII,
 )
 _MAX_VERSION = 256
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TEXT = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*")
 
 
 class ServerManifest(Record):
@@ -51,23 +52,19 @@ def parse(data: bytes) -> ServerManifest:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
         raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME} cannot be read: {err.message}") from err
-    if not isinstance(document, dict):
-        _invalid(MANIFEST_NAME, "is not an object")
-    name, version = _text(document, "name"), _text(document, "version")
+    manifest = JsonObject(document, "", _error)
+    name, version = _text(manifest, "name"), _text(manifest, "version")
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-        _invalid("name", f"is not a valid server name: {name[:80]!a}")
+        manifest.fail("name", f"is not a valid server name: {name[:80]!a}")
     if len(version) > _MAX_VERSION or not _VERSION.fullmatch(version):
-        _invalid("version", f"is not an exact version: {version[:80]!a}")
-    runtime = _text(document, "runtime")
-    if runtime not in RUNTIMES:
-        _invalid("runtime", f"is not one of {', '.join(RUNTIMES)}: {runtime[:80]!a}")
+        manifest.fail("version", f"is not an exact version: {version[:80]!a}")
     return ServerManifest(
         name=name,
         version=version,
-        runtime=runtime,
-        entry=_entry(_text(document, "entry")),
-        description=_text(document, "description") if "description" in document else None,
-        author=_text(document, "author") if "author" in document else None,
+        runtime=manifest.one_of("runtime", RUNTIMES),
+        entry=_entry(_text(manifest, "entry")),
+        description=_text(manifest, "description") if "description" in manifest else None,
+        author=_text(manifest, "author") if "author" in manifest else None,
         document=document,
     )
 
@@ -76,19 +73,13 @@ def _entry(path: str) -> str:
     try:
         return check_portable(path.removeprefix("./"))
     except PinwardenError as err:
-        raise PinwardenError(
-            "SERVER_ENTRY_INVALID",
-            f"{MANIFEST_NAME}: entry is not a portable path inside the bundle: {path[:80]!a}",
-            data={"member": "entry"},
-        ) from err
+        raise _error("entry", f"is not a portable path inside the bundle: {path[:80]!a}") from err
 
 
-def _text(document: Mapping[str, Any], member: str) -> str:
-    value = document.get(member)
-    if not isinstance(value, str) or _CONTROL.search(value):
-        _invalid(member, "is missing, not a string, or contains control characters")
-    return value
+def _text(manifest: JsonObject, name: str) -> str:
+    return manifest.string(name, _TEXT, kind="a string without control characters")
 
 
-def _invalid(member: str, why: str) -> NoReturn:
-    raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} {why}", data={"member": member})
+def _error(path: str, problem: str) -> PinwardenError:
+    member = path or MANIFEST_NAME
+    return PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} {problem}", data={"member": member})

@@ -16,10 +16,11 @@ from pinwarden.core.errors import PinwardenError
 
 Invalid = Callable[[str, str], PinwardenError]
 _Parsed = TypeVar("_Parsed")
+_Word = TypeVar("_Word", bound=str)
 
 
 class JsonObject:
-    """One object of a parsed document and its path: ``layers/0/size``, or ``layers[0].size`` if the separator is a dot."""
+    """One object of a parsed document and its path: ``layers/0/size``, or ``layers[0].size`` with ``separator="."``."""
 
     __slots__ = ("_invalid", "_separator", "path", "value")
 
@@ -63,8 +64,8 @@ class JsonObject:
         """A list of objects."""
         items = self.items(name, min_items=min_items, max_items=max_items, optional=optional, default=default)
         path = self.path_of(name)
-        index_path = "{}[{}]" if self._separator == "." else f"{{}}{self._separator}{{}}"
-        return [self._wrap(item, index_path.format(path, index)) for index, item in enumerate(items)]
+        before, after = ("[", "]") if self._separator == "." else (self._separator, "")
+        return [self._wrap(item, f"{path}{before}{index}{after}") for index, item in enumerate(items)]
 
     def members(self) -> Iterator[tuple[str, Self]]:
         """The names and values of an object whose values are all objects."""
@@ -123,12 +124,13 @@ class JsonObject:
             self.fail(name, "is not a list of strings")
         return tuple(items)
 
-    def one_of(self, name: str, allowed: Sequence[str]) -> str:
+    def one_of(self, name: str, allowed: Sequence[_Word]) -> _Word:
         """One of the allowed strings."""
         value = self.value.get(name)
-        if not isinstance(value, str) or value not in allowed:
-            self.fail(name, f"is not {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
-        return value
+        for word in allowed:
+            if value == word:
+                return word
+        self.fail(name, f"is not {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
 
     def string_map(self, name: str) -> Mapping[str, str]:
         """An object whose values are all strings; empty if the member is missing or null."""

@@ -7,9 +7,8 @@ archive.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
@@ -17,6 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import pattern
+from pinwarden.core.typed_json import JsonObject
 from pinwarden.lock.extension import Extension, ScriptApproval
 
 FORMAT = "pinwarden-closure/1"
@@ -24,9 +24,13 @@ LIMITS = Limits(max_bytes=64 * 1024 * 1024)
 """A closure of ten thousand packages has about ten megabytes."""
 
 Ecosystem = Literal["npm", "pypi"]
+_ECOSYSTEMS: tuple[Ecosystem, ...] = ("npm", "pypi")
 _NODE_PATH = pattern(
     r"(?:node_modules/(?:@[^/\\\x00-\x1f:]+/)?[^/\\\x00-\x1f:@.][^/\\\x00-\x1f:]*)(?:/(?=node_modules/)|$)"
 )
+
+
+_FILE_NAME = pattern(r"(?!\.{1,2}\Z)[^/\\\x00-\x1f]+")
 
 
 class ClosureFile(Record):
@@ -87,7 +91,7 @@ class Closure(Record):
         for package in self.packages:
             if package.name == self.name and package.version == self.version:
                 return package
-        _invalid("does not contain its own package")
+        raise _error("", "does not contain its own package")
 
 
 def closure_path(lock_stem: str, surface_path: str) -> str:
@@ -145,56 +149,44 @@ def _file_json(file: ClosureFile) -> dict[str, Any]:
 
 def parse(data: bytes) -> Closure:
     """Parse a closure. Raises CLOSURE_INVALID for anything unknown; nothing is skipped."""
-    document = strict_json.parse_json(data, LIMITS)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        _invalid(f"is not of format {FORMAT}")
-    ecosystem = document.get("ecosystem")
-    if ecosystem not in ("npm", "pypi"):
-        _invalid("has an unknown ecosystem")
-    try:
-        closure = Closure(
-            ecosystem=ecosystem,
-            name=_text(document["name"]),
-            version=_text(document["version"]),
-            extras=_texts(document.get("extras", [])),
-            resolver=_text(document["resolver"]),
-            registry=_text(document["registry"]),
-            packages=tuple(_package(package, ecosystem) for package in _list(document["packages"])),
-        )
-    except KeyError as err:
-        _invalid(f"lacks {err}")
-    except PinwardenError as err:
-        if err.code == "DIGEST_INVALID":
-            _invalid(err.message)
-        raise
+    document = JsonObject(strict_json.parse_json(data, LIMITS), "", _error)
+    document.one_of("format", (FORMAT,))
+    ecosystem = document.one_of("ecosystem", _ECOSYSTEMS)
+    closure = Closure(
+        ecosystem=ecosystem,
+        name=document.string("name"),
+        version=document.string("version"),
+        extras=document.strings("extras", default=[]),
+        resolver=document.string("resolver"),
+        registry=document.string("registry"),
+        packages=tuple(_package(package, ecosystem) for package in document.objects("packages")),
+    )
     locations = [(package.path or package.name, package.marker) for package in closure.packages]
     if len(set(locations)) != len(locations):
-        _invalid("lists a package or folder twice")
+        raise _error("", "lists a package or folder twice")
     closure.root  # noqa: B018  raises if it is not there
     return closure
 
 
-def _package(value: Any, ecosystem: str) -> ClosurePackage:
-    document = _object(value)
-    package = ClosurePackage(
-        name=_text(document["name"]),
-        version=_text(document["version"]),
-        files=tuple(_file(file) for file in _list(document["files"])),
-        path=_text(document.get("path", "")),
-        marker=_text(document.get("marker", "")),
-        systems=_texts(document.get("os", [])),
-        processors=_texts(document.get("cpu", [])),
-        libraries=_texts(document.get("libc", [])),
-        optional=_flag(document.get("optional", False)),
-        install_scripts=_flag(document.get("installScripts", False)),
+def _package(entry: JsonObject, ecosystem: Ecosystem) -> ClosurePackage:
+    name, path = entry.string("name"), entry.string("path", default="")
+    if ecosystem == "npm" and not is_node_path(path):
+        entry.fail("path", f"is not a valid folder for {name[:120]!a}")
+    if ecosystem == "pypi" and path:
+        entry.fail("path", f"is a folder for {name[:120]!a}, which is not an npm package")
+    files = entry.objects("files", min_items=1, max_items=1 if ecosystem == "npm" else None)
+    return ClosurePackage(
+        name=name,
+        version=entry.string("version"),
+        files=tuple(map(_file, files)),
+        path=path,
+        marker=entry.string("marker", default=""),
+        systems=entry.strings("os", default=[]),
+        processors=entry.strings("cpu", default=[]),
+        libraries=entry.strings("libc", default=[]),
+        optional=entry.boolean("optional", default=False),
+        install_scripts=entry.boolean("installScripts", default=False),
     )
-    if not package.files:
-        _invalid(f"has no file for {package.name[:120]!a}")
-    if ecosystem == "npm" and (len(package.files) != 1 or not is_node_path(package.path)):
-        _invalid(f"has no valid folder for {package.name[:120]!a}")
-    if ecosystem == "pypi" and package.path:
-        _invalid(f"has a folder for {package.name[:120]!a}, which is not an npm package")
-    return package
 
 
 def is_node_path(path: str) -> bool:
@@ -210,51 +202,26 @@ def is_node_path(path: str) -> bool:
     return bool(path)
 
 
-def _file(value: Any) -> ClosureFile:
-    document = _object(value)
-    name = _text(document["name"])
-    if not name or re.search(r"[/\\\x00-\x1f]", name) or name in (".", ".."):
-        _invalid(f"has an invalid file name {name[:120]!a}")
-    size = document.get("size")
-    if size is not None and (type(size) is not int or size < 0):
-        _invalid("has a size that is not a number of bytes")
-    digest = Digest.parse(_text(document["digest"]))
-    tree = Digest.parse(_text(document["tree"])) if "tree" in document else None
-    if digest.algorithm != "sha256" or (tree is not None and tree.algorithm != "sha256"):
-        _invalid("has a digest that is not SHA-256")
-    uploaded = document.get("uploadedAt")
+def _file(entry: JsonObject) -> ClosureFile:
     return ClosureFile(
-        name=name,
-        url=_text(document["url"]),
-        digest=digest,
-        size=size,
-        tree=tree,
-        uploaded_at=None if uploaded is None else _text(uploaded),
+        name=entry.string("name", _FILE_NAME, kind="a file name"),
+        url=entry.string("url"),
+        digest=_digest(entry, "digest"),
+        size=None if entry.value.get("size") is None else entry.integer("size"),
+        tree=_digest(entry, "tree") if "tree" in entry else None,
+        uploaded_at=entry.optional_string("uploadedAt"),
     )
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else _invalid("has a value that should be an object")
+def _digest(entry: JsonObject, name: str) -> Digest:
+    digest = entry.parsed(name, Digest.parse)
+    if digest.algorithm != "sha256":
+        entry.fail(name, "is not SHA-256")
+    return digest
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else _invalid("has a value that should be a list")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _invalid("has a value that should be a string")
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(row) for row in _list(value))
-
-
-def _flag(value: Any) -> bool:
-    return value if isinstance(value, bool) else _invalid("has a value that should be true or false")
-
-
-def _invalid(why: str) -> NoReturn:
-    raise PinwardenError("CLOSURE_INVALID", f"the dependency closure {why}")
+def _error(path: str, problem: str) -> PinwardenError:
+    return PinwardenError("CLOSURE_INVALID", f"the dependency closure{path and f': {path}'} {problem}")
 
 
 def approved_digests(extension: Extension | None) -> frozenset[Digest]:
