@@ -187,7 +187,9 @@ class Served:
 @contextmanager
 def serving(folder: Path, **bounds: float) -> Iterator[Served]:
     world = open_world(folder)
-    protocol = type("Bounded", (bounded_protocol(),), {"head_seconds": 60, "most": 40, **bounds})
+    limits = {"head_seconds": 60, "limit": 40, **bounds}
+    assert all(hasattr(bounded_protocol(), name) for name in limits)
+    protocol = type("Bounded", (bounded_protocol(),), limits)
     listening = socket.create_server(("127.0.0.1", 0), backlog=200)
     server = uvicorn.Server(
         uvicorn.Config(

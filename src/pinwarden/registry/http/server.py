@@ -120,7 +120,7 @@ MAX_PIPELINED = 32
 
 
 class _Bounds:
-    """Adds limits to a uvicorn protocol. Tests lower `most` and `head_seconds`."""
+    """Adds limits to a uvicorn protocol. Tests lower `limit` and `head_seconds`."""
 
     cycle: Any
     connections: set[Any]
