@@ -10,20 +10,20 @@ quoted() { local word line=; for word; do [[ $word == *\ * ]] && word="\"$word\"
 show() { printf '$ %s\n' "${*//$work\//}"; "$@" 2>&1 || printf '(exit code %s)\n' "$?"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$1"; }
 
-say "1. Ask a server for everything it tells the model, and write it down. Running it needs your consent:"
+say "1. Record everything a server sends to the model. This starts the server, so it needs your consent:"
 show pinwarden inspect -- python3 examples/notes_server.py
 show pinwarden inspect --allow-execute -o "$work/approved.json" -- python3 examples/notes_server.py
 
-say "2. Later the same server, same version number, says something else. What changed, and does it matter?"
+say "2. Later, the same server with the same version number sends other text. What changed, and does it matter?"
 show pinwarden diff "$work/approved.json" --allow-execute -- python3 examples/notes_server.py --update
 
-say "3. An honest upgrade of a real server: much to review, nothing that looks like an attack (the end of it):"
+say "3. A legitimate upgrade of a real server: much to review, nothing that looks like an attack (the end of the report):"
 real=tests/vectors/real-servers
 set -- pinwarden diff "$real/server-memory@2025.9.25.json" "$real/server-memory@2026.8.31.json"
 printf '$ %s | tail -n 12\n' "$*"
 show "$@" | sed 1d | tail -n 12
 
-say "4. Lock the servers that the clients of a project are configured with, and let a gate hold them against that:"
+say "4. Lock the servers that a project's clients are configured with, and check them in CI:"
 mkdir "$work/project" "$work/home"
 config() { printf '{"mcpServers": {"notes": {"command": "npx", "args": ["-y", "%s"]}%s}}' "$1" "$2" > "$work/project/.mcp.json"; }
 in_project() { printf '$ %s\n' "$(quoted "$@")"; (cd "$work/project" && HOME="$work/home" "$@" 2>&1) || printf '(exit code %s)\n' "$?"; }
@@ -46,13 +46,13 @@ for turned in "" --update; do
 done
 printf '$ pinwarden review list\n'; env -u XDG_DATA_HOME -u XDG_STATE_HOME HOME="$work/home" pinwarden review list 2>&1 || printf '(exit code %s)\n' "$?"
 
-say "6. Digests have names, because tools disagree about what to hash. Ours covers every member:"
+say "6. Other tools hash other parts of a definition, so every digest has a name. Pinwarden's covers every member:"
 show pinwarden digest examples/mcp-server-time.tools.json
 show pinwarden digest examples/mcp-server-time.tools.json --profile hangar
 
-say "7. The whole listing under one content identifier, independent of spelling:"
+say "7. One content identifier for the whole listing, independent of how its JSON is formatted:"
 show pinwarden cid examples/mcp-server-time.tools.json
 
-say "8. Text that two readers would understand differently is refused, with a code and a hint:"
+say "8. A document that two parsers could read differently is refused, with a code and a hint:"
 printf '{"tool": "safe", "tool": "other"}' > "$work/twice.json"
 show pinwarden canonicalize "$work/twice.json"
