@@ -8,10 +8,11 @@ contracts. Absent members are None; ``contract/digests.py`` decides which are ha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.typed_json import JsonObject
 
 RISKS = ("low", "medium", "high", "critical")
 
@@ -154,70 +155,79 @@ Contracts = Mapping[str, ToolContract]
 """The tools of a server by exported name, in the order of registration."""
 
 
-def tool_contract_from_json(value: Any, where: str = "contract") -> ToolContract:
+def tool_contract_from_json(value: Any, path: str = "contract") -> ToolContract:
     """Parse a contract. ``CONTRACT_INVALID`` names the member that has the wrong type."""
-    reader = _Reader(value, where)
-    behavior, tokens, granted = (reader.inside(name) for name in ("behavior", "tokenEconomics", "entitlements"))
-    guardrails = behavior.inside("cognitiveGuardrails")
+    return _contract(JsonObject(value, path, _error, separator="."))
+
+
+def contracts_from_json(value: Any, path: str = "contracts") -> dict[str, ToolContract]:
+    """Parse a mapping of contracts; the order is kept."""
+    contracts = JsonObject(value, path, _error, separator=".")
+    return {name: _contract(contract) for name, contract in contracts.members()}
+
+
+def _contract(contract: JsonObject) -> ToolContract:
+    behavior, tokens, granted = (contract.object(name) for name in ("behavior", "tokenEconomics", "entitlements"))
+    guardrails = behavior.object("cognitiveGuardrails")
     return ToolContract(
-        surface=_surface_from(reader.inside("surface")),
+        surface=_surface(contract.object("surface")),
         behavior=BehaviorContract(
-            egress_schema_digest=behavior.text_or_none("egressSchemaDigest"),
-            system_rules_fingerprint=behavior.text("systemRulesFingerprint"),
-            agent_limit_max=guardrails.number_or_none("agentLimitMax"),
-            egress_max_bytes=guardrails.number_or_none("egressMaxBytes"),
-            middleware_chain=behavior.texts("middlewareChain"),
-            state_sync_fingerprint=behavior.text_or_none("stateSyncFingerprint"),
-            concurrency_fingerprint=behavior.text_or_none("concurrencyFingerprint"),
-            affordance_topology=behavior.texts("affordanceTopology"),
-            embedded_presenters=behavior.texts("embeddedPresenters"),
+            egress_schema_digest=behavior.optional_string("egressSchemaDigest"),
+            system_rules_fingerprint=behavior.string("systemRulesFingerprint"),
+            agent_limit_max=guardrails.optional_number("agentLimitMax"),
+            egress_max_bytes=guardrails.optional_number("egressMaxBytes"),
+            middleware_chain=behavior.strings("middlewareChain"),
+            state_sync_fingerprint=behavior.optional_string("stateSyncFingerprint"),
+            concurrency_fingerprint=behavior.optional_string("concurrencyFingerprint"),
+            affordance_topology=behavior.strings("affordanceTopology"),
+            embedded_presenters=behavior.strings("embeddedPresenters"),
         ),
         token_economics=TokenContract(
-            schema_field_count=tokens.count("schemaFieldCount"),
-            unbounded_collection=tokens.flag("unboundedCollection"),
-            base_overhead_tokens=tokens.count("baseOverheadTokens"),
-            inflation_risk=tokens.text("inflationRisk"),
+            schema_field_count=tokens.integer("schemaFieldCount", minimum=None),
+            unbounded_collection=tokens.boolean("unboundedCollection", default=False),
+            base_overhead_tokens=tokens.integer("baseOverheadTokens", minimum=None),
+            inflation_risk=tokens.string("inflationRisk"),
         ),
         entitlements=EntitlementContract(
-            filesystem=granted.flag_or_none("filesystem"),
-            network=granted.flag_or_none("network"),
-            subprocess=granted.flag_or_none("subprocess"),
-            crypto=granted.flag_or_none("crypto"),
-            code_evaluation=granted.flag_or_none("codeEvaluation"),
-            raw=granted.texts("raw"),
+            filesystem=_flag_or_unknown(granted, "filesystem"),
+            network=_flag_or_unknown(granted, "network"),
+            subprocess=_flag_or_unknown(granted, "subprocess"),
+            crypto=_flag_or_unknown(granted, "crypto"),
+            code_evaluation=_flag_or_unknown(granted, "codeEvaluation"),
+            raw=granted.strings("raw"),
         ),
     )
 
 
-def contracts_from_json(value: Any, where: str = "contracts") -> dict[str, ToolContract]:
-    """Parse a mapping of contracts; the order is kept."""
-    if not isinstance(value, Mapping):
-        _malformed(where, "an object")
-    return {name: tool_contract_from_json(contract, f"{where}.{name}") for name, contract in value.items()}
+def _flag_or_unknown(granted: JsonObject, name: str) -> bool | None:
+    return None if granted.value.get(name, False) is None else granted.boolean(name, default=False)
 
 
-def _surface_from(reader: _Reader) -> SurfaceContract:
-    actions = reader.inside("actions")
+def _surface(surface: JsonObject) -> SurfaceContract:
     return SurfaceContract(
-        name=reader.text("name"),
-        description=reader.text_or_none("description"),
-        tags=reader.texts("tags"),
-        actions={key: _action_from(actions.inside(key)) for key in actions.value},
-        input_schema_digest=reader.text("inputSchemaDigest"),
+        name=surface.string("name"),
+        description=surface.optional_string("description"),
+        tags=surface.strings("tags"),
+        actions={name: _action(action) for name, action in surface.object("actions").members()},
+        input_schema_digest=surface.string("inputSchemaDigest"),
     )
 
 
-def _action_from(reader: _Reader) -> ActionContract:
+def _action(action: JsonObject) -> ActionContract:
     return ActionContract(
-        description=reader.text_or_none("description"),
-        destructive=reader.flag("destructive"),
-        idempotent=reader.flag("idempotent"),
-        read_only=reader.flag("readOnly"),
-        required_fields=reader.texts("requiredFields"),
-        presenter_name=reader.text_or_none("presenterName"),
-        input_schema_digest=reader.text("inputSchemaDigest"),
-        has_middleware=reader.flag("hasMiddleware"),
+        description=action.optional_string("description"),
+        destructive=action.boolean("destructive", default=False),
+        idempotent=action.boolean("idempotent", default=False),
+        read_only=action.boolean("readOnly", default=False),
+        required_fields=action.strings("requiredFields"),
+        presenter_name=action.optional_string("presenterName"),
+        input_schema_digest=action.string("inputSchemaDigest"),
+        has_middleware=action.boolean("hasMiddleware", default=False),
     )
+
+
+def _error(path: str, problem: str) -> PinwardenError:
+    return PinwardenError("CONTRACT_INVALID", f"{path[:200]} {problem}")
 
 
 def _surface_json(surface: SurfaceContract) -> dict[str, Any]:
@@ -261,55 +271,3 @@ def _behavior_json(behavior: BehaviorContract) -> dict[str, Any]:
 
 def _stated(name: str, value: str | None) -> dict[str, str]:
     return {} if value is None else {name: value}
-
-
-class _Reader:
-    """Typed access to the members of one JSON object."""
-
-    __slots__ = ("value", "where")
-
-    def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, Mapping):
-            _malformed(where, "an object")
-        self.value = value
-        self.where = where
-
-    def inside(self, name: str) -> _Reader:
-        return _Reader(self.value.get(name), f"{self.where}.{name}")
-
-    def text(self, name: str) -> str:
-        value = self.value.get(name)
-        return value if isinstance(value, str) else self._wrong(name, "text")
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self.value.get(name) is None else self.text(name)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self.value.get(name)
-        if not isinstance(value, list | tuple) or not all(isinstance(finding, str) for finding in value):
-            self._wrong(name, "a list of texts")
-        return tuple(value)
-
-    def flag(self, name: str) -> bool:
-        value = self.value.get(name, False)
-        return value if isinstance(value, bool) else self._wrong(name, "true or false")
-
-    def flag_or_none(self, name: str) -> bool | None:
-        return None if self.value.get(name, False) is None else self.flag(name)
-
-    def count(self, name: str) -> int:
-        value = self.value.get(name)
-        return value if type(value) is int else self._wrong(name, "a whole number")
-
-    def number_or_none(self, name: str) -> int | float | None:
-        value = self.value.get(name)
-        if value is None or type(value) is int or type(value) is float:
-            return value
-        self._wrong(name, "a number or null")
-
-    def _wrong(self, name: str, kind: str) -> NoReturn:
-        _malformed(f"{self.where}.{name}", kind)
-
-
-def _malformed(where: str, kind: str) -> NoReturn:
-    raise PinwardenError("CONTRACT_INVALID", f"{where[:200]} is not {kind}")

@@ -124,9 +124,9 @@ class JsonObject:
             self.fail(name, "is not a list of strings")
         return tuple(items)
 
-    def one_of(self, name: str, allowed: Sequence[_Word]) -> _Word:
+    def one_of(self, name: str, allowed: Sequence[_Word], *, default: _Word | None = None) -> _Word:
         """One of the allowed strings."""
-        value = self.value.get(name)
+        value = self.value.get(name, default)
         for word in allowed:
             if value == word:
                 return word
@@ -149,11 +149,16 @@ class JsonObject:
         except PinwardenError as err:
             raise self._invalid(self.path_of(name), f"is invalid: {err.message}") from err
 
-    def integer(self, name: str, *, minimum: int = 0, maximum: int | None = None) -> int:
+    def integer(self, name: str, *, minimum: int | None = 0, maximum: int | None = None) -> int:
         """An integer within bounds."""
         value = self.value.get(name)
-        if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
-            self.fail(name, f"is not an integer of at least {minimum}" + (f" and at most {maximum}" if maximum else ""))
+        if (
+            type(value) is not int
+            or (minimum is not None and value < minimum)
+            or (maximum is not None and value > maximum)
+        ):
+            bounds = [f"at least {minimum}"] * (minimum is not None) + [f"at most {maximum}"] * (maximum is not None)
+            self.fail(name, f"is not an integer{' of ' if bounds else ''}{' and '.join(bounds)}")
         return value
 
     def optional_number(self, name: str) -> int | float | None:

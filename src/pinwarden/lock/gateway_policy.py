@@ -8,14 +8,14 @@ let two releases run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.policy_table import Pattern, Table, invalid
+from pinwarden.lock.policy_table import Pattern, Table, policy_error
 
 ENFORCEMENTS = ("audit", "warn", "block")
 """What happens to a change at level ``block-at`` or above: recorded, also reported to the client, or blocked."""
@@ -60,7 +60,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """The value of each key that a policy does not set."""
 _ANY = Pattern(text="**")
-_Row = TypeVar("_Row")
 
 
 class AllowedDigest(Record):
@@ -225,15 +224,15 @@ def gateway_policy(value: Any) -> GatewayPolicy:
     table = Table(value, "policy.gateway")
     table.refuse_unknown(_KEYS)
     if not table.value:
-        invalid(table.path, "is empty")
+        raise policy_error(table.path, "is empty")
     results = table.table("results", _RESULT_KEYS)
     seconds, calls = table.number("relist-seconds", 86_400), table.number("relist-calls", 1_000_000)
     if seconds == 0:
-        table.invalid("relist-seconds", "is 0, so silent changes would never be detected")
+        table.fail("relist-seconds", "is 0, so silent changes would never be detected")
     return GatewayPolicy(
         settings=_settings(table),
-        rules=_rows(table, "rules", _rule),
-        allowlist=_rows(table, "allow", _allowed),
+        rules=tuple(map(_rule, table.objects("rules", default=[]))),
+        allowlist=tuple(map(_allowed, table.objects("allow", default=[]))),
         results=_results(results) if results else ResultPolicy(),
         relist_seconds=DEFAULTS["relist-seconds"] if seconds is None else seconds,
         relist_calls=DEFAULTS["relist-calls"] if calls is None else calls,
@@ -291,21 +290,14 @@ def _stricter_settings(settings: dict[str, Any], other: dict[str, Any]) -> dict[
     return stricter
 
 
-def _rows(table: Table, key: str, read: Callable[[Table], _Row]) -> tuple[_Row, ...]:
-    rows = table.value.get(key, [])
-    if not isinstance(rows, list):
-        table.invalid(key, "is not a list of tables")
-    return tuple(read(Table(row, f"{table.path}.{key}[{index}]")) for index, row in enumerate(rows))
-
-
 def _settings(table: Table) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, allowed in _WORDS.items():
-        if key in table.value:
+        if key in table:
             value = table.value[key]
             value = _ALIASES.get(value, value) if isinstance(value, str) else value
             if value not in allowed:
-                table.invalid(key, f"is not one of {', '.join(allowed)}")
+                table.fail(key, f"is not one of {', '.join(allowed)}")
             settings[key] = value
     hosts = table.texts("url-hosts")
     if hosts is not None:
@@ -320,12 +312,12 @@ def _rule(table: Table) -> GatewayRule:
     table.refuse_unknown(("server", "item", "client", *_RULE_KEYS))
     settings = _settings(table)
     if not settings:
-        invalid(table.path, "has no settings")
+        raise policy_error(table.path, "has no settings")
     item = _pattern_or_any(table, "item")
     if item != _ANY:
         for key in _REQUEST_KEYS:
             if key in settings:  # it would have no effect
-                table.invalid(key, "applies to whole servers; use a rule without item")
+                table.fail(key, "applies to whole servers; use a rule without item")
     return GatewayRule(
         server=_pattern_or_any(table, "server"),
         item=item,
@@ -340,29 +332,24 @@ def _allowed(table: Table) -> AllowedDigest:
     try:
         digest = Digest.parse(text if ":" in text or "-" in text else f"sha256:{text}")
     except PinwardenError:
-        table.invalid("digest", "is not a digest")
-    profile = table.value.get("profile", "pinwarden")
-    if profile not in ALLOWLIST_PROFILES:
-        table.invalid("profile", f"is not one of {', '.join(ALLOWLIST_PROFILES)}")
+        table.fail("digest", "is not a digest")
     tool = table.required_text("tool")
     return AllowedDigest(
         tool=tool,
         digest=digest,
-        profile=profile,
+        profile=table.one_of("profile", ALLOWLIST_PROFILES, default="pinwarden"),
         server=_pattern_or_any(table, "server"),
         client=_pattern_or_any(table, "client"),
     )
 
 
 def _results(table: Table) -> ResultPolicy:
-    hidden = table.value.get("hidden-characters", DEFAULTS["hidden-characters"])
-    if hidden not in HIDDEN:
-        table.invalid("hidden-characters", f"is not one of {', '.join(HIDDEN)}")
+    hidden = table.one_of("hidden-characters", HIDDEN, default=DEFAULTS["hidden-characters"])
     return ResultPolicy(max_bytes=table.number("max-bytes", 1 << 30) or 0, hidden_characters=hidden)
 
 
 def _pattern_or_any(table: Table, key: str) -> Pattern:
-    return table.pattern(table.required_text(key)) if key in table.value else _ANY
+    return table.pattern(table.required_text(key)) if key in table else _ANY
 
 
 DEFAULT_POLICY = GatewayPolicy(settings={}, digest=str(Digest.of_bytes(canonicalize({}))))

@@ -17,9 +17,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS, TIERS_WORST_FIRST
 from pinwarden.lock.gateway_policy import GatewayPolicy, gateway_policy
-from pinwarden.lock.policy_table import Pattern, plain_host
+from pinwarden.lock.policy_table import Pattern, plain_host, policy_error
 from pinwarden.lock.policy_table import Table as _Table
-from pinwarden.lock.policy_table import invalid as _invalid
 
 # ToolPin's policy
 
@@ -87,10 +86,10 @@ def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
     """Parse ``.toolpin/policy.json``."""
     value = strict_json.parse_json(data)
     if not isinstance(value, dict):
-        _invalid("policy", "is not an object")
+        raise policy_error("policy", "is not an object")
     for key in value:
         if key not in _TOOLPIN_ORDER:
-            _invalid(key, "is not a key of ToolPin's policy")
+            raise policy_error(key, "is not a key of ToolPin's policy")
     _check_toolpin(value)
     for member in ("allowedSources", "deniedSources"):
         if member in value:
@@ -100,30 +99,30 @@ def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
 
 def _check_toolpin(value: dict[str, Any]) -> None:
     if "version" in value and (value["version"] != 1 or isinstance(value["version"], bool)):
-        _invalid("version", "is not 1")
+        raise policy_error("version", "is not 1")
     score = value.get("minTrustScore", 0)
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 100:
-        _invalid("minTrustScore", "is not a number from 0 to 100")
+        raise policy_error("minTrustScore", "is not a number from 0 to 100")
     if "minTrustTier" in value and value["minTrustTier"] not in TIERS_WORST_FIRST:
-        _invalid("minTrustTier", f"is not one of {', '.join(TIERS_WORST_FIRST)}")
+        raise policy_error("minTrustTier", f"is not one of {', '.join(TIERS_WORST_FIRST)}")
     for member in _FLAGS:
         if not isinstance(value.get(member, False), bool):
-            _invalid(member, "is neither true nor false")
+            raise policy_error(member, "is neither true nor false")
     for member in _LISTS:
         listed = value.get(member, [])
         if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
-            _invalid(member, "is not a list of strings")
+            raise policy_error(member, "is not a list of strings")
     for member in ("allowedClients", "deniedClients"):
         for client in value.get(member, []):
             if client not in LOCK_CLIENTS:
-                _invalid(member, f"names the unknown client {client[:40]!a}")
+                raise policy_error(member, f"names the unknown client {client[:40]!a}")
 
 
 def _source(member: str, name: str) -> str:
     source = _SOURCE_ALIASES.get(name, name)
     if source not in _TOOLPIN_SOURCES:
         # ToolPin's policy can name only its own registries; Pinwarden's can name any.
-        _invalid(member, f"names the registry {name[:40]!a}, which ToolPin does not know")
+        raise policy_error(member, f"names the registry {name[:40]!a}, which ToolPin does not know")
     return source
 
 
@@ -310,7 +309,7 @@ def parse_policy(data: bytes) -> Policy:
     except ValueError as err:  # not UTF-8, not TOML, or a number that is too long
         raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
     if "policy" not in document:
-        _invalid("policy", "is missing: the file has no table of that name")
+        raise policy_error("policy", "is missing: the file has no table of that name")
     return policy_from_table(document["policy"])
 
 
@@ -320,7 +319,7 @@ def policy_from_table(value: Any) -> Policy:
     table.refuse_unknown(_KEYS)
     version = table.value.get("version", 1)
     if version != 1 or isinstance(version, bool):
-        table.invalid("version", "is not 1")
+        table.fail("version", "is not 1")
     age = table.table("release-age", ("minimum-days", "exempt"))
     require = table.table("require", _REQUIRE) or _Table({}, "policy.require")
     evidence = table.table("evidence", ("require", "proved"))
@@ -342,14 +341,14 @@ def policy_from_table(value: Any) -> Policy:
         bundle_hashes=require.flag("bundle-hashes"),
         deny_remotes=require.flag("no-remotes"),
         deny_secrets=require.flag("no-secrets"),
-        waivers=_waivers(table),
-        sandboxes=_sandboxes(table),
-        mcpb=_mcpb_rules(table),
-        gateway=gateway_policy(table.value["gateway"]) if "gateway" in table.value else None,
+        waivers=tuple(map(_waiver, table.objects("waivers", default=[]))),
+        sandboxes=tuple(map(_sandbox, table.objects("sandbox", default=[]))),
+        mcpb=tuple(map(_mcpb_rule, table.objects("mcpb", default=[]))),
+        gateway=gateway_policy(table.value["gateway"]) if "gateway" in table else None,
         table=_as_json(table.value),
     )
     if not _has_rules(policy):
-        _invalid("policy", "has no rule, so it would allow everything")
+        raise policy_error("policy", "has no rule, so it would allow everything")
     return policy
 
 
@@ -358,10 +357,10 @@ def _choice(table: _Table | None) -> Choice:
         return Choice()
     allow, deny = table.patterns("allow"), table.patterns("deny")
     if allow is None and deny is None:
-        _invalid(table.path, "has neither allow nor deny")
+        raise policy_error(table.path, "has neither allow nor deny")
     for pattern in allow or ():
         if pattern in (deny or ()):
-            _invalid(table.path, f"both allows and denies {pattern.text[:80]!a}")
+            raise policy_error(table.path, f"both allows and denies {pattern.text[:80]!a}")
     return Choice(allow=allow, deny=deny or ())
 
 
@@ -376,12 +375,12 @@ def _minimum_tier(table: _Table) -> Mapping[str, str]:
     value = table.value.get("minimum-tier", {})
     tiers = {"default": value} if isinstance(value, str) else value
     if not isinstance(tiers, dict):
-        table.invalid("minimum-tier", "is neither a tier nor a table of tiers by environment")
+        table.fail("minimum-tier", "is neither a tier nor a table of tiers by environment")
     for environment, tier in tiers.items():
         if tier not in TIERS_WORST_FIRST or tier == "blocked":
-            table.invalid(f"minimum-tier.{environment}", "is not one of verified, conditional, unverified")
+            table.fail(f"minimum-tier.{environment}", "is not one of verified, conditional, unverified")
     if tiers and "default" not in tiers:
-        table.invalid("minimum-tier", "has no default for other environments")
+        table.fail("minimum-tier", "has no default for other environments")
     return tiers
 
 
@@ -391,24 +390,17 @@ def _evidence(table: _Table | None) -> tuple[str, ...]:
     codes = table.texts("require")
     for code in codes or ():
         if code not in EVIDENCE_CODES:
-            table.invalid("require", f"names the unknown evidence {code[:40]!a}")
+            table.fail("require", f"names the unknown evidence {code[:40]!a}")
     if table.flag("proved") and not PROVABLE_CODES & set(codes or ()):
-        table.invalid("proved", "requires proofs, but require names no evidence that can be proved")
+        table.fail("proved", "requires proofs, but require names no evidence that can be proved")
     return codes or ()
-
-
-def _waivers(table: _Table) -> tuple[Waiver, ...]:
-    rows = table.value.get("waivers", [])
-    if not isinstance(rows, list):
-        table.invalid("waivers", "is not a list of tables")
-    return tuple(_waiver(_Table(row, f"policy.waivers[{index}]")) for index, row in enumerate(rows))
 
 
 def _waiver(table: _Table) -> Waiver:
     table.refuse_unknown(("server", "code", "reason", "owner", "expires"))
     code = table.required_text("code")
     if code not in WAIVABLE_CODES:
-        table.invalid("code", f"is {code[:40]!a}, which cannot be waived")
+        table.fail("code", f"is {code[:40]!a}, which cannot be waived")
     return Waiver(
         servers=table.pattern(table.required_text("server")),
         code=code,
@@ -418,29 +410,15 @@ def _waiver(table: _Table) -> Waiver:
     )
 
 
-def _sandboxes(table: _Table) -> tuple[SandboxRule, ...]:
-    rows = table.value.get("sandbox", [])
-    if not isinstance(rows, list):
-        table.invalid("sandbox", "is not a list of tables")
-    return tuple(_sandbox(_Table(row, f"policy.sandbox[{index}]")) for index, row in enumerate(rows))
-
-
 def _sandbox(table: _Table) -> SandboxRule:
     table.refuse_unknown(("server", "network", "read", "write"))
     read, write = table.texts("read") or (), table.texts("write") or ()
     for path in (*read, *write):
         if "\0" in path or path in ("/", "~", "~/"):
-            table.invalid("read", f"or write names {path[:80]!a}, which would give access to everything")
+            table.fail("read", f"or write names {path[:80]!a}, which would give access to everything")
     return SandboxRule(
         servers=table.pattern(table.required_text("server")), network=table.flag("network"), read=read, write=write
     )
-
-
-def _mcpb_rules(table: _Table) -> tuple[McpbRule, ...]:
-    rows = table.value.get("mcpb", [])
-    if not isinstance(rows, list):
-        table.invalid("mcpb", "is not a list of tables")
-    return tuple(_mcpb_rule(_Table(row, f"policy.mcpb[{index}]")) for index, row in enumerate(rows))
 
 
 def _mcpb_rule(table: _Table) -> McpbRule:
@@ -448,10 +426,10 @@ def _mcpb_rule(table: _Table) -> McpbRule:
     anchors = table.texts("anchors") or ()
     for text in anchors:
         if len(text) > MAX_ANCHOR_LENGTH or _CERTIFICATE not in text:
-            table.invalid("anchors", f"is not a list of PEM texts, each with a line {_CERTIFICATE}")
-    name = table.required_text("name") if "name" in table.value else None
+            table.fail("anchors", f"is not a list of PEM texts, each with a line {_CERTIFICATE}")
+    name = table.required_text("name") if "name" in table else None
     if not anchors and name is None:
-        _invalid(table.path, "has neither anchors nor name")
+        raise policy_error(table.path, "has neither anchors nor name")
     return McpbRule(servers=table.pattern(table.required_text("server")), anchors=anchors, name=name)
 
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date, datetime
-from typing import Any, NoReturn
+from typing import Any, Self
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.typed_json import JsonObject
 
 _ONE_STAR = re.compile(r"([^*?]*)(\*+)([^*?]*)")
 
@@ -30,43 +31,42 @@ class Pattern(Record):
         return _match_pieces(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
 
 
-class Table:
-    """A table and its path."""
+class Table(JsonObject):
+    """A table of a policy. Errors are ``POLICY_INVALID``."""
 
-    __slots__ = ("path", "value")
+    __slots__ = ()
 
     def __init__(self, value: Any, path: str) -> None:
         if not isinstance(value, dict):
-            invalid(path, "is not a table")
-        self.value: dict[str, Any] = value
-        self.path = path
+            raise policy_error(path, "is not a table")
+        super().__init__(value, path, policy_error, separator=".")
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """An unknown key is an error: a misspelled rule would silently not apply."""
         for key in self.value:
             if key not in known:
-                self.invalid(key, f"is not a known key; known: {', '.join(known)}")
+                self.fail(key, f"is not a known key; known: {', '.join(known)}")
 
-    def table(self, key: str, known: tuple[str, ...]) -> Table | None:
+    def table(self, key: str, known: tuple[str, ...]) -> Self | None:
         """A nested table; None if absent. It must not be empty."""
-        if key not in self.value:
+        if key not in self:
             return None
-        inner = Table(self.value[key], f"{self.path}.{key}")
+        inner = self.object(key)
         inner.refuse_unknown(known)
         if not inner.value:
-            invalid(inner.path, "is empty")
+            self.fail(key, "is empty")
         return inner
 
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of strings that is not empty; None if absent."""
-        if key not in self.value:
+        if key not in self:
             return None
-        listed = self.value[key]
-        if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
-            self.invalid(key, "is not a list of strings")
-        if not listed:
-            self.invalid(key, "is empty, which is ambiguous: it could mean everything or nothing")
-        return tuple(listed)
+        texts = self.strings(key)
+        if not texts:
+            self.fail(key, "is empty, which is ambiguous: it could mean everything or nothing")
+        if not all(texts):
+            self.fail(key, "has an empty string")
+        return texts
 
     def patterns(self, key: str) -> tuple[Pattern, ...] | None:
         """A list of globs; None if absent."""
@@ -76,31 +76,23 @@ class Table:
     def pattern(self, text: str) -> Pattern:
         """A glob of limited length."""
         if text.count("*") > 8 or len(text) > 300:
-            invalid(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
+            raise policy_error(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
         return Pattern(text=text)
 
     def required_text(self, key: str) -> str:
         """A required string."""
-        text = self.value.get(key)
-        if not isinstance(text, str) or not text.strip():
-            self.invalid(key, "is missing or empty")
+        text = self.string(key, default="")
+        if not text.strip():
+            self.fail(key, "is missing or empty")
         return text
 
     def flag(self, key: str) -> bool:
         """A boolean; False if absent."""
-        value = self.value.get(key, False)
-        if not isinstance(value, bool):
-            self.invalid(key, "is neither true nor false")
-        return value
+        return self.boolean(key, default=False)
 
     def number(self, key: str, largest: int) -> int | None:
         """An integer from 0 to ``largest``; None if absent."""
-        value = self.value.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-            self.invalid(key, f"is not a whole number from 0 to {largest}")
-        return value
+        return None if self.value.get(key) is None else self.integer(key, maximum=largest)
 
     def day(self, key: str) -> date:
         """A required date."""
@@ -109,14 +101,13 @@ class Table:
             try:
                 return date.fromisoformat(value)
             except ValueError:
-                self.invalid(key, "is not a date such as 2026-12-31")
+                self.fail(key, "is not a date such as 2026-12-31")
         if not isinstance(value, date) or isinstance(value, datetime):
-            self.invalid(key, "is missing or not a date such as 2026-12-31; every waiver needs an expiry date")
+            self.fail(key, "is missing or not a date such as 2026-12-31; every waiver needs an expiry date")
         return value
 
-    def invalid(self, key: str, why: str) -> NoReturn:
-        """Raise POLICY_INVALID for a key."""
-        invalid(f"{self.path}.{key}", why)
+    def _wrap(self, value: Any, path: str) -> Self:
+        return type(self)(value, path)
 
 
 def plain_host(host: str) -> str:
@@ -128,9 +119,9 @@ def plain_host(host: str) -> str:
     return name.lower()
 
 
-def invalid(path: str, why: str) -> NoReturn:
-    """Raise POLICY_INVALID for the key at a path."""
-    raise PinwardenError("POLICY_INVALID", f"{path[:200]} {why}", data={"key": path})
+def policy_error(path: str, problem: str) -> PinwardenError:
+    """The error POLICY_INVALID for the key at a path."""
+    return PinwardenError("POLICY_INVALID", f"{path[:200]} {problem}", data={"key": path})
 
 
 def _match_pieces(pieces: Iterable[str], name: str) -> bool:

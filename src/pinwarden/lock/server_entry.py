@@ -6,12 +6,13 @@ The value is kept verbatim; rules use the typed members. Parsing refuses ambiguo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
 from pinwarden.core.record import Record
+from pinwarden.core.typed_json import JsonObject
 
 OFFICIAL_META = "io.modelcontextprotocol.registry/official"
 SOURCE_META = "dev.toolpin/source"
@@ -19,8 +20,7 @@ ATTESTATIONS_META = "dev.toolpin/attestations"
 CAPABILITIES_META = "dev.toolpin/capabilities"
 EVIDENCE_META = "dev.toolpin/evidence"
 Status = Literal["active", "deprecated", "deleted"]
-_STATUSES = ("active", "deprecated", "deleted")
-_Read = TypeVar("_Read")
+_STATUSES: tuple[Status, ...] = ("active", "deprecated", "deleted")
 
 
 class Input(Record):
@@ -175,15 +175,15 @@ class ServerEntry(Record):
 def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
     """Parse an entry. ``source`` is the registry that was queried; without it the entry must name its source."""
     entry = _Object(value, "entry")
-    server = entry.object("server")
+    server = entry.optional_object("server")
     if server is None:
-        _invalid("entry.server", "is missing")
-    meta = entry.object("_meta")
-    stated_source = entry.text("source")
+        raise _error("entry.server", "is missing")
+    meta = entry.optional_object("_meta")
+    stated_source = entry.optional_string("source")
     source_id = source if source is not None else stated_source
     if not source_id:
         # ToolPin would treat such an entry as one of the official registry.
-        _invalid("entry.source", "is missing")
+        raise _error("entry.source", "is missing")
     return _entry(server, _Object({}, "entry._meta") if meta is None else meta, source_id)
 
 
@@ -226,57 +226,50 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
-    official = meta.object(OFFICIAL_META) or _Object({}, "official")
-    listing = meta.object(SOURCE_META) or _Object({}, "source")
+    official = meta.optional_object(OFFICIAL_META) or _Object({}, "official")
+    listing = meta.optional_object(SOURCE_META) or _Object({}, "source")
     name = server.required_text("name")
     repository = server.value.get("repository")
-    title = server.text("title")
+    title = server.optional_string("title")
     return ServerEntry(
         source=source,
         name=name,
         title=name if title is None else title,
-        description=server.text("description") or "",
-        version=server.text("version"),
+        description=server.optional_string("description") or "",
+        version=server.optional_string("version"),
         # ToolPin reads a repository only from an object with a url; a bare string is not in the schema.
-        repository_url=_Object(repository, "server.repository").text("url") if isinstance(repository, dict) else None,
-        website_url=server.text("websiteUrl"),
-        status=_status(official),
-        status_message=official.text("statusMessage"),
+        repository_url=_Object(repository, "server.repository").optional_string("url")
+        if isinstance(repository, dict)
+        else None,
+        website_url=server.optional_string("websiteUrl"),
+        status="active" if official.value.get("status") is None else official.one_of("status", _STATUSES),
+        status_message=official.optional_string("statusMessage"),
         is_latest=official.flag("isLatest"),
-        published_at=official.text("publishedAt"),
+        published_at=official.optional_string("publishedAt"),
         discovery_only=listing.value.get("mode") == "discovery",
-        packages=server.items("packages", _package),
-        remotes=server.items("remotes", _remote),
+        packages=tuple(map(_package, server.objects("packages", optional=True))),
+        remotes=tuple(map(_remote, server.objects("remotes", optional=True))),
         server=server.value,
         meta=meta.value,
     )
 
 
-def _status(official: _Object) -> Status:
-    status = official.text("status")
-    if status is None:
-        return "active"
-    if status not in _STATUSES:
-        official.refuse("status", f"is {status[:40]!a}, not one of {', '.join(_STATUSES)}")
-    return cast(Status, status)
-
-
 def _package(value: _Object) -> Package:
-    transport = value.object("transport")
+    transport = value.optional_object("transport")
     args = value.value.get("args")
     return Package(
         registry_type=value.required_text("registryType"),
         identifier=value.required_text("identifier"),
-        version=value.text("version"),
-        registry_base_url=value.text("registryBaseUrl"),
-        file_sha256=value.text("fileSha256"),
-        runtime_hint=value.text("runtimeHint"),
-        transport=None if transport is None else transport.text("type"),
+        version=value.optional_string("version"),
+        registry_base_url=value.optional_string("registryBaseUrl"),
+        file_sha256=value.optional_string("fileSha256"),
+        runtime_hint=value.optional_string("runtimeHint"),
+        transport=None if transport is None else transport.optional_string("type"),
         serves=None if transport is None or transport.value.get("url") is None else _remote(transport),
-        runtime_arguments=value.items("runtimeArguments", _argument),
-        package_arguments=value.items("packageArguments", _argument),
-        environment_variables=value.items("environmentVariables", _input),
-        command=value.text("command"),
+        runtime_arguments=value.arguments("runtimeArguments"),
+        package_arguments=value.arguments("packageArguments"),
+        environment_variables=tuple(map(_input, value.objects("environmentVariables", optional=True))),
+        command=value.optional_string("command"),
         args=tuple(item for item in args if isinstance(item, str)) if isinstance(args, list) else (),
         raw=value.value,
     )
@@ -286,7 +279,7 @@ def _remote(value: _Object) -> Remote:
     return Remote(
         type=value.required_text("type"),
         url=value.required_text("url"),
-        headers=value.items("headers", _input),
+        headers=tuple(map(_input, value.objects("headers", optional=True))),
         variables=value.variables(),
         raw=value.value,
     )
@@ -299,32 +292,32 @@ def _input(value: _Object) -> Input:
 def _named_input(name: str, value: _Object) -> Input:
     return Input(
         name=name,
-        value=value.text("value"),
+        value=value.optional_string("value"),
         default=value.value.get("default"),
         is_required=value.flag("isRequired"),
         is_secret=value.flag("isSecret"),
-        format=value.text("format") or "string",
-        choices=value.texts("choices"),
+        format=value.optional_string("format") or "string",
+        choices=value.strings("choices", optional=True),
         variables=value.variables(),
         raw=value.value,
     )
 
 
 def _argument(value: _Object) -> Argument:
-    kind = value.text("type")
+    kind = value.optional_string("type")
     if kind not in ("positional", "named"):
-        value.refuse("type", "is neither positional nor named")
+        value.fail("type", "is neither positional nor named")
     return Argument(
         kind="named" if kind == "named" else "positional",
-        name=value.required_text("name") if kind == "named" else value.text("name"),
-        value=value.text("value"),
+        name=value.required_text("name") if kind == "named" else value.optional_string("name"),
+        value=value.optional_string("value"),
         default=value.value.get("default"),
-        value_hint=value.text("valueHint"),
+        value_hint=value.optional_string("valueHint"),
         is_required=value.flag("isRequired"),
         is_secret=value.flag("isSecret"),
         is_repeated=value.flag("isRepeated"),
-        format=value.text("format") or "string",
-        choices=value.texts("choices"),
+        format=value.optional_string("format") or "string",
+        choices=value.strings("choices", optional=True),
         variables=value.variables(),
         raw=value.value,
     )
@@ -347,72 +340,38 @@ def _text_argument(text: str) -> Argument:
     )
 
 
-class _Object:
-    """An object and its path, for errors that name the member."""
+class _Object(JsonObject):
+    """An object of an entry. Null counts as missing."""
 
-    __slots__ = ("path", "value")
+    __slots__ = ()
 
     def __init__(self, value: Any, path: str) -> None:
-        if not isinstance(value, dict):
-            _invalid(path, "is not an object")
-        self.value: dict[str, Any] = value
-        self.path = path
+        super().__init__(value, path, _error, separator=".")
 
-    def text(self, member: str) -> str | None:
-        value = self.value.get(member)
-        if value is not None and not isinstance(value, str):
-            self.refuse(member, "is not a string")
-        return value
-
-    def required_text(self, member: str) -> str:
-        text = self.text(member)
+    def required_text(self, name: str) -> str:
+        text = self.optional_string(name)
         if not text:
-            self.refuse(member, "is missing or empty")
+            self.fail(name, "is missing or empty")
         return text
 
-    def texts(self, member: str) -> tuple[str, ...]:
-        value = self.value.get(member)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.refuse(member, "is not a list of strings")
-        return tuple(value)
+    def flag(self, name: str) -> bool:
+        return self.value.get(name) is not None and self.boolean(name)
 
-    def flag(self, member: str) -> bool:
-        value = self.value.get(member)
-        if value is not None and not isinstance(value, bool):
-            self.refuse(member, "is neither true nor false")
-        return value is True
-
-    def object(self, member: str) -> _Object | None:
-        value = self.value.get(member)
-        return None if value is None else _Object(value, f"{self.path}.{member}")
-
-    def items(self, member: str, read: Callable[[_Object], _Read]) -> tuple[_Read, ...]:
-        value = self.value.get(member)
-        if value is None:
-            return ()
-        if not isinstance(value, list):
-            self.refuse(member, "is not a list")
-        parsed: list[_Read] = []
-        for index, item in enumerate(value):
-            if read is _argument and isinstance(item, str):
-                parsed.append(cast(_Read, _text_argument(item)))
-            else:
-                parsed.append(read(_Object(item, f"{self.path}.{member}[{index}]")))
-        return tuple(parsed)
-
-    def variables(self) -> tuple[Input, ...]:
-        result = self.object("variables")
-        if result is None:
-            return ()
+    def arguments(self, name: str) -> tuple[Argument, ...]:
         return tuple(
-            _named_input(name, _Object(item, f"{result.path}.{name[:40]}")) for name, item in result.value.items()
+            _text_argument(item)
+            if isinstance(item, str)
+            else _argument(_Object(item, f"{self.path_of(name)}[{index}]"))
+            for index, item in enumerate(self.items(name, optional=True))
         )
 
-    def refuse(self, member: str, why: str) -> NoReturn:
-        _invalid(f"{self.path}.{member}", why)
+    def variables(self) -> tuple[Input, ...]:
+        variables = self.optional_object("variables")
+        return () if variables is None else tuple(_named_input(name, value) for name, value in variables.members())
+
+    def _wrap(self, value: Any, path: str) -> Self:
+        return type(self)(value, path)
 
 
-def _invalid(path: str, why: str) -> NoReturn:
-    raise PinwardenError("SERVER_ENTRY_INVALID", f"{path[:200]} {why}", data={"member": path})
+def _error(path: str, problem: str) -> PinwardenError:
+    return PinwardenError("SERVER_ENTRY_INVALID", f"{path[:200]} {problem}", data={"member": path})
