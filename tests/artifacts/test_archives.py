@@ -14,7 +14,7 @@ import pytest
 
 from pinwarden.artifacts.archives.package_tarball import tarball_files
 from pinwarden.artifacts.archives.rules import ArchiveLimits
-from pinwarden.artifacts.archives.zip import Member, zip_members
+from pinwarden.artifacts.archives.zip import ZipMember, zip_members
 from pinwarden.core.errors import PinwardenError
 from tests.support.archives import tar_members
 
@@ -54,8 +54,8 @@ def test_files_of_an_honest_tarball_come_out_with_path_bit_and_bytes(tmp_path: P
         (named("./package/bin/run", 0o755), b"2"),
     )
     assert list(tar_members(path)) == [
-        Member(path="package/index.js", executable=False, data=b"1"),
-        Member(path="package/bin/run", executable=True, data=b"2"),
+        ZipMember(path="package/index.js", executable=False, data=b"1"),
+        ZipMember(path="package/bin/run", executable=True, data=b"2"),
     ]
 
 
@@ -117,8 +117,8 @@ def test_files_of_an_honest_zip_come_out_with_path_bit_and_bytes(tmp_path: Path)
     runnable.external_attr = (stat.S_IFREG | 0o755) << 16
     path = zipped(tmp_path / "a.whl", ("pkg/", b""), ("pkg/x.py", b"1"), (runnable, b"2"))
     assert list(zip_members(path)) == [
-        Member(path="pkg/x.py", executable=False, data=b"1"),
-        Member(path="bin/run", executable=True, data=b"2"),
+        ZipMember(path="pkg/x.py", executable=False, data=b"1"),
+        ZipMember(path="bin/run", executable=True, data=b"2"),
     ]
 
 

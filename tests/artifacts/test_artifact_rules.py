@@ -11,7 +11,6 @@ from pinwarden.artifacts.artifact import (
     ArtifactFile,
     ArtifactProblem,
     Ecosystem,
-    ImageDocument,
     ImageFacts,
     ListedFile,
     PackageRef,
@@ -24,6 +23,7 @@ from pinwarden.artifacts.artifact_drift import (
     registry_change,
 )
 from pinwarden.artifacts.evidence import judge_artifact, unavailable_artifact
+from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.lock.extension import Artifact, Extension, ImagePin
@@ -50,7 +50,7 @@ HONEST = facts(file(GOOD, GOOD_512, claims=(GOOD_512,)))
 
 def image(root: Digest = GOOD, **members: Any) -> ArtifactFacts:
     """An image with one manifest."""
-    platforms = {"linux/amd64": ImageDocument(media_type="x", digest=root, size=4)}
+    platforms = {"linux/amd64": OciDescriptor(media_type="x", digest=root, size=4)}
     members = {"index": None, "platforms": platforms, "tag_digest": root, **members}
     package = PackageRef(ecosystem="oci", name="registry.example.com/notes:v1")
     made = ImageFacts(reference=package.name, root=root, **members)
@@ -156,8 +156,8 @@ class TestJudging:
     def test_a_missing_artifact_is_reported_once_whatever_its_claims(self) -> None:
         assert issues(facts(missing="version"), claim=GOOD) == [("critical", "npm_version_missing")]
 
-    def test_what_was_withdrawn_and_what_has_scripts_is_a_warning_and_no_failure(self) -> None:
-        found = replace(HONEST, withdrawn="use notes2", install_scripts=("postinstall",))
+    def test_a_yanked_version_and_install_scripts_are_warnings_and_not_failures(self) -> None:
+        found = replace(HONEST, yanked="use notes2", install_scripts=("postinstall",))
         assert issues(found) == [("warning", "withdrawn"), ("warning", "install_scripts")]
         assert status(found) == "passed"
 
@@ -218,8 +218,8 @@ def change(kind: str, field: str, before: Any, after: Any) -> Change:
     )
 
 
-def manifest(digest: Digest) -> ImageDocument:
-    return ImageDocument(media_type="x", digest=digest, size=4)
+def manifest(digest: Digest) -> OciDescriptor:
+    return OciDescriptor(media_type="x", digest=digest, size=4)
 
 
 class TestPins:

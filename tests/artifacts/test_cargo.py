@@ -75,7 +75,7 @@ class TestFacts:
         (file,) = facts.files
         assert (file.name, file.size) == ("server-1.2.3.crate", len(registry.data))
         assert file.digests == file.claims == (Digest.of_bytes(registry.data),)
-        assert (facts.problems, facts.withdrawn, facts.install_scripts, facts.missing) == ((), None, (), None)
+        assert (facts.problems, facts.yanked, facts.install_scripts, facts.missing) == ((), None, (), None)
         assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == registry.data
 
@@ -84,8 +84,8 @@ class TestFacts:
         assert file.claims == (Digest.parse("sha256:" + "1" * 64),)
         assert file.digests != file.claims
 
-    def test_a_yanked_version_is_withdrawn(self) -> None:
-        assert Registry(line={"yanked": True}).look().withdrawn == "yanked"
+    def test_a_yanked_version_is_reported_as_yanked(self) -> None:
+        assert Registry(line={"yanked": True}).look().yanked == "yanked"
 
     def test_a_crate_or_version_that_is_not_there_is_missing(self) -> None:
         assert Registry().look("other").missing == "package"

@@ -29,7 +29,7 @@ def test_a_commit_tag_is_not_a_release() -> None:
     assert (is_newer_tag("1.10", "1.9"), is_newer_tag("1.9", "1.9"), is_newer_tag("1.8", "1.9")) == (True, False, False)
 
 
-def test_previews_and_withdrawn_releases_are_not_the_newest_of_a_python_package() -> None:
+def test_previews_and_yanked_releases_are_not_the_newest_of_a_python_package() -> None:
     files = [
         ReleaseFile(name=f"{name}", url="https://files.example/x", yanked=yanked)
         for name, yanked in (

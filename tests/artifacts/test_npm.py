@@ -23,7 +23,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pinwarden.artifacts import npm
 from pinwarden.artifacts.archives.package_tarball import read_manifest
 from pinwarden.artifacts.archives.rules import ArchiveLimits
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactProblem, Attestation, PackageRef, RegistrySignature
+from pinwarden.artifacts.artifact import (
+    ArtifactAttestation,
+    ArtifactFacts,
+    ArtifactProblem,
+    PackageRef,
+    RegistrySignature,
+)
 from pinwarden.artifacts.endpoints.npm import default_registry, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -95,7 +101,7 @@ class TestARealRegistry:
         assert file.digests == (Digest.of_bytes(data), Digest.of_bytes(data, "sha512"))
         assert file.claims == (Digest.parse(sri(data)),)
         assert file.host is None
-        assert (facts.missing, facts.problems, facts.withdrawn, facts.install_scripts) == (None, (), None, ())
+        assert (facts.missing, facts.problems, facts.yanked, facts.install_scripts) == (None, (), None, ())
         assert facts.repository == "git+https://git.example/h.git"
         assert facts.published_at is not None
         assert facts.registry == registry.url
@@ -247,7 +253,7 @@ class TestDocuments:
             manifest={"_npmUser": {"name": "mallory"}, "deprecated": "use another", "hasInstallScript": True},
         )
         facts = lies.look()
-        assert (facts.publisher, facts.repository, facts.withdrawn) == ("mallory", "github:a/b", "use another")
+        assert (facts.publisher, facts.repository, facts.yanked) == ("mallory", "github:a/b", "use another")
         assert facts.published_at == facts.files[0].uploaded_at == "2026-01-02T03:04:05.000Z"
         assert (facts.install_scripts, facts.problems) == (("postinstall",), ())
 
@@ -548,7 +554,7 @@ class TestAttestations:
         bundle = b'{"mediaType" : "m", "n": 1.0}'
         body = b'{"attestations": [{"predicateType": "%s", "bundle": %s}]}' % (SLSA.encode(), bundle)
         lies = Lies(name="@s/tool", dist=ATTESTED, extra={"/-/npm/v1/attestations/@s%2Ftool@1.0.0": Said(body=body)})
-        assert lies.look().attestations == (Attestation(kind=SLSA, bundle=bundle),)
+        assert lies.look().attestations == (ArtifactAttestation(kind=SLSA, bundle=bundle),)
 
     def test_attack_only_the_registry_is_contacted_whatever_address_the_document_names(self) -> None:
         lies = Lies(dist=ATTESTED)

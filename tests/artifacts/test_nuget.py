@@ -104,7 +104,7 @@ class TestFacts:
         assert (file.name, file.size) == ("acme.server.1.2.0.nupkg", len(source.data))
         assert file.digests == (Digest.of_bytes(source.data), Digest.of_bytes(source.data, "sha512"))
         assert file.claims == (Digest.of_bytes(source.data, "sha512"),)
-        assert (facts.problems, facts.withdrawn, facts.missing, facts.attestations) == ((), None, None, ())
+        assert (facts.problems, facts.yanked, facts.missing, facts.attestations) == ((), None, None, ())
         assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == source.data
 
@@ -122,7 +122,7 @@ class TestFacts:
         assert Source().look(version="9.0.0").missing == "version"
 
     @pytest.mark.parametrize(
-        ("entry", "withdrawn"),
+        ("entry", "yanked"),
         [
             ({"listed": False}, "unlisted"),
             ({"published": "1900-01-01T00:00:00Z"}, "unlisted"),
@@ -130,8 +130,8 @@ class TestFacts:
             ({"deprecation": {"reasons": ["Legacy"]}}, "deprecated"),
         ],
     )
-    def test_an_unlisted_version_is_withdrawn(self, entry: dict[str, Any], withdrawn: str) -> None:
-        assert Source(entry=entry).look().withdrawn == withdrawn
+    def test_an_unlisted_version_counts_as_yanked(self, entry: dict[str, Any], yanked: str) -> None:
+        assert Source(entry=entry).look().yanked == yanked
 
     @pytest.mark.parametrize(
         ("signature", "kinds"),
@@ -235,7 +235,7 @@ class TestTheSecondProtocol:
         facts, data = self.look()
         assert facts.files[0].claims == (Digest.of_bytes(data, "sha512"),)
         assert facts.files[0].sha256 == Digest.of_bytes(data)
-        assert (facts.published_at, facts.problems, facts.withdrawn) == ("2026-01-02T03:04:05", (), None)
+        assert (facts.published_at, facts.problems, facts.yanked) == ("2026-01-02T03:04:05", (), None)
 
     def test_a_package_or_version_that_is_not_there_is_missing(self) -> None:
         assert self.look("Other")[0].missing == "package"

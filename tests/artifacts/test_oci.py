@@ -22,15 +22,15 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from pinwarden import Digest, PinwardenError
 from pinwarden.artifacts.artifact import (
+    ArtifactAttestation,
     ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
-    Attestation,
-    ImageDocument,
     ImageFacts,
     PackageRef,
 )
 from pinwarden.artifacts.oci import ImageOptions, fetch_facts, image_facts, save_layout
+from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.system.net.connections import Endpoint
@@ -98,8 +98,8 @@ def image_of(found: ArtifactFacts) -> ImageFacts:
     return found.image
 
 
-def shown(built: BuiltImage) -> ImageDocument:
-    return ImageDocument(media_type=built.manifest.media_type, digest=built.digest, size=len(built.manifest.data))
+def shown(built: BuiltImage) -> OciDescriptor:
+    return OciDescriptor(media_type=built.manifest.media_type, digest=built.digest, size=len(built.manifest.data))
 
 
 def hashed(blob: Blob, data: bytes | None = None) -> ArtifactFile:
@@ -175,7 +175,7 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
     assert image_of(found) == ImageFacts(
         reference=f"{registry.host}/{name}:v1",
         root=whole.digest,
-        index=ImageDocument(media_type=whole.media_type, digest=whole.digest, size=len(whole.data)),
+        index=OciDescriptor(media_type=whole.media_type, digest=whole.digest, size=len(whole.data)),
         platforms={each: shown(built[each]) for each in built},
         tag_digest=whole.digest,
     )
@@ -731,7 +731,7 @@ def test_bundles_are_found_by_the_tag_scheme_where_the_registry_lists_no_referre
     listed = listing(made, about_another)
     registry.put_manifest(name, f"sha256-{built.digest.hex}", listed.data, listed.media_type)
     found = all_facts(f"{registry.host}/{name}:v1", fetcher, attestations=True)
-    assert found.attestations == (Attestation(kind=provenance, bundle=bundle.data, file=str(built.digest)),)
+    assert found.attestations == (ArtifactAttestation(kind=provenance, bundle=bundle.data, file=str(built.digest)),)
 
 
 @needs_registry
@@ -800,7 +800,7 @@ def test_referrers_are_read_page_by_page_from_a_registry_that_lists_them(fetcher
         found = all_facts(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True)
         subject = str(built.digest)
         assert found.attestations == tuple(
-            Attestation(kind=BUNDLE, bundle=each.data, file=subject) for each in bundles[:2]
+            ArtifactAttestation(kind=BUNDLE, bundle=each.data, file=subject) for each in bundles[:2]
         )
         for elsewhere in ("http://169.254.169.254/latest", "http://[no-address"):
             pages[here] = (listing(made[0]), f'<{elsewhere}>; rel="next"')

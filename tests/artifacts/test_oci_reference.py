@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pinwarden import Digest, PinwardenError
 from pinwarden.artifacts.oci_auth import Challenge, may_answer_to, parse_challenges
 from pinwarden.artifacts.oci_manifest import (
-    Descriptor,
     ImageIndex,
     ImageManifest,
+    OciDescriptor,
     Platform,
     parse_config,
     parse_document,
@@ -149,14 +149,14 @@ def test_an_index_and_its_manifests_are_read_in_both_spellings(docker: bool) -> 
     config, layer = built.config, built.layers[0]
     assert manifest == ImageManifest(
         media_type=DOCKER_MANIFEST if docker else OCI_MANIFEST,
-        config=Descriptor(media_type=config.media_type, digest=config.digest, size=len(config.data)),
-        layers=(Descriptor(media_type=layer.media_type, digest=layer.digest, size=len(layer.data)),),
+        config=OciDescriptor(media_type=config.media_type, digest=config.digest, size=len(config.data)),
+        layers=(OciDescriptor(media_type=layer.media_type, digest=layer.digest, size=len(layer.data)),),
     )
     whole = index({"linux/arm64/v8": built}, docker=docker)
     assert parse_document(whole.data, whole.media_type) == ImageIndex(
         media_type=DOCKER_LIST if docker else OCI_INDEX,
         manifests=(
-            Descriptor(
+            OciDescriptor(
                 media_type=built.manifest.media_type,
                 digest=built.digest,
                 size=len(built.manifest.data),

@@ -11,7 +11,7 @@ from pinwarden.artifacts.provenance import (
     ExpectedSubject,
     Identity,
     ProvenanceOutcome,
-    Statement,
+    ProvenanceStatement,
     Subject,
     expected_file,
     expected_image,
@@ -151,7 +151,7 @@ def test_the_kind_of_a_statement_follows_from_its_predicate(predicate_type: str,
 
     statement = parse_statement(text.encode())
 
-    assert statement == Statement(
+    assert statement == ProvenanceStatement(
         predicate_type=predicate_type, subjects=(Subject(name="a", digests=(DIGEST,)),), predicate={}
     )
     assert statement.kind == kind

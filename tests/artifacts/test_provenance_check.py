@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, Attestation, ImageFacts, PackageRef
+from pinwarden.artifacts.artifact import ArtifactAttestation, ArtifactFacts, ArtifactFile, ImageFacts, PackageRef
 from pinwarden.artifacts.provenance import (
     ExpectedSubject,
     Identity,
@@ -131,9 +131,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def attestation(document: Any) -> Attestation:
+def attestation(document: Any) -> ArtifactAttestation:
     data = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return Attestation(kind="any", bundle=data)
+    return ArtifactAttestation(kind="any", bundle=data)
 
 
 def check(verifier: ProvenanceVerifier, document: Any, about: ExpectedSubject = NPM) -> ProvenanceOutcome:
@@ -748,10 +748,10 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
         for name in names
     ]
     came = [
-        Attestation(kind=PYPI_PUBLISH, bundle=bundles[0], file=names[0]),
-        Attestation(kind=PYPI_PUBLISH, bundle=bundles[0], file=names[1]),
-        Attestation(kind=PYPI_PUBLISH, bundle=bundles[1], file=names[1]),
-        Attestation(kind=PYPI_PUBLISH, bundle=bundles[1], file="slack_mcp-1.2.0.zip"),
+        ArtifactAttestation(kind=PYPI_PUBLISH, bundle=bundles[0], file=names[0]),
+        ArtifactAttestation(kind=PYPI_PUBLISH, bundle=bundles[0], file=names[1]),
+        ArtifactAttestation(kind=PYPI_PUBLISH, bundle=bundles[1], file=names[1]),
+        ArtifactAttestation(kind=PYPI_PUBLISH, bundle=bundles[1], file="slack_mcp-1.2.0.zip"),
     ]
     package = PackageRef(ecosystem="pypi", name="slack-mcp", version="1.2.0")
     facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, files=files, attestations=tuple(came))
@@ -766,7 +766,9 @@ def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, ver
     digest = Digest.of_bytes(BYTES)
     bundle = json.dumps(forge.statement_bundle(statement("x", algorithm="sha256"), BUILD)).encode()
     image = ImageFacts(reference="ghcr.example/acme/slack:v1", root=digest, index=None, platforms={})
-    came = tuple(Attestation(kind=SLSA, bundle=bundle, file=str(each)) for each in (digest, Digest.of_bytes(b"other")))
+    came = tuple(
+        ArtifactAttestation(kind=SLSA, bundle=bundle, file=str(each)) for each in (digest, Digest.of_bytes(b"other"))
+    )
     package = PackageRef(ecosystem="oci", name="ghcr.example/acme/slack:v1")
     facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, image=image, attestations=came)
 
@@ -817,12 +819,12 @@ def test_a_trust_root_that_cannot_be_used_is_an_error_and_not_the_public_root(fo
 # Real ones
 
 
-def real_pypi(file: str) -> Attestation:
+def real_pypi(file: str) -> ArtifactAttestation:
     document = json.loads((ASSETS / file).read_bytes())
     if "attestation_bundles" not in document:
         document = {"version": 1, "attestation_bundles": [{"publisher": {}, "attestations": [document]}]}
     (found,) = parse_provenance(json.dumps(document).encode())
-    return Attestation(kind=found.predicate_type, bundle=found.bundle)
+    return ArtifactAttestation(kind=found.predicate_type, bundle=found.bundle)
 
 
 def real_about(name: str, sha256: str) -> ExpectedSubject:

@@ -202,7 +202,7 @@ def test_times_owners_repository_and_withdrawal_are_reported() -> None:
         published_at="2024-05-06T07:08:09.123456Z",
         publisher="al, zoe",
         repository="https://git.example/acme/notes",  # from the hashed bytes, not from the index
-        withdrawn="leaks keys",
+        yanked="leaks keys",
     )
 
 

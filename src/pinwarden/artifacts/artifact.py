@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+
+if TYPE_CHECKING:
+    from pinwarden.artifacts.oci_manifest import OciDescriptor
 
 Ecosystem = Literal["npm", "pypi", "oci", "mcpb", "nuget", "cargo"]
 Missing = Literal["package", "version"]
@@ -92,7 +95,7 @@ class FileSignature(Record):
     """The signing time that the signer states. Unverified."""
 
 
-class Attestation(Record):
+class ArtifactAttestation(Record):
     """An attestation published with an artifact, not yet verified."""
 
     kind: str
@@ -105,23 +108,15 @@ class Attestation(Record):
     """The registry's document, if the bundle was built from one (PEP 740)."""
 
 
-class ImageDocument(Record):
-    """An image index or platform manifest, fetched and hashed here."""
-
-    media_type: str
-    digest: Digest
-    size: int
-
-
 class ImageFacts(Record):
     """A container image: what its tag points to now, its index if any, and one manifest per platform."""
 
     reference: str
     root: Digest
     """The digest a client gets for this reference: of the index, or of the only manifest."""
-    index: ImageDocument | None
-    platforms: Mapping[str, ImageDocument]
-    """By ``os/architecture[/variant]``."""
+    index: OciDescriptor | None
+    platforms: Mapping[str, OciDescriptor]
+    """The manifests, fetched and hashed here, by ``os/architecture[/variant]``."""
     tag_digest: Digest | None = None
     """What the tag points to now, if the reference has a tag."""
     mismatches: tuple[str, ...] = ()
@@ -146,14 +141,14 @@ class ArtifactFacts(Record):
     """Who uploaded it, according to the registry. Unverified."""
     repository: str | None = None
     """The source repository named in the metadata. Unverified."""
-    withdrawn: str | None = None
-    """Why it was yanked, deprecated or unlisted."""
+    yanked: str | None = None
+    """The publisher's reason, if the version was yanked (PyPI, Cargo), deprecated (npm, NuGet) or unlisted (NuGet)."""
     install_scripts: tuple[str, ...] = ()
     """Names of scripts that a normal installation would run."""
     signatures: tuple[RegistrySignature, ...] = ()
     signer: FileSignature | None = None
     """The signature inside the file, for formats that support one."""
-    attestations: tuple[Attestation, ...] = ()
+    attestations: tuple[ArtifactAttestation, ...] = ()
     problems: tuple[ArtifactProblem, ...] = ()
     """Problems with the bytes themselves, independent of any lock."""
 

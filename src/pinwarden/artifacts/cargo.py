@@ -73,7 +73,7 @@ def fetch_facts(
         files=(file,),
         published_at=entry.published_at,
         repository=content.repository,
-        withdrawn="yanked" if entry.yanked else None,
+        yanked="yanked" if entry.yanked else None,
         install_scripts=content.scripts,
         problems=content.problems,
     )

@@ -129,8 +129,8 @@ def _problems(facts: ArtifactFacts) -> Iterator[Issue]:
         if signature.state == "invalid":
             message = f"The registry's signature over {facts.package} is invalid (key {signature.key_id[:80]})."
             yield Issue(severity="critical", code="registry_signature_invalid", message=message)
-    if facts.withdrawn is not None:
-        message = f"{facts.package} was withdrawn by its publisher: {facts.withdrawn[:200]}"
+    if facts.yanked is not None:
+        message = f"{facts.package} was yanked or deprecated by its publisher: {facts.yanked[:200]}"
         yield Issue(severity="warning", code="withdrawn", message=message)
     if facts.install_scripts:
         names = ", ".join(facts.install_scripts[:5])

@@ -34,7 +34,7 @@ class NewestRelease(Record):
     """For an image, the tag."""
     published_at: str | None = None
     publisher: str | None = None
-    withdrawn: str | None = None
+    deprecated: str | None = None
     """The registry's warning, if the release is deprecated."""
     digest: Digest | None = None
     """For an image, what the tag points to."""
@@ -50,7 +50,7 @@ def newest_npm(document: Any, name: NpmName) -> NewestRelease | None:
     if release is None:
         raise PinwardenError("FETCH_FAILED", "the packument has no release under its tag latest")
     return NewestRelease(
-        version=latest, published_at=release.published_at, publisher=release.publisher, withdrawn=release.deprecated
+        version=latest, published_at=release.published_at, publisher=release.publisher, deprecated=release.deprecated
     )
 
 

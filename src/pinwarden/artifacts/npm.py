@@ -16,10 +16,10 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from pinwarden.artifacts.archives.package_tarball import TarballManifest, read_manifest
 from pinwarden.artifacts.artifact import (
+    ArtifactAttestation,
     ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
-    Attestation,
     PackageRef,
     RegistrySignature,
 )
@@ -86,7 +86,7 @@ def fetch_facts(
         published_at=release.published_at,
         publisher=release.publisher,
         repository=release.repository,
-        withdrawn=release.deprecated,
+        yanked=release.deprecated,
         install_scripts=tuple(name for name in INSTALL_SCRIPTS if name in scripts),
         signatures=signatures,
         attestations=attestations,
@@ -266,7 +266,7 @@ def _is_before(earlier: Any, later: Any) -> bool:
 # Attestations
 
 
-def _attestations(registry: _Registry) -> tuple[Attestation, ...]:
+def _attestations(registry: _Registry) -> tuple[ArtifactAttestation, ...]:
     """The attestations as the registry sent them, unverified."""
     path = f"-/npm/v1/attestations/{registry.name.in_url}@{quote(registry.version, safe='')}"
     body = registry.document(path, _SMALL_LIMITS)
@@ -281,12 +281,12 @@ def _attestations(registry: _Registry) -> tuple[Attestation, ...]:
     return tuple(_attestation(row) for row in attestations)
 
 
-def _attestation(row: bytes) -> Attestation:
+def _attestation(row: bytes) -> ArtifactAttestation:
     value = _json(row, _SMALL_LIMITS)
     kind = value.get("predicateType") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not isinstance(value.get("bundle"), dict):
         raise fetch_failed("protocol", "an attestation from the registry has no predicateType or no bundle")
-    return Attestation(kind=kind, bundle=dict(object_members(row))["bundle"])
+    return ArtifactAttestation(kind=kind, bundle=dict(object_members(row))["bundle"])
 
 
 def _json(body: bytes, limits: Limits) -> Any:

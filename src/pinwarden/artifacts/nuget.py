@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 from urllib.parse import quote
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ArtifactProblem, Attestation, Missing, PackageRef
+from pinwarden.artifacts.artifact import (
+    ArtifactAttestation,
+    ArtifactFacts,
+    ArtifactFile,
+    ArtifactProblem,
+    Missing,
+    PackageRef,
+)
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.nuget_package import (
     NugetClaims,
@@ -81,7 +88,7 @@ def fetch_facts(
         files=(file,),
         published_at=listed.claims.published_at,
         repository=content.repository,
-        withdrawn=listed.claims.withdrawn,
+        yanked=listed.claims.yanked,
         install_scripts=content.scripts,
         attestations=content.attestations,
         problems=content.problems,
@@ -129,7 +136,7 @@ class _ListedPackage(Record):
 class _Content(Record):
     repository: str | None = None
     scripts: tuple[str, ...] = ()
-    attestations: tuple[Attestation, ...] = ()
+    attestations: tuple[ArtifactAttestation, ...] = ()
     problems: tuple[ArtifactProblem, ...] = ()
 
 
@@ -187,9 +194,7 @@ def _v2_package(source: _Source) -> _ListedPackage | Missing:
     except PinwardenError as err:
         raise fetch_failed("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
     entry = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
-    claims = NugetClaims(
-        digests=(claimed,) if claimed else (), published_at=entry.published_at, withdrawn=entry.withdrawn
-    )
+    claims = NugetClaims(digests=(claimed,) if claimed else (), published_at=entry.published_at, yanked=entry.yanked)
     return _ListedPackage(url=f"{base}package/{name}/{version}", claims=claims)
 
 
@@ -204,9 +209,9 @@ def _content(stream: IO[bytes], source: _Source) -> _Content:
     except _BROKEN as err:
         message = f"the package is a damaged or incomplete archive: {type(err).__name__}"
         return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=message),))
-    attestations: tuple[Attestation, ...] = ()
+    attestations: tuple[ArtifactAttestation, ...] = ()
     if signature is not None:
-        attestations = tuple(Attestation(kind=kind, bundle=signature) for kind in signature_kinds(signature))
+        attestations = tuple(ArtifactAttestation(kind=kind, bundle=signature) for kind in signature_kinds(signature))
     manifest = parse_nuspec(nuspec)
     problems: tuple[ArtifactProblem, ...] = ()
     if manifest is None or not _is_same(manifest.name, manifest.version, source):

@@ -32,7 +32,7 @@ class NugetClaims(Record):
 
     digests: tuple[Digest, ...] = ()
     published_at: str | None = None
-    withdrawn: str | None = None
+    yanked: str | None = None
 
 
 class Nuspec(Record):
@@ -110,17 +110,17 @@ def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
     """What a catalog entry, or a registration that contains one, states."""
     published = entry.get("published")
     deprecation = entry.get("deprecation")
-    withdrawn = None
+    yanked = None
     if entry.get("listed") is False or (isinstance(published, str) and published.startswith(_UNLISTED_YEAR)):
-        withdrawn = "unlisted"
+        yanked = "unlisted"
     if isinstance(deprecation, dict):
         message = deprecation.get("message")
-        withdrawn = message if isinstance(message, str) and message else "deprecated"
+        yanked = message if isinstance(message, str) and message else "deprecated"
     claimed = hash_claim(entry.get("packageHash"), entry.get("packageHashAlgorithm", "SHA512"))
     return NugetClaims(
         digests=(claimed,) if claimed else (),
         published_at=published if isinstance(published, str) else None,
-        withdrawn=withdrawn,
+        yanked=yanked,
     )
 
 

@@ -20,7 +20,6 @@ from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
-    ImageDocument,
     ImageFacts,
     Missing,
     PackageRef,
@@ -33,10 +32,10 @@ from pinwarden.artifacts.oci_manifest import (
     MANIFESTS,
     OCI_INDEX,
     SOURCE_LABEL,
-    Descriptor,
     ImageConfig,
     ImageIndex,
     ImageManifest,
+    OciDescriptor,
     Platform,
     parse_config,
     parse_document,
@@ -202,8 +201,8 @@ class _ImageReader:
     layers: bool
     unlisted: bool = False
     """Include index entries without a platform, as a complete copy of the image needs."""
-    index: ImageDocument | None = None
-    platforms: dict[str, ImageDocument] = field(default_factory=dict)
+    index: OciDescriptor | None = None
+    platforms: dict[str, OciDescriptor] = field(default_factory=dict)
     files: dict[Digest, ArtifactFile] = field(default_factory=dict)
     mismatches: dict[str, None] = field(default_factory=dict)
     problems: list[ArtifactProblem] = field(default_factory=list)
@@ -220,7 +219,7 @@ class _ImageReader:
             return
         parsed = parse_document(document.body, document.content_type)
         self.blobs.keep(document.digest, document.body)
-        shown = ImageDocument(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
+        shown = OciDescriptor(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
         if isinstance(parsed, ImageManifest):
             config = self._contents(parsed)
             if config is not None:
@@ -252,7 +251,7 @@ class _ImageReader:
             # If the index states no platform, clients use the one in the config.
             platform = entry.platform or (config.platform if config is not None else None)
             if platform is not None and not platform.is_unknown:
-                self._add(platform, ImageDocument(media_type=entry.media_type, digest=entry.digest, size=entry.size))
+                self._add(platform, OciDescriptor(media_type=entry.media_type, digest=entry.digest, size=entry.size))
 
     def _is_wanted(self, platform: Platform | None) -> bool:
         if platform is None:
@@ -261,7 +260,7 @@ class _ImageReader:
             return self.unlisted
         return not self.requested or any(platform.answers(name) for name in self.requested)
 
-    def _add(self, platform: Platform, manifest: ImageDocument) -> None:
+    def _add(self, platform: Platform, manifest: OciDescriptor) -> None:
         self.listed.append(platform)
         if not self._is_wanted(platform):
             return
@@ -276,7 +275,7 @@ class _ImageReader:
                 message = f"the image does not support the platform {name[:80]!a}"
                 self.problems.append(ArtifactProblem(code=PLATFORM_MISSING, message=message))
 
-    def _manifest(self, entry: Descriptor) -> ImageManifest | None:
+    def _manifest(self, entry: OciDescriptor) -> ImageManifest | None:
         document = self.registry.document(entry.digest)
         if document is None:
             self._missing(entry, f"the manifest for {entry.platform or 'an unnamed platform'}")
@@ -313,21 +312,21 @@ class _ImageReader:
         if self.source is None and claim and len(claim) <= _MAX_CLAIM and claim.isprintable():
             self.source = claim
 
-    def _config(self, descriptor: Descriptor) -> bytes | None:
+    def _config(self, descriptor: OciDescriptor) -> bytes | None:
         stream = BytesIO()
         if not self._blob(descriptor, stream, IMAGE_LIMITS.config_bytes):
             return None
         self.blobs.keep(descriptor.digest, stream.getvalue())
         return stream.getvalue()
 
-    def _layer(self, descriptor: Descriptor) -> None:
+    def _layer(self, descriptor: OciDescriptor) -> None:
         if descriptor.digest in self.files:
             return
         with self.blobs.incoming() as stream:
             if self._blob(descriptor, stream, IMAGE_LIMITS.layer_bytes) and stream is not None:
                 self.blobs.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
 
-    def _blob(self, descriptor: Descriptor, stream: BinaryIO | None, most: int) -> bool:
+    def _blob(self, descriptor: OciDescriptor, stream: BinaryIO | None, most: int) -> bool:
         """Fetch a blob. False if the registry has none or its bytes do not match the digest."""
         self.cost += descriptor.size
         if self.cost > IMAGE_LIMITS.image_bytes:
@@ -350,7 +349,7 @@ class _ImageReader:
             self.mismatched(str(descriptor.digest))
         return right
 
-    def _missing(self, descriptor: Descriptor, description: str) -> None:
+    def _missing(self, descriptor: OciDescriptor, description: str) -> None:
         message = f"the registry does not have {description} of the image: {descriptor.digest}"
         self.problems.append(ArtifactProblem(code=CONTENT_MISSING, message=message))
 

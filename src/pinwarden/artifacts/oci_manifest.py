@@ -88,7 +88,7 @@ class Platform(Record):
         return f"{self.os}{version}/{self.architecture}" + (f"/{self.variant}" if self.variant else "")
 
 
-class Descriptor(Record):
+class OciDescriptor(Record):
     """A reference to a document or blob by digest."""
 
     media_type: str
@@ -103,7 +103,7 @@ class ImageIndex(Record):
     """An index: one manifest per platform."""
 
     media_type: str
-    manifests: tuple[Descriptor, ...]
+    manifests: tuple[OciDescriptor, ...]
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,10 +111,10 @@ class ImageManifest(Record):
     """An image for one platform, or another artifact in a registry."""
 
     media_type: str
-    config: Descriptor
-    layers: tuple[Descriptor, ...]
+    config: OciDescriptor
+    layers: tuple[OciDescriptor, ...]
     artifact_type: str = ""
-    subject: Descriptor | None = None
+    subject: OciDescriptor | None = None
     """The image that this artifact refers to."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -173,9 +173,9 @@ def _manifest(document: JsonObject, media_type: str) -> ImageManifest:
     )
 
 
-def _descriptor(entry: JsonObject) -> Descriptor:
+def _descriptor(entry: JsonObject) -> OciDescriptor:
     platform = entry.optional_object("platform")
-    return Descriptor(
+    return OciDescriptor(
         media_type=entry.string("mediaType", _MEDIA_TYPE, kind="a media type"),
         digest=parse_digest(entry.value.get("digest")),
         size=entry.integer("size", maximum=_MAX_SIZE),

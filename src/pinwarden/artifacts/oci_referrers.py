@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 
-from pinwarden.artifacts.artifact import Attestation
+from pinwarden.artifacts.artifact import ArtifactAttestation
 from pinwarden.artifacts.oci_manifest import (
     IMAGE_LIMITS,
     MANIFESTS,
     OCI_INDEX,
-    Descriptor,
     ImageIndex,
     ImageManifest,
+    OciDescriptor,
     parse_document,
 )
 from pinwarden.artifacts.oci_registry import NEXT_PAGE, OciRegistry, next_query
@@ -40,7 +40,7 @@ def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttest
     the blob in base64, and their kind is the blob's media type.
     """
     search = _Search(registry, subject)
-    collected: list[Attestation] = []
+    collected: list[ArtifactAttestation] = []
     for referrer in _referrers(search):
         if referrer.media_type in MANIFESTS and _may_be_bundle(referrer):
             collected += _attestations_in(search, referrer.digest, referrer)
@@ -52,7 +52,7 @@ def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttest
 class ReferrerAttestations(Record):
     """The attestations of an image, and the digests whose bytes did not match."""
 
-    attestations: tuple[Attestation, ...]
+    attestations: tuple[ArtifactAttestation, ...]
     mismatches: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ class _Search:
         self.mismatches.update(dict.fromkeys(document.false_digests))
         return (document.body, document.content_type) if document.proven else None
 
-    def blob(self, descriptor: Descriptor) -> bytes | None:
+    def blob(self, descriptor: OciDescriptor) -> bytes | None:
         """A blob, if its digest matches."""
         stream = BytesIO()
         try:
@@ -88,7 +88,7 @@ class _Search:
         return stream.getvalue()
 
 
-def _referrers(search: _Search) -> Iterator[Descriptor]:
+def _referrers(search: _Search) -> Iterator[OciDescriptor]:
     """The subject's referrers, from the referrers API or from the tag that replaces it."""
     page, count = "", 0
     for _ in range(IMAGE_LIMITS.referrer_pages):
@@ -121,12 +121,14 @@ def _index(body: bytes, content_type: str) -> ImageIndex:
     return parsed
 
 
-def _may_be_bundle(listed: Descriptor) -> bool:
+def _may_be_bundle(listed: OciDescriptor) -> bool:
     """Indexes made by old clients state no artifact type; then the manifest decides."""
     return not listed.artifact_type or listed.artifact_type.startswith(BUNDLE)
 
 
-def _attestations_in(search: _Search, tag_or_digest: str | Digest, listed: Descriptor | None) -> Iterator[Attestation]:
+def _attestations_in(
+    search: _Search, tag_or_digest: str | Digest, listed: OciDescriptor | None
+) -> Iterator[ArtifactAttestation]:
     document = search.document(tag_or_digest)
     if document is None:
         if listed is not None and str(listed.digest) not in search.mismatches:
@@ -142,7 +144,9 @@ def _attestations_in(search: _Search, tag_or_digest: str | Digest, listed: Descr
         yield from _attestation(search, manifest, layer, by_tag=listed is None)
 
 
-def _attestation(search: _Search, manifest: ImageManifest, layer: Descriptor, *, by_tag: bool) -> Iterator[Attestation]:
+def _attestation(
+    search: _Search, manifest: ImageManifest, layer: OciDescriptor, *, by_tag: bool
+) -> Iterator[ArtifactAttestation]:
     is_bundle = layer.media_type.startswith(BUNDLE)
     if not is_bundle and not (by_tag and layer.media_type in (SIMPLE_SIGNING, DSSE)):
         return
@@ -151,14 +155,14 @@ def _attestation(search: _Search, manifest: ImageManifest, layer: Descriptor, *,
         return
     if is_bundle:
         kind = manifest.annotations.get(_PREDICATE) or layer.media_type
-        yield Attestation(kind=kind, bundle=data, file=str(search.subject))
+        yield ArtifactAttestation(kind=kind, bundle=data, file=str(search.subject))
     else:
         wrapped = {
             "annotations": dict(layer.annotations),
             "mediaType": layer.media_type,
             "payload": b64encode(data).decode(),
         }
-        yield Attestation(kind=layer.media_type, bundle=canonicalize(wrapped, "jcs"), file=str(search.subject))
+        yield ArtifactAttestation(kind=layer.media_type, bundle=canonicalize(wrapped, "jcs"), file=str(search.subject))
 
 
 def _tag(subject: Digest) -> str:

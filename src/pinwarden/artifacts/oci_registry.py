@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from pinwarden.artifacts.oci_auth import IDENTITY_TOKEN_USER, Challenge, Credential, may_answer_to, parse_challenges
-from pinwarden.artifacts.oci_manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, Descriptor
+from pinwarden.artifacts.oci_manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, OciDescriptor
 from pinwarden.artifacts.oci_reference import TAG, ImageReference, parse_digest
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
@@ -136,7 +136,7 @@ class OciRegistry:
             raise
         return response if response.found else None
 
-    def blob(self, descriptor: Descriptor, to: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
+    def blob(self, descriptor: OciDescriptor, to: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
         """Download and hash a config or layer; None if the registry has none.
 
         Reads at most the size in the descriptor, then raises ``FETCH_LIMIT``. Without ``to`` the bytes are discarded.

@@ -182,7 +182,7 @@ class Subject(Record):
     """Only digests with algorithms that are compared."""
 
 
-class Statement(Record):
+class ProvenanceStatement(Record):
     """An in-toto statement: what its signer claims."""
 
     predicate_type: str
@@ -233,7 +233,7 @@ def statement_kind(predicate_type: str) -> Kind:
     return "cosign-signature" if predicate_type.startswith(_COSIGN) else "in-toto"
 
 
-def parse_statement(data: bytes) -> Statement:
+def parse_statement(data: bytes) -> ProvenanceStatement:
     """Parse an in-toto statement, version 1 or 0.1."""
     document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict) or document.get("_type") not in _STATEMENTS:
@@ -247,7 +247,7 @@ def parse_statement(data: bytes) -> Statement:
     if not isinstance(subjects_json, list) or not subjects_json or len(subjects_json) > _MAX_SUBJECTS:
         _refuse("has no subject, or too many")
     subjects = tuple(_subject(row) for row in subjects_json)
-    return Statement(predicate_type=predicate_type, subjects=subjects, predicate=predicate or {})
+    return ProvenanceStatement(predicate_type=predicate_type, subjects=subjects, predicate=predicate or {})
 
 
 def _subject(row: Any) -> Subject:
@@ -277,7 +277,7 @@ def parse_simple_signing(data: bytes) -> Digest:
     return Digest.parse(digest)
 
 
-def subject_mismatch(statement: Statement, about: ExpectedSubject) -> str:
+def subject_mismatch(statement: ProvenanceStatement, about: ExpectedSubject) -> str:
     """Why a statement is not about this artifact; empty if it is."""
     same_name = [subject for subject in statement.subjects if _is_named(subject, about)]
     if not same_name:
@@ -327,7 +327,7 @@ def _is_same(subject: Subject, about: ExpectedSubject) -> bool:
 # What a statement claims about its own origin
 
 
-def contradictions(statement: Statement, identity: Identity) -> tuple[str, ...]:
+def contradictions(statement: ProvenanceStatement, identity: Identity) -> tuple[str, ...]:
     """The fields in which a provenance statement contradicts the certificate of its signer."""
     fields = []
     for name, claimed in _claims(statement).items():
@@ -338,7 +338,7 @@ def contradictions(statement: Statement, identity: Identity) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def _claims(statement: Statement) -> dict[str, str]:
+def _claims(statement: ProvenanceStatement) -> dict[str, str]:
     """A statement's claims, by field of :class:`Identity`."""
     predicate = statement.predicate
     if statement.kind == "slsa-provenance/v1":

@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinwarden.artifacts.artifact import ArtifactFacts, Attestation
+from pinwarden.artifacts.artifact import ArtifactAttestation, ArtifactFacts
 from pinwarden.artifacts.provenance import (
     LIMITS,
     ExpectedSubject,
     Identity,
     ProvenanceOutcome,
+    ProvenanceStatement,
     RegistryKey,
     Signer,
-    Statement,
     contradictions,
     expected_file,
     expected_image,
@@ -96,7 +96,7 @@ class ProvenanceVerifier:
         """Check every attestation of an artifact against the file it was published with."""
         return tuple(self._check_one(facts, attestation) for attestation in facts.attestations)
 
-    def check(self, attestation: Attestation, about: ExpectedSubject) -> ProvenanceOutcome:
+    def check(self, attestation: ArtifactAttestation, about: ExpectedSubject) -> ProvenanceOutcome:
         """Check one attestation, which must be about this subject."""
         check = _Check(signer="unknown", method="none", run=_unreadable)
         try:
@@ -112,7 +112,7 @@ class ProvenanceVerifier:
             return _outcome("failed", check, reason=err.message)
         return _outcome("verified", check, identity=identity, anchor=anchor)
 
-    def _check_one(self, facts: ArtifactFacts, attestation: Attestation) -> ProvenanceOutcome:
+    def _check_one(self, facts: ArtifactFacts, attestation: ArtifactAttestation) -> ProvenanceOutcome:
         about = _subject_of(facts, attestation)
         if about is None:
             reason = f"{attestation.file[:120]!a}, the file it was published with, was not fetched"
@@ -278,7 +278,7 @@ def _outcome(
     )
 
 
-def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> ExpectedSubject | None:
+def _subject_of(facts: ArtifactFacts, attestation: ArtifactAttestation) -> ExpectedSubject | None:
     """The file or image an attestation was published with."""
     if facts.image is not None:
         came_with = attestation.file in ("", str(facts.image.root))
@@ -287,7 +287,7 @@ def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> ExpectedSubje
     return expected_file(facts.package, files[0]) if len(files) == 1 else None
 
 
-def _statement(payload_type: str, payload: bytes, about: ExpectedSubject) -> Statement:
+def _statement(payload_type: str, payload: bytes, about: ExpectedSubject) -> ProvenanceStatement:
     if payload_type != IN_TOTO:
         _refuse("the envelope has no in-toto statement")
     statement = parse_statement(payload)

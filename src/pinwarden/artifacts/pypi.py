@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from pinwarden.artifacts.artifact import (
+    ArtifactAttestation,
     ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
-    Attestation,
     ListedFile,
     PackageRef,
 )
@@ -103,7 +103,7 @@ def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and w
         published_at=times[0] if times else None,
         publisher=json_release.publisher if json_release else None,
         repository=_repository(downloads, json_release),
-        withdrawn=next((file.yanked for file in release if file.yanked), None),
+        yanked=next((file.yanked for file in release if file.yanked), None),
         attestations=tuple(attestation for attestations, _ in attested for attestation in attestations),
         problems=(*_index_problems(release, contradictory, json_release), *problems),
     )
@@ -257,7 +257,7 @@ def _repository(downloads: Sequence[_Downloaded], json_release: JsonRelease | No
 
 def _attestations(
     fetcher: Fetcher, index: Endpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
-) -> tuple[tuple[Attestation, ...], tuple[ArtifactProblem, ...]]:
+) -> tuple[tuple[ArtifactAttestation, ...], tuple[ArtifactProblem, ...]]:
     url = file.provenance or _usual_provenance(index, page, file, name_and_version)
     if url is None:
         return (), ()
@@ -282,7 +282,9 @@ def _attestations(
             return (), ()  # an HTML page, so this index does not use that URL for provenance
         return (), (ArtifactProblem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
     attestations = tuple(
-        Attestation(kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=response.body)
+        ArtifactAttestation(
+            kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=response.body
+        )
         for statement in statements
     )
     return attestations, ()

@@ -71,7 +71,7 @@ class JsonRelease(Record):
     project_urls: Mapping[str, str]
 
 
-class ProvenanceStatement(Record):
+class PypiAttestation(Record):
     """One attestation of a file."""
 
     predicate_type: str
@@ -399,11 +399,11 @@ def _malformed(message: str) -> NoReturn:
 # Provenance documents (PEP 740)
 
 
-def parse_provenance(data: bytes) -> tuple[ProvenanceStatement, ...]:
+def parse_provenance(data: bytes) -> tuple[PypiAttestation, ...]:
     """All attestations of one provenance document."""
     document = JsonObject(strict_json.parse_json(data, PROVENANCE_LIMITS), "", _provenance_error)
     _check_format(document)
-    statements: list[ProvenanceStatement] = []
+    statements: list[PypiAttestation] = []
     for bundle in document.objects("attestation_bundles"):
         publisher = bundle.value.get("publisher")
         for attestation in bundle.objects("attestations"):
@@ -415,7 +415,7 @@ def parse_provenance(data: bytes) -> tuple[ProvenanceStatement, ...]:
     return tuple(statements)
 
 
-def _statement(attestation: JsonObject, publisher: Mapping[str, Any]) -> ProvenanceStatement:
+def _statement(attestation: JsonObject, publisher: Mapping[str, Any]) -> PypiAttestation:
     _check_format(attestation)
     material = attestation.object("verification_material")
     envelope = attestation.object("envelope")
@@ -443,7 +443,7 @@ def _statement(attestation: JsonObject, publisher: Mapping[str, Any]) -> Provena
     predicate_type = inner.string("predicateType")
     if not predicate_type:
         inner.fail("predicateType", "is empty")
-    return ProvenanceStatement(
+    return PypiAttestation(
         predicate_type=predicate_type, bundle=json.dumps(bundle, ensure_ascii=False).encode(), publisher=publisher
     )
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from pinwarden.artifacts.endpoints.docker import registry_endpoint
-from pinwarden.artifacts.oci_manifest import Descriptor as Layer
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
+from pinwarden.artifacts.oci_manifest import OciDescriptor as Layer
 from pinwarden.artifacts.oci_reference import DEFAULT_TAG, ImageReference, parse_reference
 from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
 from pinwarden.bundle.acceptance import Provenance, accept, check_documents, provenance_to_json, rejection_from_error

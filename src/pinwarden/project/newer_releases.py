@@ -129,7 +129,7 @@ class PackageRelease(Record):
             return ""
         when = f", published {self.latest.published_at[:10]}" if self.latest.published_at else ""
         by = f"{when or ', published'} by {self.latest.publisher}" if self.latest.publisher else when
-        return by + (f"; its registry advises against it: {self.latest.withdrawn}" if self.latest.withdrawn else "")
+        return by + (f"; deprecated: {self.latest.deprecated}" if self.latest.deprecated else "")
 
     @property
     def hint(self) -> str:

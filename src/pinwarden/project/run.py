@@ -195,7 +195,7 @@ def _nothing_to_run(name: str, why: str) -> PinwardenError:
 def _container_command(
     entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], notify: Callable[[str], None]
 ) -> tuple[str, ...]:
-    from pinwarden.artifacts.environments.images import Engine
+    from pinwarden.artifacts.environments.images import ContainerEngine
     from pinwarden.project.server_environments import image_to_start, locked_digest
     from pinwarden.system.files import find_program
 
@@ -205,7 +205,7 @@ def _container_command(
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
             options = tuple(_fill_in(word, project.variables) for word in runs.options)
-            engine = Engine(program=program, variables=environment)
+            engine = ContainerEngine(program=program, variables=environment)
             name = image_to_start(entry, runs, engine, Store(store_folder(project)), notify)
             return (str(program), "run", *options, name)
     raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")

@@ -19,7 +19,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 
 if TYPE_CHECKING:
-    from pinwarden.artifacts.environments.images import Engine
+    from pinwarden.artifacts.environments.images import ContainerEngine
     from pinwarden.artifacts.environments.mcpb import BundleStart
     from pinwarden.project.fetch_context import FetchContext
 
@@ -265,7 +265,9 @@ def _is_same_platform(platform: str, listed: str) -> bool:
     return listed == platform or listed.startswith(f"{platform}/")
 
 
-def image_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, notify: Callable[[str], None]) -> str:
+def image_to_start(
+    entry: Entry, runs: Launch, engine: ContainerEngine, store: Store, notify: Callable[[str], None]
+) -> str:
     """The image name for the engine, always by digest; loaded from the store if the image was fetched."""
     from pinwarden.artifacts.environments.images import ensure_loaded, stored_image
 

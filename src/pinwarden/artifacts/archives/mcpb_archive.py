@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from pinwarden.artifacts.archives.rules import ArchiveLimits, PathSet
-from pinwarden.artifacts.archives.zip import Member, check_layout, zip_members
+from pinwarden.artifacts.archives.zip import ZipMember, check_layout, zip_members
 from pinwarden.artifacts.mcpb_manifest import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -69,7 +69,7 @@ def open_content(path: Path, parts: Parts) -> Iterator[McpbContent]:
             yield McpbContent(archive=archive, block_size=file_size - parts.content_size)
 
 
-def bundle_members(bundle: McpbContent) -> Iterator[Member]:
+def bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
     """The files of a bundle. No two are the same file on any system."""
     check_layout(bundle.archive, comment=bundle.block_size)
     seen = PathSet()

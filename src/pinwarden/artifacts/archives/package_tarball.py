@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
-from pinwarden.artifacts.archives.tar import TarFile, tar_stream
+from pinwarden.artifacts.archives.tar import TarMember, tar_stream
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 
 def package_files(
     stream: IO[bytes], named: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
-) -> Iterator[tuple[str, TarFile]]:
+) -> Iterator[tuple[str, TarMember]]:
     """Every file with its path inside the package, i.e. without the top-level folder.
 
     Links are skipped, as package clients do. Raises ``ARCHIVE_UNSAFE`` for a duplicate path, and for a file whose name

@@ -32,7 +32,7 @@ Data = bytes | memoryview
 Links = Literal["refuse", "skip"]
 
 
-class TarFile(NamedTuple):
+class TarMember(NamedTuple):
     """One file of a tarball. A tuple for speed: bundles may have 100,000 of them."""
 
     path: str
@@ -50,12 +50,12 @@ class _Source(Protocol):
     def at_end(self) -> bool: ...
 
 
-def tar_in_memory(data: bytes, limits: ArchiveLimits) -> Iterator[TarFile]:
+def tar_in_memory(data: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
     """The files of an uncompressed tarball in memory; their bytes are not copied."""
     return _files(_Memory(data), limits, "refuse")
 
 
-def tar_stream(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarFile]:
+def tar_stream(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarMember]:
     """The files of a package's gzipped tarball. Links are skipped, as npm and cargo do."""
     try:
         yield from _files(_Stream(_decompressed(stream), limits), limits, "skip")
@@ -65,7 +65,7 @@ def tar_stream(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarFile]:
         raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball is damaged or incomplete: {err}") from err
 
 
-def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[TarFile]:
+def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[TarMember]:
     extended = _ExtendedHeaders()
     seen: set[str] = set()
     count = total = 0
@@ -89,7 +89,7 @@ def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[Tar
                 _refuse(f"has {path[:120]!a} twice")
             seen.add(path)
             content = _Content(source, size)
-            yield TarFile(path, size, bool(_octal(header[_MODE]) & 0o111), content.read)
+            yield TarMember(path, size, bool(_octal(header[_MODE]) & 0o111), content.read)
             content.skip_rest()
         elif size or kind not in _FOLDER | _LINK or (kind in _LINK and links == "refuse"):
             _refuse(f"has a link, a device or an unknown kind of member: {path[:120]!a}")

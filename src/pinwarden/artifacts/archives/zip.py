@@ -37,7 +37,7 @@ _BROKEN = (
 )
 
 
-class Member(Record):
+class ZipMember(Record):
     """One file of an archive."""
 
     path: str
@@ -46,7 +46,7 @@ class Member(Record):
     data: bytes = field(repr=False)
 
 
-def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Member]:
+def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
     """The files of a ZIP file in directory order."""
     check = _MemberCheck(path, limits)
     with _reading(path), zipfile.ZipFile(path) as archive:
@@ -68,7 +68,7 @@ def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterat
                 data = stream.read(member.file_size + 1)
             if len(data) != member.file_size:
                 check.refuse(f"states a wrong size for {name[:120]!a}")
-            yield Member(path=name, executable=bool(mode & 0o111), data=data)
+            yield ZipMember(path=name, executable=bool(mode & 0o111), data=data)
 
 
 class _MemberCheck:

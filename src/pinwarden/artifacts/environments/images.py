@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pinwarden.artifacts.environments import machine
-from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, Descriptor, ImageIndex, ImageManifest, parse_document
+from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, ImageIndex, ImageManifest, OciDescriptor, parse_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -71,7 +71,7 @@ def _read(folder: Path, root: Digest) -> StoredImage | None:
     return StoredImage(root=root, manifest=digest, config=document.config.digest, layers=layers)
 
 
-def _has_blob(folder: Path, entry: Descriptor) -> bool:
+def _has_blob(folder: Path, entry: OciDescriptor) -> bool:
     right = entry.platform is None or entry.platform.answers(platform_here())
     return right and _blob(folder, entry.digest).is_file()
 
@@ -87,32 +87,32 @@ def _blob(folder: Path, digest: Digest) -> Path:
     return folder / "blobs" / digest.algorithm / digest.hex
 
 
-class Engine(Record):
+class ContainerEngine(Record):
     """docker or podman, with its environment."""
 
     program: Path
     variables: Mapping[str, str]
 
-    def knows(self, name: str) -> bool:
+    def has_image(self, name: str) -> bool:
         """Whether it has an image with this name."""
         try:
-            self.ask(("image", "inspect", "--format", "{{.Id}}", name), _ASK_SECONDS)
+            self.run(("image", "inspect", "--format", "{{.Id}}", name), _ASK_SECONDS)
         except PinwardenError:
             return False
         return True
 
-    def ask(self, words: Sequence[str], seconds: float) -> bytes:
+    def run(self, words: Sequence[str], seconds: float) -> bytes:
         """Run one of its commands and return the output."""
         task = BoundedTask(name=self.program.name, error_code="PROGRAM_UNKNOWN", timeout_seconds=seconds)
         return run_bounded((str(self.program), *words), Path("/"), self.variables, task)
 
 
-def ensure_loaded(engine: Engine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
+def ensure_loaded(engine: ContainerEngine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
     """The name under which the engine can start the image. Loads the image if necessary.
 
     None if loading fails; then the engine has to pull the locked digest itself.
     """
-    known = next(filter(engine.knows, image.names), None)
+    known = next(filter(engine.has_image, image.names), None)
     if known is not None:
         return known
     say(f"loading the image into {engine.program.name}")
@@ -120,11 +120,11 @@ def ensure_loaded(engine: Engine, folder: Path, image: StoredImage, say: Callabl
         archive = Path(temporary) / "image.tar"
         _pack(folder, image, archive)
         try:
-            engine.ask(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)
+            engine.run(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)
         except PinwardenError as err:
             say(f"{err.message}; it will pull the image itself")
             return None
-    return next(filter(engine.knows, image.names), None)
+    return next(filter(engine.has_image, image.names), None)
 
 
 def _pack(folder: Path, image: StoredImage, archive: Path) -> None:

@@ -31,7 +31,7 @@ _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "cargo": "car
 Properties = tuple[tuple[str, str], ...]
 
 
-class Archive(Record):
+class SbomFile(Record):
     """One file of a package."""
 
     name: str
@@ -40,20 +40,20 @@ class Archive(Record):
     """Where the resolver found it, without credentials."""
 
 
-class Package(Record):
+class SbomPackage(Record):
     """One package that a server needs."""
 
     ref: str
     name: str
     version: str
     purl: str
-    archives: tuple[Archive, ...]
+    archives: tuple[SbomFile, ...]
     optional: bool = False
     """Whether it is optional in every closure that has it."""
     properties: Properties = ()
 
 
-class Server(Record):
+class SbomServer(Record):
     """One locked server, for all clients that have the same entry."""
 
     ref: str
@@ -65,27 +65,27 @@ class Server(Record):
     """The address of a remote server."""
     is_installed: bool = True
     """Whether anything is installed for it. False for remote servers."""
-    archives: tuple[Archive, ...] = ()
+    archives: tuple[SbomFile, ...] = ()
     properties: Properties = ()
     needs: tuple[str, ...] | None = None
     """The packages it depends on; None if its closure is not locked."""
 
 
-class Bill(Record):
+class BillOfMaterials(Record):
     """Everything in a lock."""
 
     serial: UUID
     lock_digest: str
     """Digest of the lock file, which includes the digests of all closures."""
-    servers: tuple[Server, ...]
-    packages: tuple[Package, ...]
+    servers: tuple[SbomServer, ...]
+    packages: tuple[SbomPackage, ...]
 
 
-def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> Bill:
+def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> BillOfMaterials:
     """Make the bill of a lock. ``closures`` are by the path in the lock; ``shown`` removes secrets from a URL."""
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _packages(closures.values())
-    entries_by_server: dict[Server, list[Entry]] = {}
+    entries_by_server: dict[SbomServer, list[Entry]] = {}
     for entry in sorted(lock.entries, key=lambda entry: entry.key):
         entries_by_server.setdefault(_server(entry, closures, packages, shown), []).append(entry)
     servers = (
@@ -96,7 +96,7 @@ def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str]
         )
         for server, entries in entries_by_server.items()
     )
-    return Bill(
+    return BillOfMaterials(
         serial=uuid5(NAMESPACE_URL, f"urn:pinwarden:lock:{digest}"),
         lock_digest=digest,
         servers=tuple(sorted(servers, key=lambda server: server.ref)),
@@ -108,8 +108,8 @@ def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str]
 
 
 def _server(
-    entry: Entry, closures: Mapping[str, Closure], packages: Mapping[_Key, Package], shown: Callable[[str], str]
-) -> Server:
+    entry: Entry, closures: Mapping[str, Closure], packages: Mapping[_Key, SbomPackage], shown: Callable[[str], str]
+) -> SbomServer:
     record = extension_of(entry) or Extension()
     closure = closures[record.closure.path] if record.closure else None
     runs = _runs(entry)
@@ -118,7 +118,7 @@ def _server(
     if runs is None and entry.selected_target.get("kind") == "remote":
         endpoint = str(entry.selected_target.get("url"))
     version = package.version if package and package.pinned else None
-    return Server(
+    return SbomServer(
         ref="",
         name=entry.name,
         version=closure.version if closure else version,
@@ -149,16 +149,16 @@ def _purl_of(entry: Entry, package: Launch | None, record: Extension) -> str | N
     return _purl(_REGISTRY_TYPES[kind], name, version) if kind in _REGISTRY_TYPES and name else None
 
 
-def _server_archives(record: Extension, closure: Closure | None) -> tuple[Archive, ...]:
+def _server_archives(record: Extension, closure: Closure | None) -> tuple[SbomFile, ...]:
     """What is installed: the files of the closure's root package, the image, or the hashed artifacts."""
     if closure is not None:
-        files = [Archive(name=file.name, digest=file.digest, url=_url(file.url)) for file in closure.root.files]
+        files = [SbomFile(name=file.name, digest=file.digest, url=_url(file.url)) for file in closure.root.files]
     elif record.image is not None and record.image.index is not None:
-        files = [Archive(name="index", digest=record.image.index)]
+        files = [SbomFile(name="index", digest=record.image.index)]
     elif record.image is not None and len(record.image.platforms) == 1:
-        files = [Archive(name=platform, digest=digest) for platform, digest in record.image.platforms.items()]
+        files = [SbomFile(name=platform, digest=digest) for platform, digest in record.image.platforms.items()]
     else:
-        files = [Archive(name=file.name, digest=file.digest) for file in record.artifacts]
+        files = [SbomFile(name=file.name, digest=file.digest) for file in record.artifacts]
     return tuple(sorted(files, key=lambda file: (file.name, str(file.digest))))
 
 
@@ -183,7 +183,7 @@ def _server_properties(
         yield "pinwarden:closure", str(record.closure.file_digest)
 
 
-def _needs(closure: Closure, packages: Mapping[_Key, Package]) -> tuple[str, ...]:
+def _needs(closure: Closure, packages: Mapping[_Key, SbomPackage]) -> tuple[str, ...]:
     root = closure.root
     return tuple(sorted({packages[_key(closure, package)].ref for package in closure.packages if package is not root}))
 
@@ -199,7 +199,7 @@ def _key(closure: Closure, package: ClosurePackage) -> _Key:
     return closure.ecosystem, package.name, package.version, digests
 
 
-def _packages(closures: Iterable[Closure]) -> dict[_Key, Package]:
+def _packages(closures: Iterable[Closure]) -> dict[_Key, SbomPackage]:
     rows: dict[_Key, list[ClosurePackage]] = {}
     for closure in closures:
         root = closure.root
@@ -211,17 +211,17 @@ def _packages(closures: Iterable[Closure]) -> dict[_Key, Package]:
     return {key: _package(key, purls[key], same, is_shared=count[purls[key]] > 1) for key, same in rows.items()}
 
 
-def _package(key: _Key, purl: str, same: list[ClosurePackage], *, is_shared: bool) -> Package:
+def _package(key: _Key, purl: str, same: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
     first = same[0]
     bytes_of_it = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
     scripts = any(package.install_scripts for package in same)
-    return Package(
+    return SbomPackage(
         ref=f"{purl}#{bytes_of_it}" if is_shared else purl,
         name=first.name,
         version=first.version,
         purl=purl,
         archives=tuple(
-            Archive(name=file.name, digest=file.digest, url=_url(file.url))
+            SbomFile(name=file.name, digest=file.digest, url=_url(file.url))
             for file in sorted(first.files, key=lambda file: (file.name, str(file.digest)))
         ),
         optional=all(package.optional for package in same),

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pinwarden.artifacts.sbom.bill import LOCK_REF, NO_EDGES, Archive, Bill, Package, Properties, Server
+from pinwarden.artifacts.sbom.bill import (
+    LOCK_REF,
+    NO_EDGES,
+    BillOfMaterials,
+    Properties,
+    SbomFile,
+    SbomPackage,
+    SbomServer,
+)
 
 SPEC_VERSION = "1.6"
 _ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 
-def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
+def to_bytes(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str) -> bytes:
     """The document, indented and with a final newline. The same bill and time give the same bytes."""
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
@@ -31,7 +39,7 @@ def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _metadata(bill: Bill, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
+def _metadata(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
     return {
         "timestamp": now,
         "tools": {"components": [{"type": "application", "name": "pinwarden", "version": tool_version}]},
@@ -40,7 +48,7 @@ def _metadata(bill: Bill, lock_name: str, now: str, tool_version: str) -> dict[s
     }
 
 
-def _server(server: Server) -> dict[str, Any]:
+def _server(server: SbomServer) -> dict[str, Any]:
     return _without_nothing(
         {
             "type": "container" if server.is_image else "application",
@@ -55,7 +63,7 @@ def _server(server: Server) -> dict[str, Any]:
     )
 
 
-def _service(server: Server) -> dict[str, Any]:
+def _service(server: SbomServer) -> dict[str, Any]:
     return _without_nothing(
         {
             "bom-ref": _service_ref(server),
@@ -67,7 +75,7 @@ def _service(server: Server) -> dict[str, Any]:
     )
 
 
-def _package(package: Package) -> dict[str, Any]:
+def _package(package: SbomPackage) -> dict[str, Any]:
     return _without_nothing(
         {
             "type": "library",
@@ -83,16 +91,16 @@ def _package(package: Package) -> dict[str, Any]:
     )
 
 
-def _hashes(archives: tuple[Archive, ...]) -> list[dict[str, str]]:
+def _hashes(archives: tuple[SbomFile, ...]) -> list[dict[str, str]]:
     """The hash of the only file. If there is one file per platform, the hashes are next to their URLs instead."""
     return [_hash(archives[0])] if len(archives) == 1 else []
 
 
-def _hash(archive: Archive) -> dict[str, str]:
+def _hash(archive: SbomFile) -> dict[str, str]:
     return {"alg": _ALGORITHMS[archive.digest.algorithm], "content": archive.digest.hex}
 
 
-def _references(archives: tuple[Archive, ...]) -> list[dict[str, Any]]:
+def _references(archives: tuple[SbomFile, ...]) -> list[dict[str, Any]]:
     return [
         {"type": "distribution", "url": archive.url, "comment": archive.name, "hashes": [_hash(archive)]}
         for archive in archives
@@ -104,7 +112,7 @@ def _properties(rows: Properties) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in rows]
 
 
-def _dependencies(bill: Bill) -> list[dict[str, Any]]:
+def _dependencies(bill: BillOfMaterials) -> list[dict[str, Any]]:
     """The known dependencies. In CycloneDX a component without an entry has unknown dependencies."""
     roots = [ref for server in bill.servers for ref in _refs(server)]
     rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
@@ -114,7 +122,7 @@ def _dependencies(bill: Bill) -> list[dict[str, Any]]:
     return rows
 
 
-def _compositions(bill: Bill) -> list[dict[str, Any]]:
+def _compositions(bill: BillOfMaterials) -> list[dict[str, Any]]:
     """How complete the information is: closures are complete; their inner edges and other servers are unknown."""
     complete = [server.ref for server in bill.servers if server.needs is not None]
     unknown = [server.ref for server in bill.servers if server.needs is None and server.is_installed]
@@ -123,12 +131,12 @@ def _compositions(bill: Bill) -> list[dict[str, Any]]:
     return [*rows, {"aggregate": "unknown", "dependencies": unknown}] if unknown else rows
 
 
-def _refs(server: Server) -> list[str]:
+def _refs(server: SbomServer) -> list[str]:
     refs = [server.ref] if server.is_installed else []
     return refs if server.endpoint is None else [*refs, _service_ref(server)]
 
 
-def _service_ref(server: Server) -> str:
+def _service_ref(server: SbomServer) -> str:
     return f"{server.ref}:address" if server.is_installed else server.ref
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pinwarden.artifacts.sbom.bill import NO_EDGES, Archive, Bill, Package, Properties, Server
+from pinwarden.artifacts.sbom.bill import NO_EDGES, BillOfMaterials, Properties, SbomFile, SbomPackage, SbomServer
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record, replace
 
@@ -17,7 +17,7 @@ _UNKNOWN = "NOASSERTION"
 _ALGORITHMS = {"sha256": "SHA256", "sha384": "SHA384", "sha512": "SHA512"}
 
 
-def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
+def to_bytes(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str) -> bytes:
     """The document, indented and with a final newline. The same bill and time give the same bytes."""
     document = {
         "spdxVersion": SPEC_VERSION,
@@ -44,17 +44,17 @@ class _Element(Record):
     version: str | None
     purl: str | None
     purpose: str
-    archive: Archive | None
+    archive: SbomFile | None
     properties: Properties = ()
 
 
-def _elements(bill: Bill) -> Iterator[_Element]:
+def _elements(bill: BillOfMaterials) -> Iterator[_Element]:
     yield from (_server(server) for server in bill.servers)
     for package in bill.packages:
         yield from _package(package)
 
 
-def _server(server: Server) -> _Element:
+def _server(server: SbomServer) -> _Element:
     single = server.archives[0] if len(server.archives) == 1 else None
     properties = server.properties
     if server.endpoint is not None:
@@ -70,7 +70,7 @@ def _server(server: Server) -> _Element:
     )
 
 
-def _package(package: Package) -> Iterator[_Element]:
+def _package(package: SbomPackage) -> Iterator[_Element]:
     """The package. If it has one file per platform, each file is an SPDX package too, to have a checksum."""
     package_element = _Element(
         ref=package.ref,
@@ -115,7 +115,7 @@ def _checksum(digest: Digest) -> dict[str, str]:
     return {"algorithm": _ALGORITHMS[digest.algorithm], "checksumValue": digest.hex}
 
 
-def _relationships(bill: Bill) -> Iterator[dict[str, str]]:
+def _relationships(bill: BillOfMaterials) -> Iterator[dict[str, str]]:
     for server in bill.servers:
         yield _relationship(_DOCUMENT, "DESCRIBES", _id(server.ref))
         for ref in server.needs or ():
@@ -131,7 +131,7 @@ def _relationship(source: str, kind: str, target: str) -> dict[str, str]:
     return {"spdxElementId": source, "relationshipType": kind, "relatedSpdxElement": target}
 
 
-def _archive_ref(package: Package, archive: Archive) -> str:
+def _archive_ref(package: SbomPackage, archive: SbomFile) -> str:
     return f"{package.ref} {archive.name} {archive.digest}"
 
 
