@@ -57,7 +57,7 @@ class ReviewWorld:
 
     def use(self) -> None:
         """Let the database be there, as after a first session in which nothing happened."""
-        assert self.state.reviews.listed() == []
+        assert self.state.reviews.select() == []
         assert self.state.audit_database.row("SELECT COUNT(*) FROM audit_entry") == (0,)
 
     def run(self, *arguments: str) -> Outcome:
@@ -100,19 +100,19 @@ class ReviewWorld:
     def serve(self, *tools: Any, policy: DigestPolicy = BLOCK, **more: Any) -> list[str]:
         """Let a session of the locked server see these tools. The names of what waits."""
         served = listing(*tools, **more)
-        self.keep(lock_baseline(self.lock), verdicts(self.approved(), served, policy))
+        self.record(lock_baseline(self.lock), verdicts(self.approved(), served, policy))
         return self.waiting()
 
     def serve_unlocked(self, approved: Surface, *tools: Any) -> list[str]:
         """The same for a server that was trusted on first use."""
-        self.keep(FIRST_USE, verdicts(approved, listing(*tools)))
+        self.record(FIRST_USE, verdicts(approved, listing(*tools)))
         return self.waiting()
 
-    def keep(self, baseline: str, seen: Iterable[Verdict]) -> None:
-        self.state.sightings("notes", baseline).keep(seen)
+    def record(self, baseline: str, seen: Iterable[Verdict]) -> None:
+        self.state.sightings("notes", baseline).record(seen)
 
     def waiting(self) -> list[str]:
-        return [review.name for review in self.state.reviews.listed()]
+        return [review.name for review in self.state.reviews.select()]
 
     def events(self) -> list[tuple[str, str, str, str]]:
         rows = self.json("audit", "tail", "-n", "1000")["entries"]

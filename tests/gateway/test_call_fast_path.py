@@ -234,7 +234,7 @@ def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
 ) -> None:
     message = read(data)
     fast_path = reset(at, state)
-    passes = fast_path.relays(data, message)
+    passes = fast_path.may_relay(data, message)
     outcome = left_behind(fast_path)
     fast_path = reset(at, state)
     assert at.send("server", data, together=together) == (data + b"\n" if passes else FROM_SESSION)
@@ -245,7 +245,7 @@ def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
 @given(data=messages(PROGRESS, "params"), state=some.sampled_from(["", "", "changed", "looked at"]))
 def test_stdio_and_the_session_agree_on_which_progress_takes_the_fast_path(at: Loops, data: bytes, state: str) -> None:
     fast_path = reset(at, state)
-    passes = fast_path.relays(data, read(data))
+    passes = fast_path.may_relay(data, read(data))
     assert at.send("server", data) == (data + b"\n" if passes else FROM_SESSION)
 
 

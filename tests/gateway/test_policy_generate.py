@@ -31,7 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 def observe(world: ReviewWorld, *tools: Any, policy: DigestPolicy = AUDIT, server: str = "notes") -> None:
-    world.state.sightings(server, FIRST_USE).keep(verdicts(NOTHING, listing(*tools), policy))
+    world.state.sightings(server, FIRST_USE).record(verdicts(NOTHING, listing(*tools), policy))
 
 
 def digest(tool: Any) -> str:
@@ -50,7 +50,7 @@ def left_out(report: Any) -> dict[str, str]:
 def test_a_server_that_was_used_before_it_was_locked_does_not_imitate_itself(world: ReviewWorld) -> None:
     observe(world, FIND)
     unsaid = replace(listing(FIND), server=None)
-    world.state.sightings("notes#b25b89dd2b7335b1", FIRST_USE).keep(verdicts(NOTHING, unsaid, AUDIT))
+    world.state.sightings("notes#b25b89dd2b7335b1", FIRST_USE).record(verdicts(NOTHING, unsaid, AUDIT))
     report = world.json("policy", "generate")
     assert [(allowed["server"], allowed["item"]) for allowed in report["allow"]] == [
         ("notes", "find_notes"),
@@ -71,7 +71,7 @@ def test_a_rejected_definition_is_left_out_even_if_it_is_pending_for_another_loc
     (name,) = world.serve(SEARCH, READ, policy=AUDIT)
     assert world.run("review", "reject", name, "--why", "leaks notes").code == 0
     for place in ("lock:/a", "lock:/z"):
-        world.keep(place, verdicts(world.approved(), listing(SEARCH, READ), AUDIT))
+        world.record(place, verdicts(world.approved(), listing(SEARCH, READ), AUDIT))
     assert left_out(world.json("policy", "generate"))["read"] == "rejected"
     assert left_out(world.json("policy", "generate", "--all"))["read"] == "rejected"
 
@@ -81,7 +81,7 @@ def test_a_server_of_the_same_name_in_another_project_is_not_proposed_if_reviews
 ) -> None:
     world.lock_server(SEARCH)
     world.serve(SEARCH, READ, policy=AUDIT)
-    world.keep("lock:/other/mcp-lock.json", verdicts(world.approved(), listing(FIND), AUDIT))
+    world.record("lock:/other/mcp-lock.json", verdicts(world.approved(), listing(FIND), AUDIT))
     report = world.json("policy", "generate")
     assert sorted(allowed["item"] for allowed in report["allow"]) == ["read", "search"]
     assert "1 definition of servers of the same name left out" in world.run("policy", "generate").err

@@ -134,7 +134,7 @@ def test_the_pending_change_is_the_served_one_when_a_server_returns_to_an_earlie
     states = [{"tools": [{**SEARCH, "description": text}], "announce": [NOTICE]} for text in texts]
 
     def shown() -> list[str]:
-        return [json.loads(review.definition)["description"] for review in world.state.reviews.listed()]
+        return [json.loads(review.definition)["description"] for review in world.state.reviews.select()]
 
     with gateway(states) as client:
         assert "result" in client.call()

@@ -260,7 +260,7 @@ def test_if_one_of_two_locks_cannot_be_written_neither_is(locked: ReviewWorld, t
     second = tmp_path / "zz"
     shutil.copytree(locked.root, second)
     locked.serve(CHANGED)
-    locked.keep(lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
+    locked.record(lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
     pending = locked.waiting()
     before = locked.files()
     (second / ".mcp-lock.json.lock").mkdir()  # so that no process can lock it, whatever its permissions
@@ -301,7 +301,7 @@ def test_undoing_an_approval_restores_the_previous_definition(place: str, world:
         at = world.approved
     else:
         first = listing(SEARCH)
-        world.state.trusted.first_use("notes", first, "2026-07-20T12:00:00Z")
+        world.state.trusted.trust_first_use("notes", first, "2026-07-20T12:00:00Z")
         world.serve_unlocked(first, SEARCH)
         pending = world.serve_unlocked(first, CHANGED, READ)
 
@@ -332,8 +332,8 @@ def test_an_approval_whose_predecessor_is_unknown_cannot_be_undone(locked: Revie
 
 def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWorld) -> None:
     name, approved = "n" * 250, listing(SEARCH)
-    world.state.trusted.first_use(name, approved, "2026-07-20T12:00:00Z")
-    world.state.sightings(name, FIRST_USE).keep(verdicts(approved, listing(CHANGED, READ)))
+    world.state.trusted.trust_first_use(name, approved, "2026-07-20T12:00:00Z")
+    world.state.sightings(name, FIRST_USE).record(verdicts(approved, listing(CHANGED, READ)))
     pending = world.waiting()
     assert [world.run("review", "show", name).code for name in pending] == [0, 0]
     assert world.run("review", "approve", *pending).code == 0
@@ -347,7 +347,7 @@ def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, 
     """Two projects, and a command without a lock, may each have a server of one name."""
     locked.serve(CHANGED)
     for place in (f"lock:{tmp_path / 'other' / 'mcp-lock.json'}", FIRST_USE):
-        locked.keep(place, verdicts(locked.approved(), listing(CHANGED)))
+        locked.record(place, verdicts(locked.approved(), listing(CHANGED)))
     out = locked.run("review", "list").out
     assert "APPROVED IN" in out.splitlines()[0]
     assert all(f"{place}  " in out for place in ("  mcp-lock.json", "/other/mcp-lock.json", "  first use"))
@@ -361,7 +361,7 @@ def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, 
 def test_no_event_about_a_review_contains_the_signature_of_a_url(locked: ReviewWorld) -> None:
     signed = {"uri": "https://me:hunter2@files.example/a?signature=hunter2", "name": "a"}
     served = listing(SEARCH, resources=[signed])
-    held = locked.state.sightings("notes", lock_baseline(locked.lock)).keep(verdicts(locked.approved(), served))
+    held = locked.state.sightings("notes", lock_baseline(locked.lock)).record(verdicts(locked.approved(), served))
     shown = "https://<secret>@files.example/a?<secret>"
     assert [fact.item for fact in held if fact.item_kind == "resource"] == [shown]
     assert locked.run("review", "reject", *locked.waiting()).code == 0
@@ -603,7 +603,7 @@ def test_the_trusted_surface_is_queried_at_most_four_times_a_second(world: Revie
     moments = [0.0]
     source = FirstUseApprovals("notes", world.state.trusted, clock=lambda: moments[0])
     assert source.current() is None
-    world.state.trusted.first_use("notes", listing(SEARCH), "now")
+    world.state.trusted.trust_first_use("notes", listing(SEARCH), "now")
     assert source.current() is None
     moments[0] = 0.25
     assert source.current() is not None

@@ -83,7 +83,7 @@ def test_a_pending_review_is_logged_once_with_its_id(tmp_path: Path) -> None:
             for value in (POISONED, POISONED, {**SEARCH, "description": "Other."}):
                 recorder.record(SessionOutput(sightings=(refused(value),)))
             recorder.close()
-        waiting = [review.name for review in state.reviews.listed(("waiting", "superseded"))]
+        waiting = [review.name for review in state.reviews.select(("waiting", "superseded"))]
     pending = logged(tmp_path, HELD)
     assert said == []
     assert sorted(fact.call for fact in pending) == sorted(waiting)
@@ -111,7 +111,7 @@ def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, fa
         recorder.record(SessionOutput(sightings=(refused(POISONED),)))
         recorder.record(SessionOutput(sightings=(refused({**POISONED, "name": "other"}),)))
         recorder.close()
-        assert [review.item for review in state.reviews.listed()] == ["other"]
+        assert [review.item for review in state.reviews.select()] == ["other"]
     assert said == [f"definitions could not be stored for review: {reason}"]
 
 

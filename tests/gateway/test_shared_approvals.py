@@ -140,7 +140,7 @@ class Host:
         self.state = GatewayState(folder, world.state.url)
         self.lock = lock
         self.clock = 1_000_000
-        self.shared = SharedApprovals(lambda: self.state.approvals, self.state.place_of(lock), lambda: self.clock)
+        self.shared = SharedApprovals(lambda: self.state.approvals, self.state.lock_location(lock), lambda: self.clock)
         self.source = LockApprovals(lock, "notes", shared=self.shared)
 
     def approved(self) -> Surface:
@@ -206,7 +206,7 @@ def test_attack_an_approval_of_another_server_of_the_same_name_does_not_apply(
     assert there.descriptions() == {"search": SEARCH["description"]}
     (name,) = here.serve(CHANGED)
     done = here.run("review", "approve", name, "--why", "fine")
-    place = there.state.place_of(there.lock)
+    place = there.state.lock_location(there.lock)
     assert (
         f"note: does not apply, because it has another server of this name or runs with --approvals lock: {place}"
         in (done.out)
@@ -224,7 +224,7 @@ def test_an_approval_that_a_gateway_does_not_follow_stays_in_the_list(here: Revi
     there.approved()
     name = approve(here, CHANGED)
     listed = here.json("review", "list")["reviews"]
-    place = there.state.place_of(there.lock)
+    place = there.state.lock_location(there.lock)
     assert [(review["name"], review["state"], review["not_followed_by"]) for review in listed] == [
         (name, "approved", [place])
     ]
@@ -249,7 +249,7 @@ def test_an_approval_that_replaces_another_definition_does_not_apply(here: Revie
     assert there.descriptions() == {"search": SEARCH["description"]}
     approve(here, CHANGED)
     name = approve(here, {**SEARCH, "description": "Search everything."})
-    first = here.state.approvals.of_servers(["notes"])[0]
+    first = here.state.approvals.for_servers(["notes"])[0]
     content = (first.server, first.entity, first.item, first.digest)
     here.state.approvals.withdraw([content], by="reviewer", why="", now="")
     assert there.descriptions() == {"search": SEARCH["description"]}
@@ -260,7 +260,7 @@ def test_attack_a_rejection_ends_an_approval_and_a_later_approval_applies_again(
     """The other host has its own review of the same definition."""
     place = lock_baseline(there.lock)
     assert here.serve(SEARCH) == []
-    there.state.sightings("notes", place).keep(verdicts(there.approved(), listing(CHANGED)))
+    there.state.sightings("notes", place).record(verdicts(there.approved(), listing(CHANGED)))
     (theirs,) = here.waiting()
     (mine,) = [name for name in here.serve(CHANGED) if name != theirs]
     assert here.run("review", "approve", mine, "--why", "fine").code == 0

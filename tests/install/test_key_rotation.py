@@ -237,8 +237,8 @@ def test_attack_a_log_that_leads_to_a_revoked_key_is_refused(user: User) -> None
     gone = TrustedKey(key=NEW.public_key)
     change_trust(user.trust, lambda store: revoke_key(store, gone, user.world.clock(), "stolen"))
     judged = user.judge()
-    assert judged.refusal is not None
-    assert (judged.refusal.code, judged.refusal.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
+    assert judged.rejection is not None
+    assert (judged.rejection.code, judged.rejection.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
     assert user.seen == kept
 
 

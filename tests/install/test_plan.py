@@ -350,11 +350,11 @@ def test_a_yanked_version_is_reported_with_time_and_reason(user: User) -> None:
     user.publish(FIRST)
     assert user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks").changed
     judged = user.judge()
-    assert judged.refusal is not None
-    assert (judged.refusal.code, judged.exit_code, judged.plan[0].result) == ("VERSION_YANKED", 1, "failed")
-    why = judged.refusal.why
+    assert judged.rejection is not None
+    assert (judged.rejection.code, judged.exit_code, judged.plan[0].result) == ("VERSION_YANKED", 1, "failed")
+    why = judged.rejection.why
     assert (why["version"], why["reason"], why["index"]) == ("1.0.0", "it leaks", 1)
-    assert judged.refusal.what == (
+    assert judged.rejection.what == (
         f"acme.notes 1.0.0 was yanked by its publisher at {why['yanked_at_utc']}: it leaks (event 1)"
     )
     assert user.code(tool="acme.nothing") == "POINTER_NOT_FOUND"
@@ -365,17 +365,17 @@ def test_attack_a_mirror_cannot_claim_that_a_version_was_yanked(user: User) -> N
     """Only what the log proves is reported: a mirror that hides a pointer only hides a pointer."""
     user.publish(FIRST)
     judged = user.judge(showing(user.world, **{POINTER: None}))
-    assert judged.refusal is not None
-    assert (judged.refusal.code, "log" in judged.refusal.why) == ("POINTER_NOT_FOUND", False)
+    assert judged.rejection is not None
+    assert (judged.rejection.code, "log" in judged.rejection.why) == ("POINTER_NOT_FOUND", False)
     user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks")
     path = next(path for path in copy_of(user.world, "log/tile/entries/000.p/3"))
     entries = copy_of(user.world, path)[path]
     swapped = entries.replace(b"it leaks", b"it shine")
     assert swapped != entries
     judged = user.judge(showing(user.world, **{path: swapped}))
-    assert judged.refusal is not None
-    assert (judged.refusal.code, "shine" in judged.refusal.what) == ("POINTER_NOT_FOUND", False)
-    assert judged.refusal.why["log"] in ("LOG_EVENT_INVALID", "LOG_PROOF_INVALID")
+    assert judged.rejection is not None
+    assert (judged.rejection.code, "shine" in judged.rejection.what) == ("POINTER_NOT_FOUND", False)
+    assert judged.rejection.why["log"] in ("LOG_EVENT_INVALID", "LOG_PROOF_INVALID")
 
 
 def test_a_damaged_log_state_is_an_error_and_is_not_overwritten(user: User) -> None:
@@ -466,8 +466,8 @@ def test_attack_duplicate_keys_in_any_document_are_refused(user: User) -> None:
     for path in (f"documents/{FIRST.descriptor_cid}.json", f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"):
         data = user.world.files.get(path).replace(b"{", twice, 1)
         judged = user.judge(showing(user.world, **{path: data}))
-        assert judged.refusal is not None
-        assert (judged.refusal.code, judged.plan[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
+        assert judged.rejection is not None
+        assert (judged.rejection.code, judged.plan[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
 
 
 # Requested versions and permissions, and the order of checks
@@ -521,8 +521,8 @@ def hash_of(made: Bundle) -> str:
 def test_an_unknown_tool_or_channel_fails_the_first_step(user: User) -> None:
     user.publish(FIRST)
     for judged in (user.judge(tool="acme.nothing"), user.judge(channel="beta")):
-        assert judged.refusal is not None
-        assert (judged.refusal.code, judged.plan[0].result) == ("POINTER_NOT_FOUND", "failed")
+        assert judged.rejection is not None
+        assert (judged.rejection.code, judged.plan[0].result) == ("POINTER_NOT_FOUND", "failed")
         assert {line.result for line in judged.plan[1:]} == {"not reached"}
 
 
@@ -543,8 +543,8 @@ def test_literal_mode_skips_the_log_but_still_unpacks_safely(user: User) -> None
     other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
     path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
     judged = user.judge(showing(user.world, **{path: document_bytes(other)}), literal=True)
-    assert judged.refusal is not None
-    assert judged.refusal.code == "MANIFEST_CID_MISMATCH"
+    assert judged.rejection is not None
+    assert judged.rejection.code == "MANIFEST_CID_MISMATCH"
     assert [line.result for line in judged.plan[:8]] == ["passed"] * 8
 
 

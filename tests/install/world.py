@@ -13,7 +13,7 @@ from pinwarden.core.digest import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey
 from pinwarden.install.decision import InstallDecision, InstallRequest, decide_install
-from pinwarden.install.sources import RegistrySource
+from pinwarden.install.sources import RegistryBundleSource
 from pinwarden.registry import names
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.registry_documents import PublishedVersion
@@ -47,15 +47,15 @@ class User:
 
     def judge(self, files: LiveFiles | None = None, **changes: Any) -> InstallDecision:
         """Take the plan over what the registry serves."""
-        return decide_install(self.question(**changes), RegistrySource(files or self.world.files))
+        return decide_install(self.question(**changes), RegistryBundleSource(files or self.world.files))
 
     def code(self, files: LiveFiles | None = None, **changes: Any) -> str:
         """The one code of a refusal."""
         judged = self.judge(files, **changes)
         assert judged.accepted is None
-        assert judged.refusal is not None
+        assert judged.rejection is not None
         assert [line.result for line in judged.plan].count("failed") == 1
-        return judged.refusal.code
+        return judged.rejection.code
 
     def accepts(self, files: LiveFiles | None = None, **changes: Any) -> bool:
         return self.judge(files, **changes).accepted is not None

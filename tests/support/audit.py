@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinwarden.gateway.audit.chain import rows
-from pinwarden.gateway.audit.event import ChainCheck, ChainResult, LogHead
+from pinwarden.gateway.audit.event import AuditHead, ChainCheck, ChainResult
 from pinwarden.system.database import Database
 
 
-def verify(database: Database, heads: Sequence[LogHead] = ()) -> ChainResult:
+def verify(database: Database, heads: Sequence[AuditHead] = ()) -> ChainResult:
     """Follow the chain from its first entry to its last."""
     check = ChainCheck(heads)
-    for number, line, filed in rows(database):
-        check.follow(number, line, filed)
-    return check.outcome()
+    for number, line, columns in rows(database):
+        check.check_entry(number, line, columns)
+    return check.result()

@@ -40,44 +40,44 @@ class Definition(Protocol):
         """The definition as canonical JSON."""
 
 
-def is_intact(given: Definition) -> bool:
+def is_intact(definition: Definition) -> bool:
     """Whether the definition has the stated key and digest. Raises PinwardenError if it is not strict JSON."""
-    value = strict_json.parse_json(given.definition.encode())
-    if given.entity == SERVER_ITEM:
-        key = given.item if given.item in SERVER_MEMBERS else ""
+    value = strict_json.parse_json(definition.definition.encode())
+    if definition.entity == SERVER_ITEM:
+        key = definition.item if definition.item in SERVER_MEMBERS else ""
     else:
-        key = storable_name(_key(given, value))
-    return bool(key) and key == given.item and str(Digest.of_bytes(canonicalize(value))) == given.digest
+        key = storable_name(_item_key(definition, value))
+    return bool(key) and key == definition.item and str(Digest.of_bytes(canonicalize(value))) == definition.digest
 
 
-def _key(given: Definition, value: Any) -> str:
-    kind = KIND_OF.get(given.entity)
+def _item_key(definition: Definition, value: Any) -> str:
+    kind = KIND_OF.get(definition.entity)
     key = value.get(kind.key) if kind is not None and isinstance(value, dict) else None
     return key if isinstance(key, str) else ""
 
 
-def holds(given: Definition, approved: Surface) -> bool:
+def is_approved(definition: Definition, approved: Surface) -> bool:
     """Whether the surface already contains the definition."""
-    return given.digest in approved_digests(given, approved)
+    return definition.digest in approved_digests(definition, approved)
 
 
-def fits(given: Definition, approved: Surface) -> bool:
+def can_be_added(definition: Definition, approved: Surface) -> bool:
     """Whether the definition may be added: it already is, or the approval has not changed since it was compared."""
-    expected = set(given.expected.split())
-    digests = approved_digests(given, approved)
-    return given.digest in digests or bool(digests & expected if expected else not digests)
+    expected = set(definition.expected.split())
+    digests = approved_digests(definition, approved)
+    return definition.digest in digests or bool(digests & expected if expected else not digests)
 
 
-def approved_digests(given: Definition, approved: Surface) -> set[str]:
+def approved_digests(definition: Definition, approved: Surface) -> set[str]:
     """Return the surface's digests of the item."""
-    if given.entity == SERVER_ITEM:
+    if definition.entity == SERVER_ITEM:
         server = approved.server or {}
-        return {str(Digest.of_bytes(canonicalize(server[given.item])))} if given.item in server else set()
-    items = approved.items_of_kind(KIND_OF[given.entity])
-    return {str(item.digest) for item in items if storable_name(item.key) == given.item}
+        return {str(Digest.of_bytes(canonicalize(server[definition.item])))} if definition.item in server else set()
+    items = approved.items_of_kind(KIND_OF[definition.entity])
+    return {str(item.digest) for item in items if storable_name(item.key) == definition.item}
 
 
-def with_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
+def add_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
     """Return the approved surface with these definitions, which replace those with the same key."""
     server = approved.server
     items = dict(approved.items)

@@ -65,7 +65,7 @@ class LockApprovals:
             from pinwarden.gateway.shared_approvals import server_identity
 
             identity = server_identity(lock.entries, self._server, self._client)
-            shared = self._shared.applied(self._server, identity, surface)
+            shared = self._shared.apply_to(self._server, identity, surface)
             surface, generation = shared.surface, " ".join((generation, *shared.names))
         return ApprovedSurface(server=self._server, surface=surface, generation=generation)
 
@@ -124,7 +124,7 @@ class FirstUseApprovals:
     def trust(self, surface: Surface) -> ApprovedSurface:
         """Trust the first surface. Returns another one if another process was faster."""
         with self._lock:
-            self._set(self._trusted.first_use(self._server, surface, now()))
+            self._set(self._trusted.trust_first_use(self._server, surface, now()))
             assert self._known is not None  # noqa: S101 - set in the line above
             return self._known
 

@@ -17,7 +17,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.gateway.inside_server import MARK
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.audit.log import AuditLog, WhenAway
+    from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
     from pinwarden.gateway.guard import ApprovedSource
     from pinwarden.gateway.session.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
@@ -36,7 +36,7 @@ class RunOptions(Record):
     """Options of ``pinwarden run``."""
 
     database: str | None = None
-    when_away: WhenAway = "spool"
+    when_unavailable: WhenUnavailable = "spool"
     answer_seconds: float = 0.0
     """Timeout for a response of the server; 0 for none."""
     log_level: LogLevel = "info"
@@ -89,7 +89,7 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
             running_gateway(state.running, client=os.getppid()),
             state.audit_log(
                 gateway=f"stdio {os.getpid()}",
-                when_away=gated.options.when_away,
+                when_unavailable=gated.options.when_unavailable,
                 limits=AuditLimits(gather=_GATHER_SECONDS),
             ) as log,
         ):

@@ -14,7 +14,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
-from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_use
+from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_unlisted_item
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import judge_server
 from pinwarden.gateway.gates.verdict import Verdict
@@ -206,23 +206,23 @@ class Guard:
 
     def judge_unlisted(self, kind: ItemKind, key: str, client: str) -> Verdict:
         """The verdict about the use of an item that the server does not list."""
-        return judge_use(kind, key, self._approved_surface(), self.policy.for_item(self.server, key, client))
+        return judge_unlisted_item(kind, key, self._approved_surface(), self.policy.for_item(self.server, key, client))
 
     def judge_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """The verdict about a task whose tool is not known."""
-        of_another = self.tasks.is_of_another(task, owner)
-        return judge_unknown_task(self.policy.for_item(self.server, "", client), of_another=of_another)
+        of_other_client = self.tasks.belongs_to_other_client(task, owner)
+        return judge_unknown_task(self.policy.for_item(self.server, "", client), of_other_client=of_other_client)
 
-    def judge_unknown_method(self, method: str, sender: str, client: str, *, why_not: str = "") -> Verdict:
+    def judge_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
         """The verdict about a method that no revision of MCP defines."""
         policy = self.policy.for_item(self.server, method, client)
-        return judge_unknown_method(method, sender, policy, why_not=why_not)
+        return judge_unknown_method(method, sender, policy, block_reason=block_reason)
 
     def judge_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of what the server says about itself."""
         return judge_server(info, self._approved_surface(), self.policy.for_item(self.server, "", client))
 
-    def requests(self, client: str) -> RequestPolicy:
+    def request_policy(self, client: str) -> RequestPolicy:
         """The policy for requests of the server."""
         return self.policy.for_requests(self.server, client)
 
@@ -230,7 +230,7 @@ class Guard:
         """The decision about the content of a server request whose method the policy allows."""
         from pinwarden.gateway.gates.requests import HIDDEN_CODES, judge_content
 
-        definitions = self._definitions_in(params, client)
+        definitions = self._judge_definitions(params, client)
         if isinstance(definitions, Refusal):
             return definitions
         ignored = frozenset[str]() if self.policy.results.hidden_characters == "relay" else HIDDEN_CODES
@@ -240,13 +240,13 @@ class Guard:
         """The decision about tool definitions in a result that is not a list; None if there are none to judge."""
         from pinwarden.gateway.gates.requests import judge_definitions_of_result
 
-        definitions = self._definitions_in(result, client)
+        definitions = self._judge_definitions(result, client)
         return definitions if isinstance(definitions, Refusal) else judge_definitions_of_result(method, definitions)
 
-    def _definitions_in(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
-        from pinwarden.gateway.gates.requests import definitions_in
+    def _judge_definitions(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
+        from pinwarden.gateway.gates.requests import find_definitions
 
-        items = definitions_in(value, self.limits.max_request_tools)
+        items = find_definitions(value, self.limits.max_request_tools)
         if isinstance(items, Refusal) or not items:
             return items if isinstance(items, Refusal) else ()
         return self.judge_list(TOOL, items, client, None)

@@ -46,7 +46,7 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
     """Raise ``REVIEW_FROM_SERVER`` if this process descends from a server, a gateway or a gateway's client."""
     if MARK in variables:
         _refuse(f"this process runs inside the server {variables[MARK][:120]!a}")
-    registered = _registered(folder)
+    registered = _registered_identities(folder)
     for pid in dict.fromkeys(_ancestors()):
         if process_identity(pid) in registered:
             _refuse(f"its ancestor process {pid} is a gateway or the client of one")
@@ -68,11 +68,11 @@ def _ancestors() -> Iterator[int]:
         yield from ancestor_pids(leader)
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("REVIEW_FROM_SERVER", f"approvals are not possible from here: {why}")
+def _refuse(reason: str) -> NoReturn:
+    raise PinwardenError("REVIEW_FROM_SERVER", f"approvals are not possible from here: {reason}")
 
 
-def _registered(folder: Path) -> set[str]:
+def _registered_identities(folder: Path) -> set[str]:
     """The identities that running gateways registered. They include the start time, because pids are reused."""
     identities: set[str] = set()
     for registration in folder.glob("*.gateway") if folder.is_dir() else ():

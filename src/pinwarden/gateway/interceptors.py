@@ -1,6 +1,7 @@
 """Interceptors of SEP-2624 (formerly SEP-1763).
 
-`Host` answers ``interceptors/list`` and ``interceptor/invoke``. `own_host` offers the gateway's gates as interceptors.
+`Host` answers ``interceptors/list`` and ``interceptor/invoke``. `gateway_host` offers the gateway's gates as
+interceptors.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Interceptor(Record):
     priority: int = 0
     description: str = ""
 
-    def hooks(self, event: str, phase: str | None = None) -> bool:
+    def handles(self, event: str, phase: str | None = None) -> bool:
         """Whether it handles this event, in this phase or in any."""
         return (event in self.events or "*" in self.events) and (phase is None or phase in self.phases)
 
@@ -81,7 +82,7 @@ class Host:
 
     def list(self, event: str | None = None) -> dict[str, Any]:
         """The result of ``interceptors/list``."""
-        hooked = (entry for entry in self._interceptors.values() if event is None or entry.hooks(event))
+        hooked = (entry for entry in self._interceptors.values() if event is None or entry.handles(event))
         return {"interceptors": [interceptor.to_json() for interceptor in hooked]}
 
     def invoke(self, params: Any) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Host:
         interceptor = self._interceptors.get(name)
         if interceptor is None:
             raise InterceptorError(INVALID_PARAMS, "no interceptor has this name", {"name": name[:200]})
-        if not interceptor.hooks(event, phase):
+        if not interceptor.handles(event, phase):
             data = {
                 "name": name,
                 "event": event[:200],
@@ -137,14 +138,14 @@ EVENTS = (*LIST_METHODS, *_USES, *_SERVER_METHODS)
 _SEVERITY = {BLOCK: "error", WARN: "warn"}
 
 
-class NotYetError(Exception):
+class ListPendingError(Exception):
     """The server has not sent the list with the item yet."""
 
 
-def own_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]) -> Host:
+def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]) -> Host:
     """The interceptors of a session, for lists, for the use of items and for server requests.
 
-    ``verdict_of`` returns None while the server's list is pending; then an invocation raises `NotYetError`.
+    ``verdict_of`` returns None while the server's list is pending; then an invocation raises `ListPendingError`.
     """
 
     def judge_list(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
@@ -166,13 +167,13 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Ve
             raise ValueError("the payload names no item")
         verdict = verdict_of(kind, key)
         if verdict is None:
-            raise NotYetError
+            raise ListPendingError
         return _validation([(f"/{member}", verdict)])
 
     def judge_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         params = _unwrap(payload, "params")
-        refused = judge_request(event, params, guard.requests(client))
+        refused = judge_request(event, params, guard.request_policy(client))
         judged = refused or guard.judge_server_request(event, params, client)
         if isinstance(judged, Refusal):
             message = {"path": "", "message": f"{judged.reason} ({judged.code})", "severity": "error"}

@@ -197,7 +197,7 @@ def _observations(state: GatewayState, coverage: Coverage) -> tuple[list[Observa
     """The observations, and the number of definitions of covered servers that were only seen in other projects."""
     uses = _Uses(state)
     reviews: _Reviews = {}
-    for review in state.reviews.listed(STATES):  # several locks may have reviews of the same content
+    for review in state.reviews.select(STATES):  # several locks may have reviews of the same content
         reviews.setdefault(_content(review), []).append(review)
     everywhere = state.observed.all()
     sightings = [

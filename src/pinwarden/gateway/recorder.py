@@ -90,7 +90,7 @@ class Recorder:
             try:
                 if store is None and self._open_store is not None:
                     store = self._open_store()
-                events = () if store is None else store.keep(verdicts)
+                events = () if store is None else store.record(verdicts)
                 if events and self.log is not None:
                     self.log.record(*events)
             except Exception as err:  # noqa: BLE001  the next definitions must still be stored

@@ -15,15 +15,15 @@ from pinwarden.core.record import Record, as_dict, replace
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.approved_items import (
     KIND_OF,
+    add_definitions,
     approved_digests,
-    fits,
+    can_be_added,
     is_intact,
-    with_definitions,
 )
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.shared_approvals import server_identity
 from pinwarden.gateway.state import FIRST_USE
-from pinwarden.gateway.store.approvals import Approval
+from pinwarden.gateway.store.approvals import StoredApproval
 from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
@@ -49,10 +49,10 @@ def list_reviews(
     state: GatewayState, *, every: bool = False, server: str | None = None, levels: Collection[str] = ()
 ) -> Report:
     """The report of ``pinwarden review list``."""
-    behind = _not_followed(state)
+    behind = _find_unapplied(state)
     reviews = [
         review
-        for review in state.reviews.listed(STATES)
+        for review in state.reviews.select(STATES)
         if (every or review.state == WAITING or (review.state == APPROVED and _content(review) in behind))
         and server in (None, review.server)
         and (not levels or review.level in levels)
@@ -75,14 +75,14 @@ def list_reviews(
 _Content = tuple[str, str, str, str]
 
 
-def _content(decision: Review | Approval) -> _Content:
+def _content(decision: Review | StoredApproval) -> _Content:
     return decision.server, decision.entity, decision.item, decision.digest
 
 
-def _not_followed(state: GatewayState) -> dict[_Content, list[str]]:
+def _find_unapplied(state: GatewayState) -> dict[_Content, list[str]]:
     """By content, the places of running gateways with a server of that name that do not apply an approval."""
     places: dict[_Content, list[str]] = {}
-    for approval, followers in state.approvals.not_followed(int(time.time())).items():
+    for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
         places.setdefault(_content(approval), []).extend(follower.place for follower in followers)
     return places
 
@@ -120,7 +120,7 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
         report = Report(command="review show", subject=subject, summary="", exit_code=EXIT_CLEAN, facts={}, rows=(row,))
         changes: list[Any] = []
     else:
-        served = with_definitions(approved, [review])
+        served = add_definitions(approved, [review])
         report = compare_surfaces(approved, served, subject, whole=True)
         changes = report.facts["changes"]
         report = replace(report, rows=(*report.rows, *scan_candidate(review.server, served, (approved,)).warnings))
@@ -149,9 +149,9 @@ def approve_reviews(
     5. Write the locks and the store. If that fails, the affected reviews are pending again.
     """
     for name in names:
-        state.reviews.named(name)  # fail before the state folder is created
+        state.reviews.get(name)  # fail before the state folder is created
     with state.approving():
-        reviews = [_check_approvable(state.reviews.named(name)) for name in dict.fromkeys(names)]
+        reviews = [_check_approvable(state.reviews.get(name)) for name in dict.fromkeys(names)]
         _refuse_without_reason(reviews, approver)
         plans = _plan(state, project, reviews, _with_approved, partial(_candidate, approver))
         _refuse_open_warnings(plans)
@@ -164,14 +164,14 @@ def approve_reviews(
     return _with_places(report, plans, _follower_notes(state, plans, shared))
 
 
-def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[Approval]:
+def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
     """The approvals for other gateways with the same database. Only those of locks are shared."""
     if plan.baseline.lock is None:
         return []
-    place = state.place_of(plan.baseline.lock)
+    place = state.lock_location(plan.baseline.lock)
     identities = dict.fromkeys(plan.baseline.identities[key] for key in plan.changed)
     return [
-        Approval(
+        StoredApproval(
             name="",
             sequence=0,
             server=review.server,
@@ -193,11 +193,11 @@ def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> l
     ]
 
 
-def _follower_notes(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[Approval]) -> tuple[str, ...]:
+def _follower_notes(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[StoredApproval]) -> tuple[str, ...]:
     """Notes about which running gateways apply the approval."""
     if any(plan.baseline.lock is None for plan in plans) and not shared:
         return (_ALL_FOLLOW,)
-    own = {state.place_of(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
+    own = {state.lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
     identities = {(approval.server, approval.identity) for approval in shared}
     servers = {review.server for plan in plans for review in plan.reviews}
     others = [follower for follower in state.approvals.followers(int(time.time())) if follower.place not in own]
@@ -206,11 +206,11 @@ def _follower_notes(state: GatewayState, plans: Sequence[_Plan], shared: Sequenc
     notes = [_LOCK_FOLLOWS]
     if following:
         verb = "applies" if len(following) == 1 else "apply"
-        gateways = f"{plural(len(following), 'other gateway')} with the database {state.shown}"
+        gateways = f"{plural(len(following), 'other gateway')} with the database {state.display_name}"
         notes.append(f"{gateways} {verb} it within seconds; pinwarden review list shows it until then")
         notes += [f"applies: {place}" for place in following[:_MAX_PLACES]]
     else:
-        notes.append(f"no other running gateway with the database {state.shown} has this server")
+        notes.append(f"no other running gateway with the database {state.display_name} has this server")
     for place in not_following[:_MAX_PLACES]:
         notes.append(
             f"does not apply, because it has another server of this name or runs with --approvals lock: {place}"
@@ -286,7 +286,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
     The previously approved definition is approved again, if there was one.
     """
     with state.approving():
-        reviews = [_check_decided(state.reviews.named(name)) for name in dict.fromkeys(names)]
+        reviews = [_check_decided(state.reviews.get(name)) for name in dict.fromkeys(names)]
         approved = [review for review in reviews if review.state == APPROVED]
         plans = _plan(state, project, approved, partial(_without_approved, state), _candidate_approved_before)
         _record(state, reviews, approver, HELD)
@@ -321,7 +321,7 @@ def _without_approved(
         for key, surface in approved.items():
             if review.digest in approved_digests(review, surface):
                 current = changed.get(key, surface)
-                changed[key] = _without(current, review) if previous is None else with_definitions(current, [previous])
+                changed[key] = _without(current, review) if previous is None else add_definitions(current, [previous])
     return changed
 
 
@@ -395,7 +395,7 @@ DEFAULT_REASON = "reviewed"
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
     """Reject the pending changes with these names. They stay blocked, and the same content is not pending again."""
-    reviews = [_check_pending(state.reviews.named(name)) for name in dict.fromkeys(names)]
+    reviews = [_check_pending(state.reviews.get(name)) for name in dict.fromkeys(names)]
     _record(state, reviews, approver, REJECTED)
     _withdraw(state, reviews, approver, now)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
@@ -457,13 +457,13 @@ def _with_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) -
                 f"{review.name} is outdated: another definition was approved since the server served this one",
             )
         for key in fitting:
-            changed[key] = with_definitions(changed.get(key, approved[key]), [review])
+            changed[key] = add_definitions(changed.get(key, approved[key]), [review])
     return changed
 
 
 def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
     """The approved surfaces that the review was compared with, or that already contain its definition."""
-    return [key for key, surface in approved.items() if fits(review, surface)]
+    return [key for key, surface in approved.items() if can_be_added(review, surface)]
 
 
 def _record(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
@@ -561,7 +561,7 @@ class _FirstUseBaseline:
     kind = "store"
 
     def __init__(self, state: GatewayState, server: str) -> None:
-        self.place = f"the store {state.shown}"
+        self.place = f"the store {state.display_name}"
         self.lock: Path | None = None
         self.identities: Mapping[str, str] = {}
         full_name = next((name for name in state.trusted.servers() if storable_name(name) == server), server)

@@ -18,9 +18,9 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.approved_items import KIND_OF, fits, holds, is_intact, with_definitions
+from pinwarden.gateway.approved_items import KIND_OF, add_definitions, can_be_added, is_approved, is_intact
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.store.approvals import APPROVED, Approval, Approvals, Change, Follower, named
+from pinwarden.gateway.store.approvals import APPROVED, Approvals, Change, Follower, StoredApproval, with_name
 from pinwarden.gateway.store.reviews import storable_name
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class SharedApprovals:
         self._lock = Lock()
         self._servers: dict[str, str] = {}
         """The servers of this gateway by storable name, with their identities."""
-        self._by_server: dict[str, tuple[Approval, ...]] = {}
+        self._by_server: dict[str, tuple[StoredApproval, ...]] = {}
         self._failures: dict[str, PinwardenError] = {}
         self._refused: dict[str, str] = {}
         self._applied: dict[str, int] = {}
@@ -104,7 +104,7 @@ class SharedApprovals:
 
     def start(self, seconds: float = 0.0) -> None:
         """Start the thread, and wait up to ``seconds`` for the first query."""
-        self._thread = Thread(target=self._follow, name="approvals", daemon=True)
+        self._thread = Thread(target=self._poll, name="approvals", daemon=True)
         self._thread.start()
         self._queried.wait(seconds)
 
@@ -114,7 +114,7 @@ class SharedApprovals:
         if self._thread is not None:
             self._thread.join(1.0)
 
-    def applied(self, server: str, identity: str, approved: Surface) -> SharedSurface:
+    def apply_to(self, server: str, identity: str, approved: Surface) -> SharedSurface:
         """The surface that a lock approves, with the shared approvals for this server applied."""
         name, identity = storable_name(server), identity if self._applies else ""
         with self._lock:
@@ -144,8 +144,8 @@ class SharedApprovals:
         change = approvals.change()
         if change != last_change:
             failures: dict[str, PinwardenError] = {}
-            by_server: dict[str, list[Approval]] = {server: [] for server in servers}
-            for approval in approvals.of_servers(sorted(servers)):
+            by_server: dict[str, list[StoredApproval]] = {server: [] for server in servers}
+            for approval in approvals.for_servers(sorted(servers)):
                 try:
                     by_server[approval.server].append(_check(approval))
                 except PinwardenError as err:
@@ -175,10 +175,10 @@ class SharedApprovals:
             ]
         report = tuple((row.server, row.identity, row.sequence, row.refused) for row in rows)
         if rows and (report != self._reported or now - self._reported_at >= REPORT_SECONDS):
-            approvals.follow(rows)
+            approvals.report_followers(rows)
             self._reported, self._reported_at = report, now
 
-    def _follow(self) -> None:
+    def _poll(self) -> None:
         while not self._stopped.is_set():
             try:
                 self.refresh()
@@ -189,7 +189,7 @@ class SharedApprovals:
             self._stopped.wait(POLL_SECONDS)
         if self._reported:
             try:
-                self._open_table().leave(self._place)
+                self._open_table().remove_followers(self._place)
             except PinwardenError:
                 return  # it counts as running until its last report is outdated
 
@@ -200,7 +200,7 @@ class SharedApprovals:
             self.generation += 1
 
 
-def _apply(approved: Surface, approvals: Sequence[Approval]) -> tuple[Surface, list[str], list[Approval]]:
+def _apply(approved: Surface, approvals: Sequence[StoredApproval]) -> tuple[Surface, list[str], list[StoredApproval]]:
     """Apply approvals in order, repeatedly, since one may build on a later one.
 
     Returns the surface, the names of applied approvals, and the approvals that cannot be applied.
@@ -208,12 +208,12 @@ def _apply(approved: Surface, approvals: Sequence[Approval]) -> tuple[Surface, l
     names: list[str] = []
     remaining = list(approvals)
     while True:
-        skipped: list[Approval] = []
+        skipped: list[StoredApproval] = []
         for approval in remaining:
-            if holds(approval, approved):
+            if is_approved(approval, approved):
                 continue
-            if fits(approval, approved):
-                approved = with_definitions(approved, [approval])
+            if can_be_added(approval, approved):
+                approved = add_definitions(approved, [approval])
                 names.append(approval.name)
             else:
                 skipped.append(approval)
@@ -222,27 +222,28 @@ def _apply(approved: Surface, approvals: Sequence[Approval]) -> tuple[Surface, l
         remaining = skipped
 
 
-def _check(approval: Approval) -> Approval:
+def _check(approval: StoredApproval) -> StoredApproval:
     """The approval, if it matches its name. Others may be able to write to the database."""
-    why = ""
+    reason = ""
     texts = (approval.item, approval.digest, approval.expected, approval.definition, approval.place)
     if not all(isinstance(text, str) for text in texts) or not isinstance(approval.sequence, int):
-        why = "it has values of wrong types"
+        reason = "it has values of wrong types"
     elif len(approval.definition) > _MAX_DEFINITION:
-        why = "its definition is too long"
+        reason = "its definition is too long"
     elif approval.entity != SERVER_ITEM and approval.entity not in KIND_OF:
-        why = "the kind of its item is unknown"
-    elif approval.state != APPROVED or named(approval).name != approval.name:
-        why = "it does not match its name"
+        reason = "the kind of its item is unknown"
+    elif approval.state != APPROVED or with_name(approval).name != approval.name:
+        reason = "it does not match its name"
     else:
         try:
-            why = "" if is_intact(approval) else "its definition does not match its digest"
+            reason = "" if is_intact(approval) else "its definition does not match its digest"
         except PinwardenError as err:
-            why = err.message
-    if why:
+            reason = err.message
+    if reason:
         raise PinwardenError(
             "DATABASE_CORRUPT",
-            f"an approval of {str(approval.server)[:120]!a} in the database is damaged ({approval.name!s:.40}): {why}",
+            f"an approval of {str(approval.server)[:120]!a} in the database ({approval.name!s:.40}) is damaged:"
+            f" {reason}",
             hint="Approve it again, or start the gateway with --approvals lock.",
         )
     return approval

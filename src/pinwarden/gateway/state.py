@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenAway
+    from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
     from pinwarden.gateway.store.reviews import ObservedDefinitions, Reviews, SightingRecorder
@@ -58,7 +58,7 @@ class GatewayState:
         self.close()
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The database for display, without its password."""
         return str(self._database)
 
@@ -73,13 +73,15 @@ class GatewayState:
         return _running(self.folder)
 
     def audit_log(
-        self, *, gateway: str = "", when_away: WhenAway = "refuse", limits: AuditLimits | None = None
+        self, *, gateway: str = "", when_unavailable: WhenUnavailable = "refuse", limits: AuditLimits | None = None
     ) -> AuditLog:
         """The log for a process that records events. The caller closes it."""
         from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 
         refuse_unsafe(self.folder)
-        return AuditLog(self.url, self.journals, gateway=gateway, when_away=when_away, limits=limits or AuditLimits())
+        return AuditLog(
+            self.url, self.journals, gateway=gateway, when_unavailable=when_unavailable, limits=limits or AuditLimits()
+        )
 
     @cached_property
     def audit_database(self) -> Database:
@@ -140,7 +142,7 @@ class GatewayState:
 
         return Approvals(self._approvals_database)
 
-    def place_of(self, lock: Path) -> str:
+    def lock_location(self, lock: Path) -> str:
         """Identifies a lock among all hosts with this database: its host and path."""
         refuse_unsafe(self.folder)
         return f"{_host_id(self.folder)}:{lock.resolve()}"
@@ -149,7 +151,9 @@ class GatewayState:
         """The shared approvals, for the gateway of a lock."""
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
-        return SharedApprovals(lambda: self.approvals, self.place_of(lock), lambda: int(time.time()), applies=applies)
+        return SharedApprovals(
+            lambda: self.approvals, self.lock_location(lock), lambda: int(time.time()), applies=applies
+        )
 
     @contextmanager
     def approving(self) -> Iterator[None]:

@@ -281,7 +281,7 @@ class StdioLoops:
     def from_server(self, descriptor: int, send: Callable[[SessionOutput], None], settled: Callable[[], None]) -> None:
         """Relay messages of the server until its output ends. Calls ``settled`` after each chunk for the session."""
         lines = LineBuffer(self._max_frame)
-        relays, writer = self._fast_path.relays, self._to_client
+        relays, writer = self._fast_path.may_relay, self._to_client
         read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = writer.lock.acquire, writer.lock.release, writer.descriptor
         while chunk := read(descriptor, size):
@@ -345,7 +345,7 @@ class StdioLoops:
         now = monotonic()
         passed: list[bytes] = []
         for frame in frames:
-            if self._fast_path.relays(frame, self._fast_parsed(frame), True):
+            if self._fast_path.may_relay(frame, self._fast_parsed(frame), True):
                 passed.append(frame)
                 continue
             if passed:

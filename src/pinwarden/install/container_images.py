@@ -12,7 +12,7 @@ from pinwarden.bundle.acceptance import REJECT, rejection_from_error
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
-from pinwarden.install.install import refusal_value, refuse_forbidden
+from pinwarden.install.install import refuse_forbidden, rejection_to_json
 from pinwarden.install.staging import api_surface_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
@@ -57,9 +57,9 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     entries_to_verify = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
     refuse_forbidden(request.policies, entries_to_verify, lock_options.now)
     examined = examine_artifact(entries_to_verify[0], context, lock_options.now)
-    refusal = first_refusal(examined) if examined.refused else None
-    if refusal is not None:
-        raise refusal
+    error = first_refusal(examined) if examined.refused else None
+    if error is not None:
+        raise error
     entries = [
         with_pins(entry, VerifiedArtifact(examined_artifact=examined, closure=None), "", lock_options.now)
         for entry in entries_to_verify
@@ -102,15 +102,15 @@ def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
 
 
 def _refused(candidate: ApprovalCandidate) -> Report:
-    refusal = rejection_from_error(warnings_not_approved(candidate))
+    rejection = rejection_from_error(warnings_not_approved(candidate))
     return Report(
         command="install",
         subject=candidate.server,
-        summary=f"REJECT {refusal.code}: {refusal.fix}",
+        summary=f"REJECT {rejection.code}: {rejection.fix}",
         exit_code=EXIT_REFUSED,
         rows=candidate.warnings,
-        facts={"result": REJECT, "error": refusal_value(refusal), "plan": [], "literal": False},
-        rule_texts={refusal.code: refusal.fix},
+        facts={"result": REJECT, "error": rejection_to_json(rejection), "plan": [], "literal": False},
+        rule_texts={rejection.code: rejection.fix},
     )
 
 

@@ -121,7 +121,7 @@ class InstallDecision(Record):
 
     plan: tuple[CheckResult, ...]
     accepted: AcceptedBundle | None = None
-    refusal: Rejection | None = None
+    rejection: Rejection | None = None
     exit_code: int = 0
 
 
@@ -138,15 +138,15 @@ def decide_install(request: InstallRequest, source: BundleSource) -> InstallDeci
     If the channel moves while the checks run, they run once more.
     """
     decision = _Checks(request, source).run()
-    if decision.refusal is not None and decision.refusal.code == "POINTER_STALE":
+    if decision.rejection is not None and decision.rejection.code == "POINTER_STALE":
         return _Checks(request, source).run()
     return decision
 
 
-class _Refused(Exception):  # noqa: N818  # a result, not an error
-    def __init__(self, refusal: Rejection, exit_code: int) -> None:
-        super().__init__(refusal.code)
-        self.refusal, self.exit_code = refusal, exit_code
+class _Rejected(Exception):  # noqa: N818  # a result, not an error
+    def __init__(self, rejection: Rejection, exit_code: int) -> None:
+        super().__init__(rejection.code)
+        self.rejection, self.exit_code = rejection, exit_code
 
 
 class _Checks:
@@ -161,8 +161,8 @@ class _Checks:
         """Run all checks in order."""
         try:
             accepted = self._run()
-        except _Refused as refused:
-            return InstallDecision(plan=tuple(self._results), refusal=refused.refusal, exit_code=refused.exit_code)
+        except _Rejected as refused:
+            return InstallDecision(plan=tuple(self._results), rejection=refused.rejection, exit_code=refused.exit_code)
         return InstallDecision(plan=tuple(self._results), accepted=accepted)
 
     def _run(self) -> AcceptedBundle:
@@ -186,7 +186,7 @@ class _Checks:
         try:
             pointer = self._source.pointer(request.tool, request.channel)
         except PinwardenError as err:
-            self._refuse_step(self._explain_missing(err), err.exit_code, 1)
+            self._reject_at_step(self._explain_missing(err), err.exit_code, 1)
         return AcceptanceRequest(
             pointer=pointer,
             descriptor=b"",
@@ -213,7 +213,7 @@ class _Checks:
         try:
             pointer, key_id = self._check_signature(submission)
         except PinwardenError as err:
-            self._refuse_step(err if self._request.trusted.registries else _no_registry_trusted(err), EXIT_REFUSED)
+            self._reject_at_step(err if self._request.trusted.registries else _no_registry_trusted(err), EXIT_REFUSED)
         registry = self._trusted.find_registry(key_id)
         if registry is None:
             raise TypeError("the registry that signed the pointer is in the trust store")
@@ -255,7 +255,7 @@ class _Checks:
         try:
             raw = self._source.documents(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
         except PinwardenError as err:
-            self._refuse_step(err, err.exit_code, 3, {1: _registry_name(registry)})
+            self._reject_at_step(err, err.exit_code, 3, {1: _registry_name(registry)})
         return replace(submission, descriptor=raw.descriptor, manifest=raw.manifest, attestations=raw.attestations)
 
     # 3. The acceptance steps
@@ -269,7 +269,7 @@ class _Checks:
             if result.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
                 check = "the documents have the expected types and name the requested tool"
                 self._add(None, check, FAILED, f"{result.rejection.what} ({result.rejection.code})")
-            raise _Refused(result.rejection, EXIT_REFUSED)
+            raise _Rejected(result.rejection, EXIT_REFUSED)
         if result.provenance is None:
             raise TypeError("an accepted bundle has a provenance")
         # Literal mode accepts documents without validating them; validate them before anything is unpacked.
@@ -330,14 +330,14 @@ class _Checks:
             return run()
         except PinwardenError as err:
             self._add(None, check, FAILED, f"{err.message} ({err.code})")
-            raise _Refused(rejection_from_error(err), err.exit_code) from err
+            raise _Rejected(rejection_from_error(err), err.exit_code) from err
 
-    def _refuse_step(
+    def _reject_at_step(
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
-        refusal = rejection_from_error(err)
-        self._results += step_results(refusal, details or {}, step)
-        raise _Refused(refusal, exit_code) from err
+        rejection = rejection_from_error(err)
+        self._results += step_results(rejection, details or {}, step)
+        raise _Rejected(rejection, exit_code) from err
 
     def _add(self, step: int | None, check: str, result: str, detail: str) -> None:
         self._results.append(CheckResult(step=step, check=check, result=result, detail=detail))
@@ -373,7 +373,7 @@ def _open_archive(
     source: BundleSource, documents: BundleDocuments, key: PublicKey
 ) -> tuple[PublishedVersion | None, OpenedBundle]:
     descriptor = documents.descriptor
-    published = source.published(descriptor.name, descriptor.version, key)
+    published = source.published_version(descriptor.name, descriptor.version, key)
     if published is not None and (published.root_cid, published.descriptor_cid) != (
         documents.root_cid,
         documents.descriptor_cid,
@@ -400,14 +400,14 @@ def check_logged(  # noqa: PLR0913, PLR0917
     """
     if source.log is None:
         raise PinwardenError("POINTER_UNLOGGED", f"{source} has no log, and --log does not name one")
-    shown = source.logged(pointed.tool, pointed.channel)
-    if shown is None and source.has_proofs:
+    logged_event = source.logged_event(pointed.tool, pointed.channel)
+    if logged_event is None and source.has_proofs:
         raise PinwardenError("POINTER_UNLOGGED", f"{source} has no proof that the pointer is in its log")
     followed = follow_registry_log(source.log, registry, trust, now)
     _check_key(registry, followed.state)
     index = None
-    if shown is not None:
-        index, proved = verify_proof(pointed, shown.event, shown.proof, followed.state, followed.head)
+    if logged_event is not None:
+        index, proved = verify_proof(pointed, logged_event.event, logged_event.proof, followed.state, followed.head)
         check_consistency(source.log, proved, followed.head)
     newest = check_newest(pointed, followed.state, index)
     check_not_yanked(pointed, version, followed.state)
@@ -441,7 +441,7 @@ def follow_registry_log(log: RegistryReader, registry: TrustedRegistry, trust: P
 def _follow(log: RegistryReader, registry: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
     """Follow the log to its head. One process at a time updates the saved state, and only forward."""
     path = log_state_path(trust, registry.log)
-    wanted = FollowOptions(
+    options = FollowOptions(
         key=registry.log.key, witnesses=registry.witnesses, quorum=registry.witnesses_needed, watch=()
     )
     try:
@@ -452,7 +452,7 @@ def _follow(log: RegistryReader, registry: TrustedRegistry, trust: Path, now: st
         known = load_log_state(path) or LogState(log_id=registry.log.name, key=registry.log.key)
         if known.log_id != registry.log.name:
             raise PinwardenError("LOG_STATE_CORRUPT", "the saved state belongs to another log")
-        followed = follow_log(log, known, wanted)
+        followed = follow_log(log, known, options)
         if followed.key_changes:  # a log cannot restore a key that the user revoked
             check_not_revoked(load_trust(trust), *(change.new.did for change in followed.key_changes))
         if followed.state != known:  # most installs see nothing new; do not wait for the disk
@@ -460,7 +460,7 @@ def _follow(log: RegistryReader, registry: TrustedRegistry, trust: Path, now: st
         identity = RegistryIdentity(name=".", log_id=registry.log.name, key=followed.state.key)
         issued = fetch_signed_checkpoint(log, identity, followed.head)
         if issued.size > followed.head.checkpoint.size:  # something was published between the two requests
-            followed = follow_log(log, followed.state, wanted)
+            followed = follow_log(log, followed.state, options)
             save_log_state(path, followed.state)
     if issued.size > followed.head.checkpoint.size:
         raise PinwardenError(
@@ -481,18 +481,18 @@ def trust_after_key_change(log: RegistryReader, trusted: TrustStore, trust: Path
     changed = False
     for registry in trusted.registries:
         if registry.log.name == log_id:
-            counted = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
-            changed |= follow_registry_log(log, counted, trust, now).state.key != registry.log.key
+            active = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
+            changed |= follow_registry_log(log, active, trust, now).state.key != registry.log.key
     return load_trust(trust) if changed else None
 
 
 def _trust_new_key(registry: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
     """Save the log state under the new key first, so that following under that key does not start over."""
-    moved = log_state_path(trust, NoteKey(name=registry.log.name, key=state.key))
-    with exclusive(moved, LOG_SECONDS):
-        there = load_log_state(moved)
-        if there is None or there.edge.size < state.edge.size:
-            save_log_state(moved, state)
+    new_path = log_state_path(trust, NoteKey(name=registry.log.name, key=state.key))
+    with exclusive(new_path, LOG_SECONDS):
+        saved = load_log_state(new_path)
+        if saved is None or saved.edge.size < state.edge.size:
+            save_log_state(new_path, state)
     ended = [EndedKey(key_id=change.old.did, seq=change.seq, seen_at=now) for change in state.key_changes]
     change_trust(trust, lambda store: apply_key_changes(store, registry.log, ended, state.key))
 
@@ -501,7 +501,7 @@ def _trust_new_key(registry: TrustedRegistry, state: LogState, trust: Path, now:
 
 
 def explain_missing_pointer(  # noqa: PLR0913, PLR0917
-    err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, wanted: tuple[str, str], now: str
+    err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, options: tuple[str, str], now: str
 ) -> PinwardenError:
     """Add to the error what the log of a trusted registry records about the missing pointer.
 
@@ -509,7 +509,7 @@ def explain_missing_pointer(  # noqa: PLR0913, PLR0917
     """
     try:
         followed = _trusted_log(log, trusted, trust, now)
-        return err if followed is None else _explained_error(err, log, followed, *wanted)
+        return err if followed is None else _explained_error(err, log, followed, *options)
     except PinwardenError as why:
         message = f"{err.message}; its log, which could say why, cannot be followed: {why.message} ({why.code})"
         return PinwardenError(err.code, message, hint=err.hint, data={**err.data, "log": why.code})
@@ -532,10 +532,10 @@ def _trusted_log(log: RegistryReader, trusted: TrustStore, trust: Path, now: str
 def _explained_error(
     err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str
 ) -> PinwardenError:
-    removed = followed.state.pointer(tool, channel)
-    if removed is None or removed.root_cid is not None:
+    removal = followed.state.pointer(tool, channel)
+    if removal is None or removal.root_cid is not None:
         return err
-    event = fetch_event(log, followed, removed.seq)
+    event = fetch_event(log, followed, removal.seq)
     for (name, mark), pointer in followed.state.pointers.items():
         version = mark.removeprefix(YANKED_PREFIX)
         if (
@@ -545,7 +545,7 @@ def _explained_error(
             and pointer.root_cid == event.prev_root_cid
         ):
             return yanked_error(log, followed, tool, version, pointer)
-    message = f"{err.message}: event {removed.seq} of its log removed the pointer at {event.issued_at_utc}"
+    message = f"{err.message}: event {removal.seq} of its log removed the pointer at {event.issued_at_utc}"
     return PinwardenError(err.code, f"{message}: {event.reason[:_MAX_REASON]}", hint=err.hint, data=err.data)
 
 

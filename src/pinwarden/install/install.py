@@ -68,7 +68,7 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
     candidate: ApprovalCandidate | None = None
     decision = decide_install(request, context.source)
     if decision.accepted is None:
-        return refused_report(request, decision)
+        return rejection_report(request, decision)
     try:
         _refuse_other_version(context.project, decision.accepted)
         staged = stage_accepted(request, context, decision.accepted)
@@ -80,13 +80,13 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         )
         configured = _configure(context, entries)
     except PinwardenError as err:
-        stopped = InstallDecision(plan=decision.plan, refusal=rejection_from_error(err), exit_code=err.exit_code)
-        report = refused_report(request, stopped)
+        stopped = InstallDecision(plan=decision.plan, rejection=rejection_from_error(err), exit_code=err.exit_code)
+        report = rejection_report(request, stopped)
         return replace(report, rows=(*report.rows, *(candidate.warnings if candidate is not None else ())))
     return _installed_report(request, decision, staged, entries, configured)
 
 
-def is_locked(project: Project, name: str) -> bool:
+def is_locked_without_bundle(project: Project, name: str) -> bool:
     """Whether the lock has a server of that name that was not installed as a bundle."""
     from pinwarden.project.run import is_bundle
 
@@ -251,39 +251,39 @@ def _installed_report(
     )
 
 
-def refused_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:
+def rejection_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:
     """The report of a refused install: one code, what, why and what to do."""
-    refusal = decision.refusal
-    if refusal is None:
+    rejection = decision.rejection
+    if rejection is None:
         raise TypeError("a refused install has a refusal")
     row = Row(
-        code=refusal.code,
+        code=rejection.code,
         severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
         entity="bundle",
         name=request.tool,
         path="",
-        message=refusal.what,
+        message=rejection.what,
     )
     return Report(
         command=command,
         subject=request.tool,
-        summary=f"REJECT {refusal.code}: {refusal.fix}",
+        summary=f"REJECT {rejection.code}: {rejection.fix}",
         exit_code=decision.exit_code,
         rows=(row,),
         notes=_notes(request, decision),
         facts={
             "result": REJECT,
-            "error": refusal_value(refusal),
+            "error": rejection_to_json(rejection),
             "plan": [line.to_json() for line in decision.plan],
             "literal": request.literal,
         },
-        rule_texts={refusal.code: refusal.fix},
+        rule_texts={rejection.code: rejection.fix},
     )
 
 
-def refusal_value(refusal: Rejection) -> dict[str, Any]:
+def rejection_to_json(rejection: Rejection) -> dict[str, Any]:
     """A refusal as JSON."""
-    return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
+    return {"code": rejection.code, "what": rejection.what, "why": dict(rejection.why), "fix": rejection.fix}
 
 
 def _notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:

@@ -60,11 +60,11 @@ class BundleSource(ABC):
         """The documents that a pointer names."""
 
     @abstractmethod
-    def logged(self, tool: str, channel: str) -> LoggedEvent | None:
+    def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
         """The event of a channel's pointer with its proof; None if this source has no proofs."""
 
     @abstractmethod
-    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+    def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
         """What the registry with this key published about a version; None if this source does not know."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class BundleSource(ABC):
         """A surface that the registry recorded, checked against its CID."""
 
 
-class RegistrySource(BundleSource):
+class RegistryBundleSource(BundleSource):
     """A Pinwarden registry, live or exported."""
 
     has_proofs = True
@@ -116,13 +116,13 @@ class RegistrySource(BundleSource):
         documents = (self._files.find(names.document_path(str(Cid.parse(cid))), MAX_ATTESTATION_BYTES) for cid in cids)
         return [document for document in documents if document is not None]
 
-    def logged(self, tool: str, channel: str) -> LoggedEvent | None:
+    def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
         """The event and proof beside the pointer."""
         event = self._files.find(names.event_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         proof = self._files.find(names.proof_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
-    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+    def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
         """What the registry signed about a version; the files may come from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
@@ -170,11 +170,11 @@ class OciSource(BundleSource):
         parts = self._parts
         return RawDocuments(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)
 
-    def logged(self, tool: str, channel: str) -> LoggedEvent | None:  # noqa: ARG002
+    def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:  # noqa: ARG002
         """None: an OCI artifact has no inclusion proof."""
         return None
 
-    def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
+    def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
         """None: an OCI registry has no version pages."""
         return None
 
@@ -211,10 +211,12 @@ class Locations:
             raise PinwardenError("FILE_UNREADABLE", f"{location[:200]} is neither a URL nor a folder")
         return FolderRegistry(Path(location))
 
-    def source(self, location: str, channel: str, log: str | None = None, digest: Digest | None = None) -> BundleSource:
+    def open_source(
+        self, location: str, channel: str, log: str | None = None, digest: Digest | None = None
+    ) -> BundleSource:
         """A bundle source. In an OCI registry the channel is the tag, unless the location or ``digest`` names one."""
         if not location.startswith(OCI):
-            return RegistrySource(self.files(location), self.files(log) if log else None)
+            return RegistryBundleSource(self.files(location), self.files(log) if log else None)
         from pinwarden.artifacts.endpoints.docker import registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
         from pinwarden.artifacts.oci_registry import OciRegistry

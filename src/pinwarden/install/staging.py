@@ -13,7 +13,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.install.decision import AcceptedBundle
-from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistrySource, archive_cid
+from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistryBundleSource, archive_cid
 from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.interop import api_surface_hash
@@ -200,8 +200,8 @@ class RegistryBundleFetcher:
         registry = next((registry for registry in trusted.registries if registry.log.name == pin.log_id), None)
         location = self.location_of(pin)
         if registry is not None and not location.startswith(OCI):  # OCI artifacts have no log
-            counted = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
-            follow_registry_log(self._locations.files(location), counted, self._trust, wall_clock())
+            active = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
+            follow_registry_log(self._locations.files(location), active, self._trust, wall_clock())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Download the three files of a bundle into the store, each checked against its digest.
@@ -211,9 +211,9 @@ class RegistryBundleFetcher:
         """
         location = self.location_of(pin)
         digest = pin.oci_digest if location.startswith(OCI) else None
-        source = self._locations.source(location, pin.channel, digest=digest)
+        source = self._locations.open_source(location, pin.channel, digest=digest)
         documents = source.documents(pin.root_cid, pin.descriptor_cid)
-        archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
+        archive = source.blob(pin.archive_cid) if isinstance(source, RegistryBundleSource) else source.archive(None)
         check_permissions(read_json(documents.descriptor), self._policy(), literal=False)
         store_file(store, pin.archive, archive)
         store_file(store, pin.descriptor, document_bytes(read_json(documents.descriptor)))

@@ -173,18 +173,19 @@ def _facts(trusted: TrustedRegistry | KnownKey) -> dict[str, Any]:
 
 
 def _registry_facts(store: TrustStore, registry: TrustedRegistry) -> dict[str, Any]:
-    counted = store.without_revoked(registry.witnesses)
+    active = store.without_revoked(registry.witnesses)
     return {
         **_facts(registry),
         "log_id": registry.log.name,
         "checkpoint_key": str(registry.log),
         "url": registry.url,
-        "witnesses": [str(witness) for witness in counted],
-        "witnesses_revoked": [str(witness) for witness in registry.witnesses if witness not in counted],
+        "witnesses": [str(witness) for witness in active],
+        "witnesses_revoked": [str(witness) for witness in registry.witnesses if witness not in active],
         "witnesses_needed": registry.witnesses_needed,
         "max_age_days": registry.max_age_days,
         "ended_keys": [
-            {"key_id": gone.key_id, "log_index": gone.seq, "seen_at": gone.seen_at} for gone in registry.ended
+            {"key_id": ended_key.key_id, "log_index": ended_key.seq, "seen_at": ended_key.seen_at}
+            for ended_key in registry.ended
         ],
     }
 

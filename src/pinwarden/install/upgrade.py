@@ -195,7 +195,7 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
     """Decide and stage the version that the channel points to now. Raises the refusal with its own code."""
     location = context.fetcher.location_of(pin)
-    source = context.locations.source(location, pin.channel, context.log)
+    source = context.locations.open_source(location, pin.channel, context.log)
     literal = pin.literal and context.literal
     request = InstallRequest(
         tool=pin.tool,
@@ -209,10 +209,10 @@ def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
     )
     decision = decide_install(request, source)
     if decision.accepted is None:
-        refusal = decision.refusal
-        if refusal is None:
+        rejection = decision.rejection
+        if rejection is None:
             raise TypeError("an install that is not accepted has a refusal")
-        raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=dict(refusal.why))
+        raise PinwardenError(rejection.code, rejection.what, hint=rejection.fix, data=dict(rejection.why))
     new = bundle_pin(decision.accepted, source, pin.floor, literal=literal)
     return stage_bundle(context.project, decision.accepted, new, context.store, source, probe=context.probe)
 

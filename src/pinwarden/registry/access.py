@@ -13,9 +13,9 @@ from pinwarden.core.report import Report, plural
 from pinwarden.registry import registry_documents as statement_document
 from pinwarden.registry.names import check_namespace
 from pinwarden.registry.registry import Registry, milliseconds, new_id
-from pinwarden.registry.registry_documents import Statement
+from pinwarden.registry.registry_documents import PublisherStatement
 from pinwarden.registry.store import publishers
-from pinwarden.registry.store.publishers import DONE, AuditRow, Token
+from pinwarden.registry.store.publishers import DONE, AuditRow, PublisherToken
 from pinwarden.system.database import ConflictError, Transaction
 
 _TOKEN_PREFIX = "pwt_"  # noqa: S105 - so that scanners of secrets find one
@@ -27,7 +27,7 @@ _MAX_DAYS = 3650
 class Caller(Record):
     """An authenticated publisher."""
 
-    token: Token
+    token: PublisherToken
 
 
 def authenticate(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
@@ -61,7 +61,7 @@ def authenticate(registry: Registry, token: str | None, action: str, size: int =
     return Caller(token=valid)
 
 
-def _valid_token(transaction: Transaction, token: str | None, moment: int) -> Token:
+def _valid_token(transaction: Transaction, token: str | None, moment: int) -> PublisherToken:
     row = publishers.find_token(transaction, token_digest(token)) if token else None
     if row is None or row.revoked is not None or row.expires <= moment:
         raise PinwardenError("PUBLISHER_UNKNOWN", "the token is missing, unknown, expired or revoked")
@@ -73,7 +73,7 @@ def token_digest(text: str) -> str:
     return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
 
-def verify_statement(registry: Registry, document: object, action: str) -> Statement:
+def verify_statement(registry: Registry, document: object, action: str) -> PublisherStatement:
     """Verify a signed request: for this registry, for this action, and recent."""
     statement = statement_document.statement_from_json(document)
     if statement.log_id != registry.identity.log_id or statement.action != action:
@@ -88,7 +88,7 @@ def verify_statement(registry: Registry, document: object, action: str) -> State
     return statement
 
 
-def authorize_namespace(transaction: Transaction, caller: Caller, statement: Statement, tool: str) -> str:
+def authorize_namespace(transaction: Transaction, caller: Caller, statement: PublisherStatement, tool: str) -> str:
     """The namespace of a tool. Raises unless the caller's token and the signer's key both belong to it."""
     namespace = publishers.namespace_for_tool(transaction, tool)
     if namespace is None:
@@ -102,14 +102,16 @@ def authorize_namespace(transaction: Transaction, caller: Caller, statement: Sta
     return namespace
 
 
-def mark_used(transaction: Transaction, registry: Registry, statement: Statement, *, again: bool = False) -> None:
+def mark_used(
+    transaction: Transaction, registry: Registry, statement: PublisherStatement, *, again: bool = False
+) -> None:
     """Record that a signed request is used. Raises if it was used before, unless ``again`` allows it."""
     if not publishers.add_used_statement(transaction, str(statement.digest), registry.moment()) and not again:
         raise PinwardenError("REQUEST_STALE", "the request was already used")
 
 
 def record_success(
-    transaction: Transaction, registry: Registry, caller: Caller, statement: Statement, subject: str
+    transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement, subject: str
 ) -> None:
     """Write a successful request to the audit log, in the request's transaction."""
     publishers.write_audit(transaction, _audit_row(registry, caller, statement.action, subject, statement.key_id))
@@ -188,7 +190,9 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
     )
 
 
-def new_token(transaction: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
+def new_token(
+    transaction: Transaction, registry_now: str, namespace: str, label: str, days: int
+) -> tuple[str, PublisherToken]:
     """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
     if namespace not in publishers.list_namespaces(transaction):
         raise PinwardenError(
@@ -197,7 +201,7 @@ def new_token(transaction: Transaction, registry_now: str, namespace: str, label
             hint="Create it first: pinwarden registry namespace add NAME --owner KEY.",
         )
     text = _TOKEN_PREFIX + secrets.token_urlsafe(32)
-    token = Token(
+    token = PublisherToken(
         id=new_id(),
         namespace=namespace,
         label=label,
@@ -229,7 +233,7 @@ def revoke_token(registry: Registry, token_id: str) -> Report:
     )
 
 
-def _token(token: Token) -> dict[str, Any]:
+def _token(token: PublisherToken) -> dict[str, Any]:
     return {
         "id": token.id,
         "namespace": token.namespace,

@@ -16,11 +16,11 @@ class ArchiveStore(ABC):
     def put(self, data: bytes) -> str:
         """Store bytes and return their CID."""
         cid = str(blob_cid(data))
-        if not self._is_whole(cid, len(data)):
+        if not self._is_intact(cid, len(data)):
             self._put(cid, data)
         return cid
 
-    def _is_whole(self, cid: str, size: int) -> bool:
+    def _is_intact(self, cid: str, size: int) -> bool:
         """Whether the bytes are stored and intact. Damaged bytes are replaced when they are uploaded again."""
         try:
             return self.has(cid) and self.get(cid, size) is not None
@@ -36,7 +36,7 @@ class ArchiveStore(ABC):
             raise PinwardenError("DATABASE_CORRUPT", f"the stored archive {cid} does not match its CID")
         return data
 
-    def file_of(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
+    def find_path(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
         """The file with the bytes, if the store uses files, so that it can be sent without loading it into memory."""
         return None
 
@@ -63,7 +63,7 @@ class FolderArchiveStore(ArchiveStore):
         """Whether the file is there."""
         return self._path(cid).is_file()
 
-    def file_of(self, cid: str) -> Path | None:
+    def find_path(self, cid: str) -> Path | None:
         """The file, if it is there."""
         return self._path(cid) if self.has(cid) else None
 

@@ -23,7 +23,7 @@ from pinwarden.registry.names import (
 from pinwarden.registry.names import check_namespace as check_namespace_name
 from pinwarden.registry.publish import verify_attestation
 from pinwarden.registry.registry import Registry
-from pinwarden.registry.registry_documents import KEYS, POINT, UNYANK, YANK, PublishedVersion, Statement
+from pinwarden.registry.registry_documents import KEYS, POINT, UNYANK, YANK, PublishedVersion, PublisherStatement
 from pinwarden.registry.store import pointer_log, publications, publishers
 from pinwarden.system.database import Transaction
 
@@ -54,7 +54,7 @@ def apply_change(registry: Registry, caller: Caller, request: bytes) -> ChangeRe
     return result
 
 
-def _point(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+def _point(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
     version = _version(transaction, caller, statement)
     channel = check_channel(statement.reader.text("channel"))
     subject = f"{version.tool} {channel} {version.version}"
@@ -68,7 +68,7 @@ def _point(transaction: Transaction, registry: Registry, caller: Caller, stateme
     return ChangeResult(subject=subject, changed=True)
 
 
-def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
     """Log the yank, and remove every channel's pointer to the version."""
     version = _version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
@@ -88,7 +88,9 @@ def _yank(transaction: Transaction, registry: Registry, caller: Caller, statemen
     return ChangeResult(subject=subject, changed=True)
 
 
-def _unyank(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+def _unyank(
+    transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
+) -> ChangeResult:
     version = _version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is None:
@@ -103,7 +105,7 @@ def _unyank(transaction: Transaction, registry: Registry, caller: Caller, statem
     return ChangeResult(subject=subject, changed=True)
 
 
-def _keys(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+def _keys(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
     """Add and remove keys, or delegate a part of the namespace. The last owner cannot be removed."""
     reader = statement.reader
     namespace = check_namespace_name(reader.text("namespace"))
@@ -139,7 +141,7 @@ def _keys(transaction: Transaction, registry: Registry, caller: Caller, statemen
     return ChangeResult(subject=namespace, changed=True)
 
 
-_ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, Statement], ChangeResult]] = {
+_ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement], ChangeResult]] = {
     POINT: _point,
     YANK: _yank,
     UNYANK: _unyank,
@@ -168,7 +170,7 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Chang
     return ChangeResult(subject=f"{caller.token.namespace} {attestation[0]}", changed=attestation[0] not in present)
 
 
-def _version(transaction: Transaction, caller: Caller, statement: Statement) -> PublishedVersion:
+def _version(transaction: Transaction, caller: Caller, statement: PublisherStatement) -> PublishedVersion:
     reader = statement.reader
     tool, version = check_tool(reader.text("tool")), check_version(reader.text("version"))
     authorize_namespace(transaction, caller, statement, tool)
@@ -178,7 +180,7 @@ def _version(transaction: Transaction, caller: Caller, statement: Statement) -> 
     return published
 
 
-def _reason(statement: Statement, default: str) -> str:
+def _reason(statement: PublisherStatement, default: str) -> str:
     reason = statement.body.get("reason", default)
     if type(reason) is not str or not reason or len(reason) > _MAX_REASON or "\0" in reason:
         raise PinwardenError("DOCUMENT_INVALID", f"a reason must be text of at most {_MAX_REASON} characters")

@@ -157,8 +157,8 @@ def fetch_signed_checkpoint(
     document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
         set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
-        and document_signature_valid(document.document, given, [identity.key])
-        for signature, given in zip(document.signatures, document.document["signatures"], strict=True)
+        and document_signature_valid(document.document, raw_signature, [identity.key])
+        for signature, raw_signature in zip(document.signatures, document.document["signatures"], strict=True)
     )
     if not signed or document.log_id != identity.log_id:
         raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")

@@ -74,7 +74,7 @@ def check_growth(state: LogState, head: VerifiedHead) -> None:
             data={"seen": state.checkpoint, "shown": head.note.text},
         )
     if new.size == old.size and not compare_digest(new.root, old.root):
-        raise _forked(state, head, f"the log has two histories of {new.size} entries")
+        raise _fork_error(state, head, f"the log has two histories of {new.size} entries")
 
 
 def follow_entries(
@@ -82,30 +82,30 @@ def follow_entries(
     head: VerifiedHead,
     entries: Iterable[bytes],
     changes: Iterable[KeyChange] = (),
-    kept: Callable[[LogEvent], bool] = lambda _: True,
+    selects: Callable[[LogEvent], bool] = lambda _: True,
 ) -> tuple[LogState, list[LogEvent]]:
-    """Verify all entries up to the head; return the new state and the events that ``kept`` selects.
+    """Verify all entries up to the head; return the new state and the events that ``selects`` selects.
 
     The state is valid only if the last entry matches the head. ``changes`` are the key changes that must be among the
     entries (`expected_key_changes`).
     """
     check_growth(state, head)
     edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
-    coming = {change.seq: change for change in changes}
+    pending_changes = {change.seq: change for change in changes}
     for entry in entries:
         if edge.size == head.checkpoint.size:
             raise PinwardenError("LOG_PROOF_INVALID", "the log has more entries than its head states")
-        change = coming.pop(edge.size, None)
+        change = pending_changes.pop(edge.size, None)
         if change is not None:
             if change.leaf != entry:
-                raise _invalid(edge.size, "is not the key change that the registry lists")
+                raise _invalid_event_error(edge.size, "is not the key change that the registry lists")
             state = apply_key_change(state, change)
             edge, _ = edge.append(leaf_hash(entry))
             continue
         event = verify_event(entry, state.log_id, state.key, edge.size)
         before = pointers.get((event.tool, event.channel))
         if event.prev_root_cid != (before.root_cid if before else None):
-            raise _invalid(edge.size, "does not continue the previous event of its channel")
+            raise _invalid_event_error(edge.size, "does not continue the previous event of its channel")
         pointers[event.tool, event.channel] = LoggedPointer(
             seq=event.seq,
             root_cid=event.new_root_cid,
@@ -113,12 +113,12 @@ def follow_entries(
             reason=event.reason if event.channel.startswith(YANKED_PREFIX) else None,
         )
         edge, _ = edge.append(leaf_hash(entry))
-        if kept(event):
+        if selects(event):
             events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
-        raise _forked(state, head, "the log's entries do not match its signed head")
-    if coming:
-        raise _forked(state, head, "the registry lists a key change that is not in its log")
+        raise _fork_error(state, head, "the log's entries do not match its signed head")
+    if pending_changes:
+        raise _fork_error(state, head, "the registry lists a key change that is not in its log")
     grown = replace(state, edge=edge, checkpoint=bytes(head.note).decode(), pointers=pointers)
     return grown, events
 
@@ -129,26 +129,26 @@ def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEv
         document = strict_json.parse_json(entry)
         event = log_documents.log_event_from_json(document)
     except PinwardenError as err:
-        raise _invalid(index, f"cannot be read: {err.message}") from err
+        raise _invalid_event_error(index, f"cannot be read: {err.message}") from err
     if leaf_bytes(document) != entry:
-        raise _invalid(index, "is not in its canonical form")
+        raise _invalid_event_error(index, "is not in its canonical form")
     if event.log_id != log_id or event.seq != index:
-        raise _invalid(index, "belongs to another log or index")
+        raise _invalid_event_error(index, "belongs to another log or index")
     signed = any(
         set(HARDENED_LOG_EVENT_FIELDS) <= set(signature.signed_fields)
         and document_signature_valid(document, raw, [key])
         for signature, raw in zip(event.signatures, document["signatures"], strict=True)
     )
     if not signed:
-        raise _invalid(index, "is not signed by the registry")
+        raise _invalid_event_error(index, "is not signed by the registry")
     return event
 
 
-def _forked(state: LogState, head: VerifiedHead, why: str) -> PinwardenError:
+def _fork_error(state: LogState, head: VerifiedHead, why: str) -> PinwardenError:
     return PinwardenError("LOG_PROOF_INVALID", why, data={"seen": state.checkpoint, "shown": bytes(head.note).decode()})
 
 
-def _invalid(index: int, why: str) -> PinwardenError:
+def _invalid_event_error(index: int, why: str) -> PinwardenError:
     return PinwardenError("LOG_EVENT_INVALID", f"entry {index} of the log {why}", data={"index": index})
 
 
@@ -277,32 +277,36 @@ def expected_key_changes(
 
     They are only expectations: each must be found in the log at its index.
     """
-    within = tuple(change for change in listed if change.seq < size)
+    earlier_changes = tuple(change for change in listed if change.seq < size)
     if state.edge.size:
-        known, coming = within[: len(state.key_changes)], within[len(state.key_changes) :]
-        same = tuple(map(_logged, known)) == state.key_changes
-        if not same or any(change.seq < state.edge.size for change in coming) or not _continues(state, coming):
+        known, pending_changes = earlier_changes[: len(state.key_changes)], earlier_changes[len(state.key_changes) :]
+        same = tuple(map(_to_logged_change, known)) == state.key_changes
+        if (
+            not same
+            or any(change.seq < state.edge.size for change in pending_changes)
+            or not _starts_from_current_key(state, pending_changes)
+        ):
             raise PinwardenError(
                 "LOG_PROOF_INVALID", "the registry's list of key changes contradicts the ones already seen"
             )
-        return state, coming
-    keys = [change.old for change in within] + [change.new for change in within[-1:]]
-    if not within or state.key not in keys:
+        return state, pending_changes
+    keys = [change.old for change in earlier_changes] + [change.new for change in earlier_changes[-1:]]
+    if not earlier_changes or state.key not in keys:
         return state, ()  # the head must be signed by the known key
     # A key also confirms its predecessors, so a follower may start with any of them.
-    return replace(state, key=within[0].old), within
+    return replace(state, key=earlier_changes[0].old), earlier_changes
 
 
-def _continues(state: LogState, coming: Sequence[KeyChange]) -> bool:
-    return not coming or coming[0].old == state.key
+def _starts_from_current_key(state: LogState, pending_changes: Sequence[KeyChange]) -> bool:
+    return not pending_changes or pending_changes[0].old == state.key
 
 
 def apply_key_change(state: LogState, change: KeyChange) -> LogState:
     """The state after a key change was found in the log."""
-    return replace(state, key=change.new, key_changes=(*state.key_changes, _logged(change)))
+    return replace(state, key=change.new, key_changes=(*state.key_changes, _to_logged_change(change)))
 
 
-def _logged(change: KeyChange) -> LoggedKeyChange:
+def _to_logged_change(change: KeyChange) -> LoggedKeyChange:
     return LoggedKeyChange(seq=change.seq, old=change.old, new=change.new)
 
 

@@ -56,14 +56,16 @@ def append_pointer_changes(transaction: Transaction, registry: Registry, changes
     now = registry.now()
     edge = head.edge
     for change in changes:
-        edge = _log(transaction, registry, change, edge, now)
+        edge = _append_event(transaction, registry, change, edge, now)
     checkpoint = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root)
     note = checkpoint.note().sign(registry.identity.log_id, registry.signer)
     pointer_log.move_head(transaction, head.edge, edge, bytes(note))
     return head.size
 
 
-def _log(transaction: Transaction, registry: Registry, change: PointerChange, edge: Frontier, now: str) -> Frontier:
+def _append_event(
+    transaction: Transaction, registry: Registry, change: PointerChange, edge: Frontier, now: str
+) -> Frontier:
     before = publications.find_channel(transaction, change.tool, change.channel)
     version = change.version
     event = LogEvent(
@@ -88,13 +90,13 @@ def _log(transaction: Transaction, registry: Registry, change: PointerChange, ed
         version=version.version if version else None,
         root_cid=version.root_cid if version else None,
         seq=edge.size,
-        pointer=_pointer(registry, change, version, now) if version and _may_install(change) else None,
+        pointer=_pointer(registry, change, version, now) if version and _is_installable(change) else None,
     )
     publications.set_channel(transaction, channel)
     return grown
 
 
-def _may_install(change: PointerChange) -> bool:
+def _is_installable(change: PointerChange) -> bool:
     """Yanks are logged like channels, but have no pointer to install from."""
     return not change.channel.startswith(YANKED_PREFIX)
 
@@ -134,13 +136,13 @@ def rotate_key(registry: Registry, new: Signer, reason: str) -> tuple[Registry, 
         if new.public_key in earlier:
             raise PinwardenError("USAGE", f"{new.public_key.did} is or was already the key of this registry")
         renewed = replace(registry, identity=replace(registry.identity, key=new.public_key), signer=new)
-        change = _logged(transaction, registry, renewed, reason)
+        change = _append_key_change(transaction, registry, renewed, reason)
         store_key(transaction, new.public_key)
         count = _resign_pointers(transaction, renewed, change.issued_at_utc)
     return renewed, change, count
 
 
-def _logged(transaction: Transaction, old: Registry, renewed: Registry, reason: str) -> KeyChange:
+def _append_key_change(transaction: Transaction, old: Registry, renewed: Registry, reason: str) -> KeyChange:
     head = pointer_log.load_head(transaction)
     if head is None:
         raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")

@@ -28,7 +28,7 @@ class OciArchiveStore(ArchiveStore):
         self._fetcher = fetcher
 
     @classmethod
-    def at(cls, url: str) -> OciArchiveStore:
+    def open_at(cls, url: str) -> OciArchiveStore:
         """The repository at ``oci://host/name``."""
         reference = parse_reference(url.removeprefix("oci://"))
         settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)

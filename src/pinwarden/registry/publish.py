@@ -26,7 +26,7 @@ from pinwarden.registry.checkpoint_file import append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import check_channel, check_tool, check_version
 from pinwarden.registry.registry import NEVER, REQUIRED, Registry
-from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, Statement
+from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, PublisherStatement
 from pinwarden.registry.store import pointer_log, publications
 from pinwarden.surface.interop import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface, encode_surface
@@ -59,7 +59,7 @@ class PublishResult(Record):
 class Submission(Record):
     """A parsed publish request whose documents belong together."""
 
-    statement: Statement
+    statement: PublisherStatement
     channel: str
     archive_cid: str
     allow_older: bool

@@ -300,4 +300,4 @@ def open_archive_store(settings: RegistrySettings) -> ArchiveStore:
         )
     from pinwarden.registry.oci_archive_store import OciArchiveStore
 
-    return OciArchiveStore.at(settings.blobs)
+    return OciArchiveStore.open_at(settings.blobs)

@@ -83,9 +83,9 @@ def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
     """Parse a version document and verify that the registry's key signed it."""
     document = read_json(data)
     reader = DocumentReader.for_schema(document, VERSION_SCHEMA)
-    for signature, given in zip(read_signatures(reader), document["signatures"], strict=True):
+    for signature, raw_signature in zip(read_signatures(reader), document["signatures"], strict=True):
         covered = set(VERSION_SIGNED_FIELDS) <= set(signature.signed_fields)
-        if covered and document_signature_valid(document, given, [key]):
+        if covered and document_signature_valid(document, raw_signature, [key]):
             return _version(reader)
     raise PinwardenError("SIGNATURE_INVALID", f"the version document is not signed by {key.did}")
 
@@ -167,7 +167,7 @@ KEYS = "keys"
 ACTIONS = (PUBLISH, POINT, YANK, UNYANK, KEYS)
 
 
-class Statement(Record):
+class PublisherStatement(Record):
     """A signed request to a registry: one action, for one registry, at one time, once.
 
     The signature covers every member, including the registry's log id and the time, so a request cannot be sent to
@@ -195,7 +195,7 @@ class Statement(Record):
         return DocumentReader(self.body, "statement/body")
 
 
-def statement_from_json(document: Any) -> Statement:
+def statement_from_json(document: Any) -> PublisherStatement:
     """Build a request from a parsed value and verify its signature."""
     reader = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
     reader.text("nonce")
@@ -207,7 +207,7 @@ def statement_from_json(document: Any) -> Statement:
     key_id = signatures[0].key_id
     if not document_signature_valid(document, document["signatures"][0], [PublicKey.from_did(key_id)]):
         raise PinwardenError("SIGNATURE_INVALID", "the request's signature does not verify")
-    return Statement(
+    return PublisherStatement(
         log_id=reader.text("log_id"),
         action=reader.one_of("action", ACTIONS),
         body=reader.object("body").value,

@@ -10,7 +10,7 @@ from pinwarden.gateway.audit.log import AuditLog
 
 
 def main(url: str, folder: str) -> None:
-    log = AuditLog(url, Path(folder), when_away="spool")
+    log = AuditLog(url, Path(folder), when_unavailable="spool")
     form = AuditEvent(kind="called", call=f"{log.source}/", session=log.source)
     for number in range(1_000_000):
         if number % 50 == 0:

@@ -15,8 +15,8 @@ from time import monotonic
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import append, audit_schema, format_time, head_of, lines, newest
-from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, entry_hash, parse_entry
+from pinwarden.gateway.audit.chain import append, audit_schema, format_time, lines, newest_entries, read_head
+from pinwarden.gateway.audit.event import EMPTY, AuditEvent, AuditHead, LogEntry, encode_entry, entry_hash, parse_entry
 from pinwarden.gateway.audit.journal import Batch, Journal, JournalEvent, pack, unpack
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
 from pinwarden.system.database import Database, DatabaseLimits, Schema, open_database
@@ -93,7 +93,7 @@ def test_gateways_on_one_database_write_one_chain(database: Database, database_u
 
         list(threads.map(work, (first, second)))
     outcome = verify(database)
-    assert (outcome.entries, outcome.breaks, outcome.head) == (30, (), head_of(other))
+    assert (outcome.entries, outcome.breaks, outcome.head) == (30, (), read_head(other))
     assert [entry.nth for entry in entries(database) if entry.source == first.source] == list(range(1, 16))
     other.close()
 
@@ -128,7 +128,7 @@ def test_the_same_events_again_are_not_written_again(database: Database) -> None
     events = tuple(JournalEvent(at=number, event=called(number)) for number in range(5))
     append(database, Batch(gateway="g", source="s", first=1, events=events[:3]))
     head = append(database, Batch(gateway="g", source="s", first=1, events=events))
-    assert append(database, Batch(gateway="g", source="s", first=1, events=events)) == head == head_of(database)
+    assert append(database, Batch(gateway="g", source="s", first=1, events=events)) == head == read_head(database)
     assert items(database) == ["0", "1", "2", "3", "4"]
 
 
@@ -143,8 +143,8 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
         '"format":"pinwarden-audit/1","gateway":"g","nth":1,"number":1,"previous":"sha256:' + "0" * 64 + '",'
         '"source":"s"}',
     )
-    assert head_of(database) == LogHead(number=1, hash=entry_hash(line))
-    assert list(newest(database)) == [parse_entry(line)]
+    assert read_head(database) == AuditHead(number=1, hash=entry_hash(line))
+    assert list(newest_entries(database)) == [parse_entry(line)]
 
 
 # What tampering looks like
@@ -163,7 +163,7 @@ def change(database: Database, *statements: str) -> None:
             step.run(statement)
 
 
-def breaks(database: Database, *heads: LogHead) -> list[tuple[int, str]]:
+def breaks(database: Database, *heads: AuditHead) -> list[tuple[int, str]]:
     return [(problem.number, problem.code) for problem in verify(database, heads).breaks]
 
 
@@ -203,7 +203,7 @@ def test_swapped_events_are_detected(written: Database) -> None:
 
 
 def test_events_removed_at_the_end_are_detected_by_a_head(written: Database) -> None:
-    head = head_of(written)
+    head = read_head(written)
     change(written, "DELETE FROM audit_entry WHERE number > 4")
     assert breaks(written) == []  # a chain cannot know what came after its end
     assert breaks(written, head) == [(6, "cut_off")]
@@ -221,7 +221,7 @@ def test_events_removed_under_a_running_gateway_are_detected_without_a_head(
 
 
 def test_a_log_rewritten_from_an_edited_event_on_is_detected_by_a_head(written: Database) -> None:
-    head = head_of(written)
+    head = read_head(written)
     previous, forged = EMPTY.hash, []
     for entry in entries(written):
         fact = called("harmless") if entry.number == 3 else entry.fact
@@ -257,7 +257,7 @@ def test_entries_are_found_by_names_with_any_characters(name: str, database: Dat
     append(database, Batch(gateway="g", source="s", first=1, events=tuple(JournalEvent(9, fact) for fact in facts)))
 
     def newest_items(*members: list[tuple[str, str]]) -> list[str]:
-        return [entry.fact.item for entry in newest(database, members)]
+        return [entry.fact.item for entry in newest_entries(database, members)]
 
     assert [item for item in newest_items([("server", name)]) if item in ("1", '"kind":"held"')] == [
         '"kind":"held"',
@@ -271,21 +271,21 @@ def test_entries_are_found_by_names_with_any_characters(name: str, database: Dat
 
 def test_the_newest_entries_are_listed_across_gaps(written: Database) -> None:
     change(written, f"UPDATE audit_entry SET number = {1 << 62} WHERE number = 6")
-    assert [entry.fact.item for entry in newest(written, [[("kind", "called")]])] == items(written)[::-1]
+    assert [entry.fact.item for entry in newest_entries(written, [[("kind", "called")]])] == items(written)[::-1]
 
 
 def test_a_head_stays_valid_while_the_log_grows(written: Database) -> None:
-    head = head_of(written)
+    head = read_head(written)
     append(written, Batch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, event=called("more")),)))
     assert breaks(written, head) == []
 
 
 def test_heads_that_contradict_each_other_are_not_both_right(written: Database) -> None:
-    head = head_of(written)
-    other = LogHead(number=head.number, hash=EMPTY.hash)
+    head = read_head(written)
+    other = AuditHead(number=head.number, hash=EMPTY.hash)
     assert breaks(written, head, other) == breaks(written, other, head) == [(6, "rewritten")]
     assert breaks(written, EMPTY) == []
-    assert breaks(written, LogHead(number=0, hash=head.hash)) == [(0, "rewritten")]
+    assert breaks(written, AuditHead(number=0, hash=head.hash)) == [(0, "rewritten")]
 
 
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
@@ -374,7 +374,7 @@ def test_a_gateway_killed_ten_times_loses_no_recorded_event(
 def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(cluster: Cluster, folder: Path) -> None:
     database_url = cluster.new_database()
     database = open_database(database_url, audit_schema())
-    log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
+    log = AuditLog(database_url, folder, when_unavailable="refuse", limits=QUICK)
     log.record_durably(called("before"))
     cluster.stop()
     try:
@@ -400,7 +400,7 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     """No event waits for the database, so only a query shows that it is unavailable."""
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
-    log = AuditLog(place / "audit.sqlite", folder, when_away="refuse", limits=QUICK)
+    log = AuditLog(place / "audit.sqlite", folder, when_unavailable="refuse", limits=QUICK)
     form = AuditEvent(kind="called", server="files", call="session/")
     takes: list[Callable[[], None]] = [
         lambda: log.note(form, 1),
@@ -436,7 +436,7 @@ def test_a_hanging_postgresql_counts_as_unavailable_and_nothing_is_lost(
 
     monkeypatch.setattr("pinwarden.system.database.open_database", opening)
     database_url = cluster.new_database()
-    log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
+    log = AuditLog(database_url, folder, when_unavailable="refuse", limits=QUICK)
     log.record_durably(called("before"))
     with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect_seconds=2, answer_seconds=1.5)):
         log.record_durably(
@@ -467,7 +467,7 @@ def test_a_replaced_database_file_is_noticed_and_gets_everything_in_the_journal(
     def files() -> list[Path]:
         return sorted(path.parent.glob("audit.sqlite*"))
 
-    with AuditLog(path, folder, when_away="spool", limits=PATIENT) as log:
+    with AuditLog(path, folder, when_unavailable="spool", limits=PATIENT) as log:
         log.record_durably(called(1))
         for file in files():
             shutil.copy(file, away)
@@ -504,7 +504,7 @@ def test_events_of_a_deleted_database_file_are_reported_as_lost(tmp_path: Path, 
 def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster: Cluster, folder: Path) -> None:
     database_url = cluster.new_database()
     database = open_database(database_url, audit_schema())
-    log = AuditLog(database_url, folder, when_away="spool", limits=QUICK)
+    log = AuditLog(database_url, folder, when_unavailable="spool", limits=QUICK)
     log.record_durably(called(0))
     cluster.stop()
     try:
@@ -527,7 +527,7 @@ def test_a_full_journal_refuses_events_and_loses_none(tmp_path: Path, folder: Pa
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
     limits = AuditLimits(backlog=2000, journal=5000, retry=0.02, longest_retry=0.02)
-    log = AuditLog(place / "audit.sqlite", folder, when_away="spool", limits=limits)
+    log = AuditLog(place / "audit.sqlite", folder, when_unavailable="spool", limits=limits)
     log.record_durably(called(0))
     taken = 1
 
@@ -563,7 +563,7 @@ def test_a_closed_log_refuses_events_and_writes_to_no_other_file(tmp_path: Path,
 def test_an_event_that_comes_while_the_log_is_closed_is_kept_or_refused(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = AuditLog(tmp_path / "audit.sqlite", folder, when_away="spool")
+    log = AuditLog(tmp_path / "audit.sqlite", folder, when_unavailable="spool")
     log.record(called(1))
     with ThreadPoolExecutor(1) as thread:
         late: list[Future[None]] = []

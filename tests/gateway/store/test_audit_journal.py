@@ -417,7 +417,7 @@ def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
 def test_a_log_that_refuses_events_refuses_calls(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "file").touch()
     limits = AuditLimits(retry=0.02, longest_retry=0.02, wait=60.0)
-    with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_away="refuse", limits=limits) as log:
+    with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_unavailable="refuse", limits=limits) as log:
         log.record_durably(AuditEvent(kind="blocked"))
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:

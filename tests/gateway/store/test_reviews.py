@@ -57,7 +57,7 @@ def change(item: str = "search", digest: str = "sha256:aa", at: str = "2026-01-0
 
 
 def states(reviews: Reviews) -> dict[str, str]:
-    return {review.digest: review.state for review in reviews.listed(STATES)}
+    return {review.digest: review.state for review in reviews.select(STATES)}
 
 
 def surface(*names: str) -> Surface:
@@ -67,8 +67,8 @@ def surface(*names: str) -> Surface:
 def test_a_change_is_pending_once_however_often_it_is_seen(reviews: Reviews) -> None:
     (first,) = reviews.add([change()])
     assert reviews.add([change(at="2026-01-02T00:00:00Z")]) == []
-    assert reviews.listed() == [replace(first, last_seen="2026-01-02T00:00:00Z")]
-    assert reviews.find(first.name[:6]).name == reviews.named(first.name).name == first.name
+    assert reviews.select() == [replace(first, last_seen="2026-01-02T00:00:00Z")]
+    assert reviews.find(first.name[:6]).name == reviews.get(first.name).name == first.name
 
 
 def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
@@ -92,7 +92,7 @@ def test_a_rejected_change_is_not_pending_again(reviews: Reviews) -> None:
     (held,) = reviews.add([change()])
     reviews.decide([held], REJECTED, by="me", why="no", now="2026-01-03T00:00:00Z")
     reviews.add([change(at="2026-01-04T00:00:00Z")])
-    assert reviews.listed() == []
+    assert reviews.select() == []
     assert states(reviews) == {"sha256:aa": REJECTED}
 
 
@@ -102,13 +102,13 @@ def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) ->
     with pytest.raises(PinwardenError) as caught:
         reviews.decide([first, second], APPROVED, by="me", why="", now="")
     assert caught.value.code == "REVIEW_STALE"
-    assert [review.name for review in reviews.listed()] == [first.name]
+    assert [review.name for review in reviews.select()] == [first.name]
 
 
 def test_a_change_is_superseded_when_the_approved_item_is_served_again(reviews: Reviews) -> None:
     reviews.add([change("a"), change("b")])
     reviews.supersede("files", "first-use", {("tool", "a")})
-    assert [review.item for review in reviews.listed()] == ["b"]
+    assert [review.item for review in reviews.select()] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["", "abc", "0000000000000000", "' OR 1=1", "ä" * 16])
@@ -118,15 +118,15 @@ def test_an_unknown_name_is_not_found(name: str, reviews: Reviews) -> None:
         reviews.find(name)
     assert caught.value.code == "REVIEW_NOT_FOUND"
     with pytest.raises(PinwardenError) as caught:
-        reviews.named(name)
+        reviews.get(name)
     assert caught.value.code == "REVIEW_NOT_FOUND"
 
 
 def test_a_server_that_always_changes_does_not_fill_the_disk(reviews: Reviews, database: Database) -> None:
     for number in range(60):
         reviews.add([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
-    assert len(reviews.listed(STATES)) <= 22
-    assert [review.digest for review in reviews.listed()] == ["sha256:59"]
+    assert len(reviews.select(STATES)) <= 22
+    assert [review.digest for review in reviews.select()] == ["sha256:59"]
     observed = ObservedDefinitions(database)
     observed.record(sighting(digest=f"sha256:{number:02}") for number in range(60))
     assert len(observed.all()) == 20
@@ -138,8 +138,8 @@ def test_a_server_that_always_changes_does_not_fill_the_disk(reviews: Reviews, d
 def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) -> None:
     trusted = TrustedSurfaces(database)
     assert (trusted.find("files"), trusted.generation("files"), trusted.servers()) == (None, 0, [])
-    kept = trusted.first_use("files", surface("a"), "2026-01-01T00:00:00Z")
-    again = trusted.first_use("files", surface("a", "evil"), "2026-01-02T00:00:00Z")
+    kept = trusted.trust_first_use("files", surface("a"), "2026-01-01T00:00:00Z")
+    again = trusted.trust_first_use("files", surface("a", "evil"), "2026-01-02T00:00:00Z")
     assert again == kept == trusted.find("files")
     assert [item.name for item in again.surface.all_items()] == ["a"]
     assert trusted.servers() == ["files"]
@@ -148,13 +148,15 @@ def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) 
 def test_of_concurrent_first_uses_one_is_trusted(database: Database) -> None:
     trusted = TrustedSurfaces(database)
     with ThreadPoolExecutor(6) as threads:
-        kept = list(threads.map(lambda number: trusted.first_use("files", surface(f"t{number}"), "now"), range(6)))
+        kept = list(
+            threads.map(lambda number: trusted.trust_first_use("files", surface(f"t{number}"), "now"), range(6))
+        )
     assert len({surface.surface.digest for surface in kept}) == 1
 
 
 def test_an_approval_applies_only_to_the_surface_it_was_given_for(database: Database) -> None:
     trusted = TrustedSurfaces(database)
-    first = trusted.first_use("files", surface("a"), "t0")
+    first = trusted.trust_first_use("files", surface("a"), "t0")
     trusted.approve(first, surface("a", "b"), by="me", why="seen", now="t1")
     stored = trusted.find("files")
     assert stored is not None
@@ -174,14 +176,14 @@ def test_an_approval_applies_only_to_the_surface_it_was_given_for(database: Data
 def test_a_surface_that_cannot_be_digested_is_not_trusted(database: Database) -> None:
     trusted = TrustedSurfaces(database)
     with pytest.raises(PinwardenError) as caught:
-        trusted.first_use("files", surface_from_listing({"tools": [{"title": "no name"}]}), "t0")
+        trusted.trust_first_use("files", surface_from_listing({"tools": [{"title": "no name"}]}), "t0")
     assert caught.value.code == "SURFACE_INVALID"
     assert trusted.find("files") is None
 
 
 def test_an_edited_text_of_a_trusted_surface_is_an_error(database: Database) -> None:
     trusted = TrustedSurfaces(database)
-    trusted.first_use("files", surface("safe"), "t0")
+    trusted.trust_first_use("files", surface("safe"), "t0")
     with database.transaction() as step:
         step.run("UPDATE trusted SET surface = REPLACE(surface, 'safe', 'evil')")
     with pytest.raises(PinwardenError) as caught:
@@ -191,7 +193,7 @@ def test_an_edited_text_of_a_trusted_surface_is_an_error(database: Database) -> 
 
 def test_a_forgotten_server_is_new_again(database: Database) -> None:
     trusted = TrustedSurfaces(database)
-    trusted.first_use("files", surface("a"), "t0")
+    trusted.trust_first_use("files", surface("a"), "t0")
     assert (trusted.forget("files"), trusted.forget("files")) == (True, False)
     assert trusted.find("files") is None
 

@@ -14,7 +14,7 @@ from pinwarden.cli.streams import Progress, wait_for_closed_pipe
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.audit.event import LogEntry, LogHead
+    from pinwarden.gateway.audit.event import AuditHead, LogEntry
     from pinwarden.gateway.audit.report import EntryFilter
     from pinwarden.gateway.state import GatewayState
 
@@ -94,7 +94,7 @@ def audit_tail(args: Namespace) -> int:
       pinwarden audit tail
       pinwarden audit tail --kind blocked --server notes
     """
-    from pinwarden.gateway.audit.chain import head_of
+    from pinwarden.gateway.audit.chain import read_head
     from pinwarden.gateway.audit.event import KINDS
     from pinwarden.gateway.audit.report import EntryFilter, last_entries, tail_report
 
@@ -107,7 +107,7 @@ def audit_tail(args: Namespace) -> int:
         raise PinwardenError("USAGE", "--follow prints text only", hint="Leave out --format.")
     entry_filter = EntryFilter(server=args.server, kinds=tuple(args.kind))
     with read_database(args) as state:
-        head = head_of(state.audit_database).number  # read first, so that --follow misses no entry
+        head = read_head(state.audit_database).number  # read first, so that --follow misses no entry
         with Progress("reading the audit log"):
             entries = last_entries(state, args.count, entry_filter)
         if args.format != "text":
@@ -182,7 +182,7 @@ def _format_entry(entry: LogEntry) -> str:
     return neutralize_log_commands(f"{show_invisible('  '.join(parts))}\n")
 
 
-def _export_to_file(state: GatewayState, path: Path, after: int) -> LogHead:
+def _export_to_file(state: GatewayState, path: Path, after: int) -> AuditHead:
     from pinwarden.gateway.audit.report import export
     from pinwarden.system.files import open_new_file
 

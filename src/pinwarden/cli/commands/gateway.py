@@ -247,7 +247,7 @@ def _settings(args: Namespace) -> Settings:
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
-        when_away=args.when_away,
+        when_unavailable=args.when_away,
         shared_approvals=args.approvals == "database",
         limits=HttpLimits(
             drain_seconds=args.drain_seconds,
@@ -265,7 +265,7 @@ def _temporary_token(state: GatewayState, settings: Settings) -> str:
     from pinwarden.gateway.store.tokens import new_token
 
     host = settings.listening.host
-    token = "" if state.tokens.valid() else new_token()
+    token = "" if state.tokens.list_valid() else new_token()
     if token and host not in LOOPBACK:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",

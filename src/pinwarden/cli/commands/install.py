@@ -91,7 +91,7 @@ def install(args: Namespace) -> int:
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, registry_location, trust_file
     from pinwarden.install.decision import InstallRequest
-    from pinwarden.install.install import InstallContext, install, is_locked
+    from pinwarden.install.install import InstallContext, install, is_locked_without_bundle
     from pinwarden.project.approvable import reason_for_command
     from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import load_policies, store_folder
@@ -110,13 +110,13 @@ def install(args: Namespace) -> int:
         trust_path=trust_file(),
         now=wall_clock(),
     )
-    if is_locked(project, tool):
+    if is_locked_without_bundle(project, tool):
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")
     location = registry_location(args, trusted)
     with open_locations(args) as locations:
         installing = InstallContext(
             project=project,
-            source=locations.source(location, request.channel, args.log),
+            source=locations.open_source(location, request.channel, args.log),
             store=Store(store_folder(project)),
             target=_placement(args),
             policies=load_policies(project),

@@ -11,7 +11,7 @@ from time import sleep
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, entry_hash, parse_entry
+from pinwarden.gateway.audit.event import EMPTY, AuditEvent, AuditHead, LogEntry, encode_entry, entry_hash, parse_entry
 from pinwarden.gateway.audit.journal import Batch, JournalEvent
 from pinwarden.system.database import Database, Schema, Transaction, load_schema
 
@@ -25,7 +25,7 @@ def audit_schema() -> Schema:
     return load_schema("audit")
 
 
-def append(database: Database, batch: Batch, last: int | None = None) -> LogHead:
+def append(database: Database, batch: Batch, last: int | None = None) -> AuditHead:
     """Append events in one commit, except those that the chain already has. Returns the new head.
 
     Exclusive across processes, because several gateways write to one chain. ``last`` is the number of events that a
@@ -33,7 +33,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> LogHead
     """
     with database.transaction(exclusive="audit") as transaction:
         head = _head(transaction)
-        skipped = max(0, _count_of(transaction, batch.source, last) - batch.first + 1)
+        skipped = max(0, _count_recorded(transaction, batch.source, last) - batch.first + 1)
         rows: list[tuple[int, str, int, str]] = []
         encoder = _EntryEncoder(batch)
         number, previous = head.number, head.hash
@@ -46,7 +46,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> LogHead
                 sleep(0)  # let threads that relay calls run
         if rows:
             transaction.run_many("INSERT INTO audit_entry (number, source, nth, entry) VALUES (?, ?, ?, ?)", rows)
-    return LogHead(number=number, hash=previous)
+    return AuditHead(number=number, hash=previous)
 
 
 class _EntryEncoder:
@@ -91,7 +91,7 @@ class _EntryEncoder:
         return text
 
 
-def head_of(database: Database) -> LogHead:
+def read_head(database: Database) -> AuditHead:
     """The number and hash of the last entry."""
     with database.transaction() as transaction:
         return _head(transaction)
@@ -117,7 +117,7 @@ def entries(database: Database) -> Iterator[LogEntry]:
         yield parse_entry(line)
 
 
-def newest(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
+def newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
     """The entries, the newest first, a page at a time.
 
     ``members`` lets the database skip most entries that do not match: an entry must have at least one member (name and
@@ -126,7 +126,7 @@ def newest(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()
     where = "".join(f" AND ({' OR '.join('entry LIKE ?' for _ in group)})" for group in members if group)
     patterns = [_pattern(name, text) for group in members for name, text in group]
     page_size = _SEARCHED_PAGE if where else _PAGE
-    first = head_of(database).number + 1
+    first = read_head(database).number + 1
     while last := _last_before(database, first):
         first = max(1, last - page_size + 1)
         page = database.rows(
@@ -174,7 +174,7 @@ def _format_second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-def _count_of(transaction: Transaction, source: str, last: int | None) -> int:
+def _count_recorded(transaction: Transaction, source: str, last: int | None) -> int:
     """How many events of a run the chain has.
 
     Raises ``AUDIT_TAMPERED`` if the columns of its last row contradict the entry: a forged row would keep out later
@@ -200,8 +200,8 @@ def _count_of(transaction: Transaction, source: str, last: int | None) -> int:
     return int(nth)
 
 
-def _head(transaction: Transaction) -> LogHead:
+def _head(transaction: Transaction) -> AuditHead:
     last = transaction.row("SELECT number, entry FROM audit_entry WHERE number >= 1 ORDER BY number DESC LIMIT 1")
     if last is None:
         return EMPTY
-    return LogHead(number=last[0], hash=entry_hash(str(last[1]).encode("utf-8", "surrogatepass")))
+    return AuditHead(number=last[0], hash=entry_hash(str(last[1]).encode("utf-8", "surrogatepass")))

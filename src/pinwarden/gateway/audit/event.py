@@ -170,8 +170,8 @@ def _truncate(text: str, length: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _invalid_event(why: str) -> NoReturn:
-    raise PinwardenError("AUDIT_INVALID", f"not an event of the audit log: {why}")
+def _invalid_event(reason: str) -> NoReturn:
+    raise PinwardenError("AUDIT_INVALID", f"not an event of the audit log: {reason}")
 
 
 FORMAT = "pinwarden-audit/1"
@@ -199,7 +199,7 @@ class LogEntry(Record):
     fact: AuditEvent
 
 
-class LogHead(Record):
+class AuditHead(Record):
     """The last entry of a log at some time. Kept outside the log, it proves that earlier entries did not change."""
 
     number: int
@@ -209,7 +209,7 @@ class LogHead(Record):
         return f"{self.number}:{self.hash}"
 
 
-EMPTY = LogHead(number=0, hash=START)
+EMPTY = AuditHead(number=0, hash=START)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -257,18 +257,18 @@ def parse_entry(line: bytes) -> LogEntry:
     )
 
 
-def parse_head(text: str) -> LogHead:
+def parse_head(text: str) -> AuditHead:
     """Parse ``NUMBER:sha256:HEX``."""
     number, _, rest = text.strip().partition(":")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
         raise PinwardenError(
             "USAGE", f"{text[:120]!a} is not the head of an audit log", hint="Write NUMBER:sha256:HEX."
         )
-    return LogHead(number=int(number), hash=str(Digest.parse(rest)))
+    return AuditHead(number=int(number), hash=str(Digest.parse(rest)))
 
 
-def _invalid_entry(why: str) -> NoReturn:
-    raise PinwardenError("AUDIT_INVALID", f"not an entry of the audit log: {why}")
+def _invalid_entry(reason: str) -> NoReturn:
+    raise PinwardenError("AUDIT_INVALID", f"not an entry of the audit log: {reason}")
 
 
 MESSAGES = {
@@ -296,14 +296,14 @@ class ChainResult(Record):
     """The result of verifying a chain."""
 
     entries: int
-    head: LogHead
+    head: AuditHead
     breaks: tuple[Break, ...]
 
 
 class ChainCheck:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
-    def __init__(self, heads: Iterable[LogHead] = (), start: LogHead = EMPTY) -> None:
+    def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY) -> None:
         """``start`` is the entry before the first one; ``heads`` must not be older."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
@@ -315,13 +315,13 @@ class ChainCheck:
         self._breaks: list[Break] = []
         self._compare_with_heads(start)
 
-    def follow(self, number: int, line: bytes, filed: tuple[str, int] | None = None) -> None:
-        """Check the next entry. ``filed`` is the run and count stored beside it in the database."""
+    def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> None:
+        """Check the next entry. ``columns`` is the run and count stored beside it in the database."""
         if number < 1:  # no gateway writes such an entry
             self._break(number, "moved")
             return
         self._entries += 1
-        previous, self._head = self._head, LogHead(number=number, hash=entry_hash(line))
+        previous, self._head = self._head, AuditHead(number=number, hash=entry_hash(line))
         self._compare_with_heads(self._head)
         try:
             entry = parse_entry(line)
@@ -329,25 +329,25 @@ class ChainCheck:
             self._break(number, "unreadable", err.message)
         else:
             self._check(number, entry, previous)
-            if filed is not None and filed != (entry.source, entry.nth):
+            if columns is not None and columns != (entry.source, entry.nth):
                 self._break(number, "misfiled")
 
-    def outcome(self) -> ChainResult:
+    def result(self) -> ChainResult:
         """The result, after the last entry."""
         for number in sorted(self._heads):
             self._break(number, "cut_off")
         self._heads.clear()
         return ChainResult(entries=self._entries, head=self._head, breaks=tuple(self._breaks))
 
-    def differs(self, number: int) -> None:
+    def report_rewritten(self, number: int) -> None:
         """Report that the entry differs from an earlier export."""
         self._break(number, "rewritten")
 
-    def _compare_with_heads(self, head: LogHead) -> None:
+    def _compare_with_heads(self, head: AuditHead) -> None:
         if self._heads.pop(head.number, {head.hash}) != {head.hash}:
             self._break(head.number, "rewritten")
 
-    def _check(self, number: int, entry: LogEntry, previous: LogHead) -> None:
+    def _check(self, number: int, entry: LogEntry, previous: AuditHead) -> None:
         if entry.number != number:
             self._break(number, "moved")
         elif number != previous.number + 1:

@@ -5,8 +5,8 @@
 3. `AuditLog.record_durably` returns when the events are committed. The gateway uses it before it answers a refusal.
 
 While the database is unavailable, events wait in the journal and reach the chain later, in order. Meanwhile `record`
-raises with ``when_away="refuse"``, so that nothing unrecorded passes; with ``"spool"`` it continues until the journal
-is full. Refusals are recorded in either case.
+raises with ``when_unavailable="refuse"``, so that no message passes unrecorded; with ``"spool"`` it continues until the
+journal is full. Refusals are recorded in either case.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pinwarden.system.database import Database
 
-WhenAway = Literal["refuse", "spool"]
+WhenUnavailable = Literal["refuse", "spool"]
 _MAX_WORD = 2**64 - 1
 _pack_call_start = TEXT_CALL.pack
 
@@ -76,13 +76,13 @@ class AuditLog:
         folder: Path,
         *,
         gateway: str = "",
-        when_away: WhenAway = "refuse",
+        when_unavailable: WhenUnavailable = "refuse",
         limits: AuditLimits = AuditLimits(),  # noqa: B008 - records do not change
     ) -> None:
         self._url = url
         self._folder = folder
         self._limits = limits
-        self._refuses = when_away == "refuse"
+        self._refuses = when_unavailable == "refuse"
         self.source = os.urandom(12).hex()
         """Identifies this run in the chain."""
         step = min(STEP, max(1, limits.batch // 8))
@@ -215,7 +215,7 @@ class AuditLog:
     def _admit(self) -> None:
         """Wait until an event can be recorded, or raise."""
         if self._refuses and (self._failure is not None or self._stuck or not self._tried):
-            self._refuse_if_away()
+            self._refuse_if_unavailable()
         if self._journal.size > self._limits.backlog:
             self._wait_for_capacity()
 
@@ -275,11 +275,11 @@ class AuditLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _refuse_if_away(self) -> None:
+    def _refuse_if_unavailable(self) -> None:
         self._changed.wait_for(lambda: self._tried, self._limits.wait)
         if self._failure is not None or self._stuck or not self._tried:
-            why = "the database does not respond" if self._failure is None else self._failure.message
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log cannot be written: {why}")
+            reason = "the database does not respond" if self._failure is None else self._failure.message
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log cannot be written: {reason}")
 
     def _wait_for_capacity(self) -> None:
         """Wait for the database if it is only slow. While it is unavailable, the journal may grow up to its limit."""

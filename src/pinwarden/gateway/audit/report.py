@@ -13,10 +13,10 @@ from pinwarden.gateway.audit import chain as audit_chain
 from pinwarden.gateway.audit.event import (
     EMPTY,
     MESSAGES,
+    AuditHead,
     ChainCheck,
     ChainResult,
     LogEntry,
-    LogHead,
     entry_hash,
     event_content,
     parse_entry,
@@ -41,23 +41,23 @@ class EntryFilter(Record):
         return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
 
     def members(self) -> list[list[tuple[str, str]]]:
-        """Members that selected entries have, for `chain.newest`."""
+        """Members that selected entries have, for `chain.newest_entries`."""
         server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
         return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
 
 
-def verify_log(state: GatewayState, heads: Sequence[LogHead], exports: Sequence[Path] = ()) -> Report:
+def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
     """The report of ``pinwarden audit verify``: the chain in the database."""
     earlier = [_EarlierExport(path) for path in exports]
     all_heads = [*heads, *(export.head for export in earlier)]
     check = ChainCheck(all_heads)
-    for number, line, filed in audit_chain.rows(state.audit_database):
-        check.follow(number, line, filed)
+    for number, line, columns in audit_chain.rows(state.audit_database):
+        check.check_entry(number, line, columns)
         _compare(number, line, earlier, check)
-    return _verification_report("the audit log", check.outcome(), all_heads)
+    return _verification_report("the audit log", check.result(), all_heads)
 
 
-def verify_export(path: Path, heads: Sequence[LogHead], exports: Sequence[Path] = ()) -> Report:
+def verify_export(path: Path, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
     """The same for an exported file, which may begin anywhere in the chain."""
     earlier = [_EarlierExport(export_path) for export_path in exports]
     all_heads = [*heads, *(export.head for export in earlier)]
@@ -66,12 +66,12 @@ def verify_export(path: Path, heads: Sequence[LogHead], exports: Sequence[Path] 
     for line in _lines_of(path):
         if check is None:
             check, number = _start(line, all_heads)
-        check.follow(number, line)
+        check.check_entry(number, line)
         _compare(number, line, earlier, check)
         number += 1
     if check is None:
         raise _empty(path)
-    return _verification_report(str(path), check.outcome(), all_heads)
+    return _verification_report(str(path), check.result(), all_heads)
 
 
 _EXPORT_HINT = "Name a file that pinwarden audit export wrote."
@@ -90,14 +90,14 @@ class _EarlierExport:
             if check is None:
                 check, self._next = _start(line, ())
                 number = self._next
-            check.follow(number, line)
+            check.check_entry(number, line)
             number += 1
         if check is None:
             raise _empty(path)
-        outcome = check.outcome()
+        outcome = check.result()
         if outcome.breaks:
-            why = outcome.breaks[0].message
-            raise PinwardenError("AUDIT_INVALID", f"{path} is not a valid export: {why}", hint=_EXPORT_HINT)
+            reason = outcome.breaks[0].message
+            raise PinwardenError("AUDIT_INVALID", f"{path} is not a valid export: {reason}", hint=_EXPORT_HINT)
         self.head = outcome.head
         self._lines = _lines_of(path)
 
@@ -117,7 +117,7 @@ class _EarlierExport:
 
 def _compare(number: int, line: bytes, earlier: Sequence[_EarlierExport], check: ChainCheck) -> None:
     if any(export.differs(number, line) for export in earlier):
-        check.differs(number)
+        check.report_rewritten(number)
 
 
 def _empty(path: Path) -> PinwardenError:
@@ -126,7 +126,7 @@ def _empty(path: Path) -> PinwardenError:
 
 def last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
     """The newest selected entries, oldest first."""
-    entries = audit_chain.newest(state.audit_database, selected.members())
+    entries = audit_chain.newest_entries(state.audit_database, selected.members())
     return list(reversed(list(_select(entries, count, selected))))
 
 
@@ -147,16 +147,16 @@ def tail_report(entries: Sequence[LogEntry]) -> Report:
     )
 
 
-def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> LogHead:
+def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> AuditHead:
     """Write the entries after a number, one per line, exactly as stored. Returns the head."""
     head = EMPTY
     for number, line in audit_chain.lines(state.audit_database, after):
         write(line + b"\n")
-        head = LogHead(number=number, hash=entry_hash(line))
+        head = AuditHead(number=number, hash=entry_hash(line))
     return head
 
 
-def export_report(subject: str, after: int, head: LogHead) -> Report:
+def export_report(subject: str, after: int, head: AuditHead) -> Report:
     """The report of ``pinwarden audit export``."""
     count = max(0, head.number - after)
     return Report(
@@ -189,13 +189,13 @@ def _select(entries: Iterator[LogEntry], count: int, selected: EntryFilter) -> I
             yield entry
 
 
-def _start(line: bytes, heads: Sequence[LogHead]) -> tuple[ChainCheck, int]:
+def _start(line: bytes, heads: Sequence[AuditHead]) -> tuple[ChainCheck, int]:
     """The check of an export, which may begin after the first entry, and the number of its first line."""
     try:
         first = parse_entry(line)
     except PinwardenError:
         return ChainCheck(heads), 1
-    previous = LogHead(number=first.number - 1, hash=first.previous)
+    previous = AuditHead(number=first.number - 1, hash=first.previous)
     for head in heads:
         if head.number < previous.number:
             raise PinwardenError(
@@ -214,7 +214,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
             yield line[:-1]
 
 
-def _verification_report(subject: str, outcome: ChainResult, heads: Sequence[LogHead]) -> Report:
+def _verification_report(subject: str, outcome: ChainResult, heads: Sequence[AuditHead]) -> Report:
     rows = tuple(
         Row(
             code=problem.code,

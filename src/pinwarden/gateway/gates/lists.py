@@ -64,7 +64,7 @@ def judge_list(
     )
 
 
-def judge_use(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
+def judge_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
     """Judge the use of an item that the server does not list."""
     expected = _pinned_digests(approved.items_of_kind(kind)).get(key, ())
     setting = policy.enforcement if expected else policy.unknown
@@ -81,7 +81,7 @@ def judge_use(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy)
     )
 
 
-def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Verdict:
+def judge_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -> Verdict:
     """Judge a request for a task whose call the gateway did not see; its tool may not be approved.
 
     A task of another client is blocked whatever the policy says, with the same reason, so that the client does not
@@ -92,17 +92,17 @@ def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Ver
         key="of an unknown call",
         value=None,
         digest=None,
-        action=BLOCK if of_another else _ACTIONS[policy.unknown],
+        action=BLOCK if of_other_client else _ACTIONS[policy.unknown],
         level=REVIEW,
         code="task_unknown",
         reason="The gateway did not see the call that started this task, so the tool behind it is unknown.",
     )
 
 
-def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, why_not: str) -> Verdict:
+def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, block_reason: str) -> Verdict:
     """Judge a message whose method no revision of MCP defines. If the policy allows it, it is recorded at least.
 
-    A non-empty ``why_not`` blocks it whatever the policy says.
+    A non-empty ``block_reason`` blocks it whatever the policy says.
     """
     reason = f"No revision of MCP defines this method for messages from a {sender}, so its effect is unknown."
     return Verdict(
@@ -110,19 +110,19 @@ def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, why_
         key=method,
         value=None,
         digest=None,
-        action=BLOCK if why_not else strictest(AUDIT, _ACTIONS[policy.unknown]),
+        action=BLOCK if block_reason else strictest_action(AUDIT, _ACTIONS[policy.unknown]),
         level=REVIEW,
         code=METHOD_UNKNOWN,
-        reason=why_not or reason,
+        reason=block_reason or reason,
     )
 
 
-def strictest(*actions: str) -> str:
+def strictest_action(*actions: str) -> str:
     """Return the strictest action, from allow (lenient) to block (strict)."""
     return max(actions, key=_STRICTNESS.index)
 
 
-def enforced(policy: DigestPolicy, level: str) -> str:
+def action_for_change(policy: DigestPolicy, level: str) -> str:
     """Return the action for a change of this severity to an approved item."""
     return _ACTIONS[policy.enforcement] if LEVELS.index(level) >= LEVELS.index(policy.block_at) else ALLOW
 
@@ -155,7 +155,7 @@ def _judge_item(
     if item.digest is None:
         action, level, code = BLOCK, CRITICAL, _UNDIGESTABLE  # two JSON parsers could read it differently
     elif is_duplicate:
-        action, level, code = enforced(policy, CRITICAL), CRITICAL, _DUPLICATE
+        action, level, code = action_for_change(policy, CRITICAL), CRITICAL, _DUPLICATE
     else:
         level, code = _most_severe(changes)
         action = _action(policy, level, is_approved=bool(expected))
@@ -181,10 +181,10 @@ def _judge_item(
 
 def _action(policy: DigestPolicy, level: str, *, is_approved: bool) -> str:
     if is_approved:
-        return enforced(policy, level)
+        return action_for_change(policy, level)
     unknown = _ACTIONS[policy.unknown]
     # A lenient setting for unknown items must not admit a new item that looks like an attack.
-    return strictest(unknown, enforced(policy, level)) if level == CRITICAL else unknown
+    return strictest_action(unknown, action_for_change(policy, level)) if level == CRITICAL else unknown
 
 
 def _most_severe(changes: Sequence[Change]) -> tuple[str, str]:
@@ -264,7 +264,7 @@ def digest_or_none(tool: Any, profile: str) -> Digest | None:
 _EMPTY_SURFACE = Surface(server=None, items={}, observed={})
 
 
-def without_attacks(seen: Surface) -> Surface:
+def without_suspicious_items(seen: Surface) -> Surface:
     """Return the surface without the items and server members that show signs of an attack.
 
     Trust on first use approves without a review, so anything suspicious is left out and becomes a pending review.

@@ -15,7 +15,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.gateway.gates.lists import enforced, strictest
+from pinwarden.gateway.gates.lists import action_for_change, strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, Verdict
 from pinwarden.lock.gateway_policy import DigestPolicy, RequestPolicy
 from pinwarden.lock.policy_table import plain_host
@@ -52,13 +52,13 @@ def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | 
     if method in _HARMLESS:
         return None
     if method == SAMPLING:
-        return None if policy.sampling else _denied("sampling")
+        return None if policy.sampling else _denied_refusal("sampling")
     if method == ROOTS:
-        return None if policy.roots else _denied("roots")
+        return None if policy.roots else _denied_refusal("roots")
     if method != ELICITATION:
         return Refusal(code="request_unknown", reason="No revision of MCP defines this server request.")
     if not policy.elicitation:
-        return _denied("elicitation")
+        return _denied_refusal("elicitation")
     if not isinstance(params, Mapping):
         return _MALFORMED
     if params.get("mode", "form") == "form" and "url" not in params:
@@ -106,7 +106,7 @@ def requests_in_task(task: Mapping[str, Any]) -> Requests | Refusal:
     return requests
 
 
-def too_many_rounds(policy: RequestPolicy) -> Refusal:
+def rounds_refusal(policy: RequestPolicy) -> Refusal:
     """Return the refusal of a server that requests input more often than the policy allows."""
     return Refusal(
         code="too_many_rounds",
@@ -132,7 +132,7 @@ def _judge_url(url: Any, policy: RequestPolicy) -> Refusal | None:
     return None if any(pattern.matches(name) for pattern in policy.url_hosts) else refusal
 
 
-def _denied(feature: str) -> Refusal:
+def _denied_refusal(feature: str) -> Refusal:
     return Refusal(code=f"{feature}_denied", reason=f"The policy for this server denies {feature}.")
 
 
@@ -157,15 +157,15 @@ class JudgedRequest(Record):
     """Verdicts about the unapproved tool definitions in the request."""
 
 
-def definitions_in(params: Any, most: int) -> tuple[Item, ...] | Refusal:
-    """Return the tool definitions in params or in a result, or a refusal if there are more than ``most``."""
+def find_definitions(params: Any, max_count: int) -> tuple[Item, ...] | Refusal:
+    """Return the tool definitions in params or in a result, or a refusal if there are more than ``max_count``."""
     tools = params.get(TOOLS) if isinstance(params, Mapping) else None
     if tools is None:
         return ()
     if not isinstance(tools, list):
         return Refusal(code="request_malformed", reason="The server sends malformed tool definitions.")
-    if len(tools) > most:
-        reason = f"The server sends {len(tools)} tool definitions in one message; the limit is {most}."
+    if len(tools) > max_count:
+        reason = f"The server sends {len(tools)} tool definitions in one message; the limit is {max_count}."
         return Refusal(code="request_too_many_tools", reason=reason)
     return tuple(Item.from_value(TOOL, tool) for tool in tools)
 
@@ -182,8 +182,10 @@ def judge_content(
     code = _most_severe_sign(params, ignored)
     if code:
         level = REVIEW if code == "oversized_text" else CRITICAL
-        parts.append((enforced(policy, level), level, code, f"The text of the server request {_message(code)}."))
-    action = strictest(ALLOW, *(part[0] for part in parts))
+        parts.append(
+            (action_for_change(policy, level), level, code, f"The text of the server request {_message(code)}.")
+        )
+    action = strictest_action(ALLOW, *(part[0] for part in parts))
     _, level, code, reason = next((part for part in parts if part[0] == action), (ALLOW, "", "", ""))
     verdict = Verdict(
         entity=_ENTITY,
@@ -212,12 +214,14 @@ def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> 
 
 def _unapproved(definitions: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Select the definitions that differ from the approved ones. Whatever the policy, they are at least recorded."""
-    return tuple(replace(verdict, action=strictest(AUDIT, verdict.action)) for verdict in definitions if verdict.code)
+    return tuple(
+        replace(verdict, action=strictest_action(AUDIT, verdict.action)) for verdict in definitions if verdict.code
+    )
 
 
 def _tools_verdict(code: str, unapproved: Sequence[Verdict]) -> tuple[str, str, str, str]:
     """Return action, level, code and reason."""
-    action = strictest(*(verdict.action for verdict in unapproved))
+    action = strictest_action(*(verdict.action for verdict in unapproved))
     level = min((verdict.level or REVIEW for verdict in unapproved), key=SEVERITIES.index)
     container = "server request" if code == TOOL_IN_REQUEST else "result"
     return action, level, code, f"The {container} carries a tool definition that is not approved."
@@ -258,12 +262,12 @@ def _texts(value: Any) -> Iterator[str]:
             for name, member in part.items():
                 pending.append(name)
                 if media and name in ("data", "blob") and type(member) is str:
-                    yield _text_of_data(member, is_file=part.get("type") not in ("image", "audio"))
+                    yield _decode_text(member, is_file=part.get("type") not in ("image", "audio"))
                 else:
                     pending.append(member)
 
 
-def _text_of_data(data: str, *, is_file: bool) -> str:
+def _decode_text(data: str, *, is_file: bool) -> str:
     """Return the text a client could show: the decoded text of a file, or ``data`` itself if it is not base64."""
     try:
         padded = data.replace("-", "+").replace("_", "/") + "=" * (-len(data) % 4)

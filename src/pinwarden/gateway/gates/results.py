@@ -13,7 +13,7 @@ from pinwarden.surface.scan.hidden_text import find_hidden_characters, find_term
 from pinwarden.system.masking import MASK, MAX_SHOWN_CHARACTERS, looks_secret, mask_name, mask_text
 
 
-def has_hidden(value: Any) -> bool:
+def has_hidden_text(value: Any) -> bool:
     """Whether any text in a result contains terminal escape sequences or invisible characters."""
     pending = [value]
     while pending:
@@ -28,20 +28,20 @@ def has_hidden(value: Any) -> bool:
     return False
 
 
-def without_hidden(value: Any) -> Any:
+def strip_hidden_text(value: Any) -> Any:
     """Return a copy of the result without terminal escape sequences and invisible characters."""
     if isinstance(value, dict):
-        return {_strip_hidden(name): without_hidden(item) for name, item in value.items()}
+        return {_strip_hidden_characters(name): strip_hidden_text(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [without_hidden(item) for item in value]
-    return _strip_hidden(value) if isinstance(value, str) else value
+        return [strip_hidden_text(item) for item in value]
+    return _strip_hidden_characters(value) if isinstance(value, str) else value
 
 
 def _hidden_spans(text: str) -> list[tuple[int, int]]:
     return [*find_terminal_escapes(text), *find_hidden_characters(text)]
 
 
-def _strip_hidden(text: str) -> str:
+def _strip_hidden_characters(text: str) -> str:
     spans = _hidden_spans(text)
     if not spans:
         return text

@@ -9,7 +9,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.gates.lists import enforced
+from pinwarden.gateway.gates.lists import action_for_change
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
 from pinwarden.lock.gateway_policy import DigestPolicy
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, SEVERITIES, Change
@@ -61,7 +61,7 @@ def approved_capabilities(now: Any, approved: Surface) -> dict[str, Any]:
     return {name: before[name] for name in now if name in before} if isinstance(now, dict) else {}
 
 
-def unapproved(method: str, now: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
+def needs_unapproved_capability(method: str, now: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
     """Whether a method needs a capability or extension that the server offers now but that is not approved."""
     family = method.partition("/")[0]
     capability = CAPABILITY_OF_METHOD.get(family)
@@ -85,7 +85,7 @@ def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy:
     if changes:
         most_severe = min(changes, key=lambda change: SEVERITIES.index(change.severity))
         level, code = most_severe.severity, most_severe.kind
-        action = enforced(policy, level)
+        action = action_for_change(policy, level)
     if new is not ABSENT and digest is None:
         action, level, code = BLOCK, CRITICAL, "undigestable"
     if new is ABSENT and action != ALLOW:

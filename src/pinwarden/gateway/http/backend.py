@@ -17,7 +17,7 @@ from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
 from pinwarden.gateway.session import splice
-from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS, Frame, RequestId, encode, request_id_of
+from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS, Frame, RequestId, encode, typed_id
 from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
@@ -286,17 +286,17 @@ def _elements(data: bytes, member: str) -> list[bytes]:
 def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
     """A request with the ``_meta`` members that stateless servers require."""
     text = frame.data.decode()
-    params = splice.member(text, 0, "params")
+    params = splice.find_member(text, 0, "params")
     value = encode(dict(meta)).decode()
     if params is None:
         edit = splice.with_member(text, 0, "params", f'{{"_meta":{value}}}')
     else:
-        present = splice.member(text, params.start, "_meta")
+        present = splice.find_member(text, params.start, "_meta")
         if present is None:
             edit = splice.with_member(text, params.start, "_meta", value)
         else:
             edit = (present.start, present.end, encode({**frame.meta, **meta}).decode())
-    data = splice.edited(text, [edit]).encode()
+    data = splice.apply_edits(text, [edit]).encode()
     message = {**frame.members, "params": {**frame.params, "_meta": {**frame.meta, **meta}}}
     return Frame(data=data, message=message)
 
@@ -307,8 +307,8 @@ def without_meta(frame: Frame) -> Frame:
         return frame
     text = frame.data.decode()
     kept = {name: value for name, value in frame.meta.items() if name not in META_KEYS}
-    params = splice.member(text, 0, "params")
-    meta = None if params is None else splice.member(text, params.start, "_meta")
+    params = splice.find_member(text, 0, "params")
+    meta = None if params is None else splice.find_member(text, params.start, "_meta")
     if params is None or meta is None:
         raise PinwardenError("JSON_PARSE_ERROR", "the member _meta is missing")
     if kept:
@@ -317,7 +317,7 @@ def without_meta(frame: Frame) -> Frame:
     else:
         edits = splice.without_members(text, params.start, ("_meta",))
         message = {**frame.members, "params": {name: value for name, value in frame.params.items() if name != "_meta"}}
-    return Frame(data=splice.edited(text, edits).encode(), message=message)
+    return Frame(data=splice.apply_edits(text, edits).encode(), message=message)
 
 
 def as_stateless(frame: Frame, method: str) -> Frame:
@@ -326,12 +326,12 @@ def as_stateless(frame: Frame, method: str) -> Frame:
     required = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
     added = {name: value for name, value in required.items() if isinstance(result, dict) and name not in result}
     text = frame.data.decode()
-    span = splice.member(text, 0, "result") if added else None
+    span = splice.find_member(text, 0, "result") if added else None
     if span is None:
         return frame
     start, end, _ = splice.with_member(text, span.start, "", "")
     members = encode(added).decode()[1:-1] + ("," if result else "")
-    return Frame(data=splice.edited(text, [(start, end, members)]).encode(), message=frame.message)
+    return Frame(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=frame.message)
 
 
 _RANDOM_BYTES = 16  # of an unguessable id
@@ -370,7 +370,7 @@ class ServerRequests:
 
     def cancel(self, backend: Backend, frame: Frame) -> Frame | None:
         """The cancellation of a server's request, for the client; None if the server sent no such request."""
-        server_id = request_id_of(frame.params.get("requestId"))
+        server_id = typed_id(frame.params.get("requestId"))
         client_id = None if server_id is None else self._client_id_of(backend, server_id)
         if client_id is None:
             return None
@@ -383,7 +383,7 @@ class ServerRequests:
         matching = (
             client_id
             for client_id, (sender, sender_id) in self._open.items()
-            if sender is backend and request_id_of(sender_id) == server_id
+            if sender is backend and typed_id(sender_id) == server_id
         )
         return next(matching, None)
 

@@ -31,7 +31,7 @@ from pinwarden.gateway.http.session_manager import (
     SessionManager,
     Upstream,
 )
-from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, request_id_of
+from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, typed_id
 from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CANCELLED,
@@ -294,7 +294,7 @@ class Bridge:
 
     def _cancelled(self, frame: Frame) -> None:
         """Cancel a request of a client of the handshake era."""
-        client_id = request_id_of(frame.params.get("requestId"))
+        client_id = typed_id(frame.params.get("requestId"))
         if client_id is None:
             return
         for relayed in [entry for entry in self._relayed.values() if entry.client_id == client_id]:

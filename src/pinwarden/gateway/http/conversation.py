@@ -48,8 +48,8 @@ from pinwarden.gateway.session.messages import (
     is_slow_client_message,
     is_slow_server_message,
     parse_server,
-    request_id_of,
-    with_known_id,
+    recover_id,
+    typed_id,
 )
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
@@ -201,13 +201,13 @@ class Conversation:
     ) -> bool:
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
         link, own = self.link, message.get("id")
-        request_id = request_id_of(own)
+        request_id = typed_id(own)
         if self.closed or self.ended or link is None or self._open.full or request_id is None:
             return False
         if type(own) is str and len(own) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
-        token = None if meta is None else request_id_of(meta.get("progressToken"))
+        token = None if meta is None else typed_id(meta.get("progressToken"))
         if token is not None and (self._open.taken(request_id) or self._open.is_token(token)):
             return False
         if link.shared and token is not None:
@@ -273,7 +273,7 @@ class Conversation:
 
     def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request with this id is open, including the session's own."""
-        return request_id in self._pending or self.session.is_own(request_id[1])
+        return request_id in self._pending or self.session.is_gateway_id(request_id[1])
 
     def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
         """A message of the server: a line of a process, or a complete HTTP response to ``expected_id``.
@@ -294,12 +294,12 @@ class Conversation:
         except PinwardenError:
             message = None  # the session judges it
         if type(message) is dict and "method" not in message:
-            request_id = request_id_of(message.get("id"))
+            request_id = typed_id(message.get("id"))
             call = None if request_id is None else self._pending.get(request_id)
             if (
                 type(call) is ToolCall
                 and (expected_id is None or expected_id == call.request_id)
-                and self._fast_path.relays(data, message)
+                and self._fast_path.may_relay(data, message)
             ):
                 self._open.forget(call.request_id)
                 call.result(data, message)
@@ -307,7 +307,7 @@ class Conversation:
         if is_slow_server_message(message, len(data)) or self.session.may_be_slow(now):
             self._judge_offloaded(data, now, expected_id, 0, partial(self._answer_if_unanswered, expected_id))
             return True
-        return self._decide_server_message(with_known_id(Frame(data, message), self._json), now, expected_id, 0)
+        return self._decide_server_message(recover_id(Frame(data, message), self._json), now, expected_id, 0)
 
     def part_from_server(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
         """A message on a response stream; ``then`` is called with whether it may be the response."""

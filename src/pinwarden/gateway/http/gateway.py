@@ -26,12 +26,12 @@ from pinwarden.gateway.http.telemetry import StatusPages, audit_problem, configu
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.state import lock_baseline
-from pinwarden.gateway.store.tokens import Token, token_digest
+from pinwarden.gateway.store.tokens import GatewayToken, token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.system.processes import kill_all_trees
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.audit.log import AuditLog, WhenAway
+    from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
@@ -48,7 +48,7 @@ class Settings(Record):
     hosts: tuple[str, ...] = ()
     """Host names under which clients reach the gateway, in addition to the listen address."""
     origins: tuple[str, ...] = ()
-    when_away: WhenAway = "refuse"
+    when_unavailable: WhenUnavailable = "refuse"
     shared_approvals: bool = True
     """Whether approvals in the database apply in addition to the lock."""
     limits: HttpLimits = HttpLimits()
@@ -62,7 +62,7 @@ class HttpGateway:
         self._state = state
         self._settings = settings
         self._say = say
-        self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_away=settings.when_away)
+        self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_unavailable=settings.when_unavailable)
         self._recorders: list[Recorder] = []
         self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
         self._stamps: tuple[object, ...] = ()
@@ -167,10 +167,10 @@ class HttpGateway:
         digest = token_digest(one_time_token)
         temporary = {digest: Client(name="local", token=digest)} if one_time_token else {}
         return KnownClients(
-            self._state.tokens.valid,
+            self._state.tokens.list_valid,
             temporary,
             self._say,
-            keep=self._settings.when_away == "spool",
+            keep=self._settings.when_unavailable == "spool",
             seconds=self._settings.limits.tokens_seconds,
         )
 
@@ -314,7 +314,7 @@ class KnownClients:
 
     def __init__(
         self,
-        read: Callable[[], Sequence[Token]],
+        read: Callable[[], Sequence[GatewayToken]],
         temporary: Mapping[str, Client],
         say: Callable[[str], None],
         *,

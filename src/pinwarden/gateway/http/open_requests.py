@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.http1 import Reply
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
-from pinwarden.gateway.session.messages import Frame, RequestId, encode, error_response, request_id_of
+from pinwarden.gateway.session.messages import Frame, RequestId, encode, error_response, typed_id
 from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.surface.protocol import (
     CAPABILITY_MISSING,
@@ -107,7 +107,7 @@ class OpenRequests:
 
     def cancel(self, request_id: Any) -> None:
         """The client cancelled a request."""
-        key = request_id_of(request_id)
+        key = typed_id(request_id)
         pending = None if key is None else self.by_id.get(key)
         if pending is not None:
             self._cancelled.add(pending)
@@ -131,7 +131,7 @@ class OpenRequests:
         token = frame.progress_token if frame.method == PROGRESS else None
         request_id = self._tokens.get(token) if token is not None else None
         if request_id is None:
-            request_id = request_id_of(frame.meta.get(SUBSCRIPTION_META))
+            request_id = typed_id(frame.meta.get(SUBSCRIPTION_META))
         if request_id is None or request_id not in self.by_id:
             request_id = expected_id
         return None if request_id is None else self.by_id.get(request_id)

@@ -19,7 +19,15 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.notifications import ListChangedThrottle
 from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, likely_id, parse_server, request_id_of
+from pinwarden.gateway.session.messages import (
+    LISTEN,
+    Frame,
+    RequestId,
+    encode,
+    guess_response_id,
+    parse_server,
+    typed_id,
+)
 from pinwarden.surface.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 
 if TYPE_CHECKING:
@@ -176,7 +184,7 @@ class SharedProcess:
         if self._ping_timeout is not None:
             self._ping_timeout.cancel()  # any message is a sign of life
             self._ping_timeout = None
-        request_id = request_id_of(likely_id(data))
+        request_id = typed_id(guess_response_id(data))
         if request_id is not None:
             self._answered(request_id, data)
             return True
@@ -186,7 +194,7 @@ class SharedProcess:
         elif "method" in message:
             self._notified(Frame(data, message))
         else:
-            request_id = request_id_of(message.get("id"))
+            request_id = typed_id(message.get("id"))
             if request_id is None:
                 self._not_delivered()
             else:
@@ -214,9 +222,9 @@ class SharedProcess:
         if frame.method == PROGRESS:
             request_id = frame.progress_token
         elif frame.method == CANCELLED:
-            request_id = request_id_of(frame.params.get("requestId"))
+            request_id = typed_id(frame.params.get("requestId"))
         else:
-            request_id = request_id_of(frame.meta.get(SUBSCRIPTION_META))
+            request_id = typed_id(frame.meta.get(SUBSCRIPTION_META))
         transport = None if request_id is None else self._by_id.get(request_id)
         if transport is None and request_id is not None and self._is_founder_request(request_id):
             transport = self._founder
@@ -292,7 +300,7 @@ class SharedTransport:
             if frame.id is not None:
                 self._request(frame.id, frame.method, frame.meta, frame.data)
         elif frame.method == CANCELLED:
-            request_id = request_id_of(frame.params.get("requestId"))
+            request_id = typed_id(frame.params.get("requestId"))
             if request_id in self.open_ids:
                 self._enqueue(None, frame.data)
 
@@ -369,7 +377,7 @@ class SharedTransport:
         self.owner.server_lost(_UNREAD)
 
     def _request(self, request_id: RequestId, method: str, meta: dict[str, Any], data: bytes) -> None:
-        token = request_id_of(meta.get("progressToken"))
+        token = typed_id(meta.get("progressToken"))
         if self._closed:
             return
         if method not in _METHODS or (VERSION_META not in meta and method != "ping"):

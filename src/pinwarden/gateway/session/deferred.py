@@ -85,7 +85,7 @@ class DeferredMessages:
         for message in overdue:
             call = self._audit.call_id(message.request_id)
             reason = "The server did not send its lists in time."
-            self._audit.refused("list_failed", reason, message.method, call, out)
+            self._audit.record_refused_message("list_failed", reason, message.method, call, out)
             if not isinstance(message, TaskNotification):
                 text = "pinwarden: the server's lists could not be judged in time"
                 data = {"pinwarden": {"code": "list_failed"}}

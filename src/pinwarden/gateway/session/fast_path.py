@@ -1,15 +1,15 @@
 """The fast path for tool calls: which messages may be forwarded without the session.
 
-Nearly every message is a call of an approved tool, its progress, or its result. `CallFastPath.admit` is the one
-predicate for "this call may take the fast path", and `CallFastPath.relays` the one for messages of the server. stdio,
-HTTP and the session itself use them. Both look at the parsed message, so the spelling of the JSON does not matter. They
-decide as the session would, or leave the message to it.
+Nearly every message is a call of an approved tool, its progress, or its result. `CallFastPath.admit` decides whether a
+call may take the fast path, and `CallFastPath.may_relay` whether a message of the server may. stdio, HTTP and the
+session itself use them. Both check the parsed message, so the formatting of the JSON does not matter. They make the
+same decision as the session, or leave the message to the session.
 
-Strict parsing would take much of the time that a call may take, so stdio parses with orjson and passes the text along.
-What orjson accepts and the strict parser refuses is checked here (`core/fast_json.py`).
+Strict parsing would be a large part of a call's latency, so stdio parses with orjson and passes the text along. The
+fast path then refuses texts that orjson accepts but the strict parser does not (`core/fast_json.py`).
 
-What the fast path knows is valid until something changes: the approved surface, the policy, an announced list (all
-three are the guard's generation), any other kind of message, or the limits of the policy for time and calls.
+The decisions stay valid until something changes: the approved surface, the policy or a list of the server (all three
+increase the guard's generation), until a message of another kind arrives, or until the policy requires a new list.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CallFastPath:
         """Whether results need no check."""
 
     def parser(self) -> Callable[[bytes], Any]:
-        """The parser for messages that are passed to `admit` and `relays` with their text. It raises ValueError."""
+        """The parser for messages that are passed to `admit` and `may_relay` with their text. It raises ValueError."""
         from pinwarden.core.fast_json import is_strict, loads
 
         self._is_strict = is_strict
@@ -141,7 +141,7 @@ class CallFastPath:
         """A call that was admitted was not forwarded."""
         self.open.pop(request_id, None)
 
-    def relays(self, frame: bytes, message: Any, fast_parsed: bool = False) -> bool:
+    def may_relay(self, frame: bytes, message: Any, fast_parsed: bool = False) -> bool:
         """Whether a message of the server may be forwarded unchanged; then its call is not open any more.
 
         True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
@@ -212,5 +212,5 @@ class CallFastPath:
         self.events = self._lists.call_events(tools)
         self.until = min(tools.at + policy.relist_seconds, guard.next_refresh)
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
-        self.relays_results = self._responses.relays()
+        self.relays_results = self._responses.may_relay()
         self.generation = generation

@@ -42,28 +42,28 @@ class ListSubscription:
         self._request_id = lists.new_id()
         out.to_server.append(request(self._request_id, LISTEN, {"notifications": filters, "_meta": lists.meta}))
 
-    def is_own(self, request_id: Any) -> bool:
+    def is_gateway_id(self, request_id: Any) -> bool:
         """Whether this is the request id of the subscription."""
         return bool(self._request_id) and request_id == self._request_id
 
-    def belongs(self, method: str, params: Any) -> bool:
+    def owns_notification(self, method: str, params: Any) -> bool:
         """Whether a notification belongs to a subscription of the gateway or cancels it."""
         if type(params) is not dict:
             return False
         meta = params.get("_meta")
-        if type(meta) is dict and self._lists.is_own(meta.get(SUBSCRIPTION_META)):
+        if type(meta) is dict and self._lists.is_gateway_id(meta.get(SUBSCRIPTION_META)):
             return True
-        return method == CANCELLED and self._lists.is_own(params.get("requestId"))
+        return method == CANCELLED and self._lists.is_gateway_id(params.get("requestId"))
 
     def on_notification(self, method: str, params: Any, now: float, out: OutputBuilder) -> None:
         """Handle a notification of the subscription other than list-changed."""
         if method == ACKNOWLEDGED:
             self._failures = 0
             self._lists.refresh(now, out)  # lists may have changed before the subscription was open
-        elif method == CANCELLED and self.is_own(params.get("requestId")):
+        elif method == CANCELLED and self.is_gateway_id(params.get("requestId")):
             self.on_ended(None, now)
 
-    def not_sent(self) -> None:
+    def on_not_sent(self) -> None:
         """Forget the subscription request, because it was not sent."""
         self._request_id = ""
 

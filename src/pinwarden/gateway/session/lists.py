@@ -12,12 +12,12 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.gates.lists import strictest
+from pinwarden.gateway.gates.lists import strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.messages import CALL, notification, request
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
-from pinwarden.gateway.session.pages import read_page
+from pinwarden.gateway.session.pages import parse_list_response
 from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 
@@ -59,7 +59,7 @@ class JudgedList:
         self.by_key, self.by_item, self.call_events = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
-            if known is None or strictest(known.action, verdict.action) != known.action:
+            if known is None or strictest_action(known.action, verdict.action) != known.action:
                 self.by_key[verdict.key] = verdict
             if verdict.digest is not None:
                 self.by_item[verdict.key, verdict.digest.raw] = verdict
@@ -226,7 +226,7 @@ class JudgedLists:
         self._last_order += 1
         return self._last_order
 
-    def add(  # noqa: PLR0913, PLR0917  the facts about a list
+    def add_list(  # noqa: PLR0913, PLR0917  the facts about a list
         self, kind: ItemKind, items: tuple[Item, ...], now: float, change_count: int, order: int, out: OutputBuilder
     ) -> None:
         """Take a complete list, which the client or the gateway requested.
@@ -236,7 +236,7 @@ class JudgedLists:
         """
         known = self._lists.get(kind.member)
         if known is not None and known.problem is None and order < known.order:
-            if _contents(items) != _contents(known.items):
+            if _digests_by_key(items) != _digests_by_key(known.items):
                 self._request(kind, now, out)
             return
         judged = JudgedList(kind, items, now, change_count, order)
@@ -256,7 +256,7 @@ class JudgedLists:
         """The server announced to this session that a list changed."""
         self._changes[kind.member] += 1
 
-    def changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
+    def on_list_changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
         """The server announced a change: request the list now, if it was ever used."""
         self.count_change(kind)
         self._guard.list_changed(kind, now)
@@ -295,7 +295,7 @@ class JudgedLists:
 
     # The gateway's own requests
 
-    def is_own(self, request_id: Any) -> bool:
+    def is_gateway_id(self, request_id: Any) -> bool:
         """Whether an id belongs to a request of the gateway."""
         return isinstance(request_id, str) and request_id.startswith(self.id_prefix)
 
@@ -304,7 +304,7 @@ class JudgedLists:
         self._last_id += 1
         return f"{self.id_prefix}{self._last_id}"
 
-    def not_sent(self, request_id: str) -> None:
+    def on_not_sent(self, request_id: str) -> None:
         """A request did not reach the server. The list is requested again when it is needed."""
         request = self._requests.pop(request_id, None)
         if request is not None:
@@ -339,11 +339,11 @@ class JudgedLists:
             self._fail(request, now, "The server's list is too long to be judged.")
             return True
         try:
-            page = read_page(frame, message, request.kind, self._guard)
+            page = parse_list_response(frame, message, request.kind, self._guard)
         except PinwardenError:
             self._fail(request, now, "The server's list cannot be read.")
             return True
-        return self._add_page(request, page.items, page.cursor, now, out)
+        return self._add_page(request, tuple(page.items), page.cursor, now, out)
 
     def _on_discover(self, message: Any, out: OutputBuilder) -> bool:
         self._requesting.pop(DISCOVER, None)
@@ -380,10 +380,10 @@ class JudgedLists:
         if request.change_count != self.change_count(kind) and request.rounds < self._guard.limits.max_rounds:
             self._request(kind, now, out, rounds=request.rounds + 1)  # it changed while it was read
             return False
-        before = self._blocked(kind)
-        self.add(kind, items, now, self.change_count(kind), request.order, out)
-        if before is not None and self._blocked(kind) != before:
-            out.to_client.append(_list_changed(kind))
+        before = self._blocked_keys(kind)
+        self.add_list(kind, items, now, self.change_count(kind), request.order, out)
+        if before is not None and self._blocked_keys(kind) != before:
+            out.to_client.append(_list_changed_notification(kind))
         return True
 
     def _fail(self, request: _ListRequest, now: float, reason: str) -> None:
@@ -414,7 +414,7 @@ class JudgedLists:
 
     def _approve_first_use(self, now: float, out: OutputBuilder) -> bool:
         """Request all lists, and approve them when they are complete. Returns whether something is approved now."""
-        for kind in self._offered():
+        for kind in self._offered_kinds():
             if kind.member not in self._lists:
                 self._request(kind, now, out)
         self._approve_if_complete(out)  # if the last list failed, no further response will come
@@ -423,18 +423,18 @@ class JudgedLists:
     def _approve_if_complete(self, out: OutputBuilder) -> None:
         if self._guard.approved is not None or (self.server is None and self.meta is not None):
             return
-        offered = self._offered()
+        offered = self._offered_kinds()
         if any(kind.member not in self._lists for kind in offered):
             return
         lists = {kind.member: self._lists[kind.member] for kind in offered}
-        items = {member: _unambiguous(judged.items) for member, judged in lists.items() if judged.problem is None}
-        from pinwarden.gateway.gates.lists import without_attacks
+        items = {member: _unambiguous_items(judged.items) for member, judged in lists.items() if judged.problem is None}
+        from pinwarden.gateway.gates.lists import without_suspicious_items
 
-        surface = without_attacks(Surface(server=self.server, items=items, observed={"how": "first use"}))
+        surface = without_suspicious_items(Surface(server=self.server, items=items, observed={"how": "first use"}))
         self._guard.trust(surface)
-        self._audit.trusted(surface, sum(len(judged.items) for judged in lists.values()), out)
+        self._audit.record_first_use(surface, sum(len(judged.items) for judged in lists.values()), out)
 
-    def _offered(self) -> list[ItemKind]:
+    def _offered_kinds(self) -> list[ItemKind]:
         capabilities = (self.server or {}).get("capabilities")
         if not isinstance(capabilities, dict):
             return list(ITEM_KINDS)
@@ -445,9 +445,9 @@ class JudgedLists:
 
     def _judge(self, judged: JudgedList, out: OutputBuilder) -> None:
         for verdict in judged.judge(self._guard, self._audit.client, self.server):
-            self._audit.served(verdict, judged.kind.method, out)
+            self._audit.record_definition(verdict, judged.kind.method, out)
 
-    def _blocked(self, kind: ItemKind) -> frozenset[str] | None:
+    def _blocked_keys(self, kind: ItemKind) -> frozenset[str] | None:
         judged = self._lists.get(kind.member)
         return (
             None if judged is None else frozenset(key for key, verdict in judged.by_key.items() if not verdict.passes)
@@ -473,7 +473,7 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
     return not json_equal(result["serverInfo"], meta[SERVER_META])
 
 
-def _unambiguous(items: tuple[Item, ...]) -> tuple[Item, ...]:
+def _unambiguous_items(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """The items that have a digest and a name of their own."""
     counts: dict[str, int] = {}
     for item in items:
@@ -481,7 +481,7 @@ def _unambiguous(items: tuple[Item, ...]) -> tuple[Item, ...]:
     return tuple(item for item in items if item.digest is not None and counts[_folded_key(item)] == 1)
 
 
-def _contents(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
+def _digests_by_key(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
     return sorted((item.key, b"" if item.digest is None else item.digest.raw) for item in items)
 
 
@@ -489,5 +489,5 @@ def _folded_key(item: Item) -> str:
     return item.key.casefold() if item.kind.key == "name" else item.key
 
 
-def _list_changed(kind: ItemKind) -> bytes:
+def _list_changed_notification(kind: ItemKind) -> bytes:
     return notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))

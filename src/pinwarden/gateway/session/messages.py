@@ -85,10 +85,10 @@ class Frame:
     def progress_token(self) -> RequestId | None:
         """The progress token: in the ``_meta`` of a request, or in a progress notification."""
         where = self.params if self.method == PROGRESS else self.meta
-        return request_id_of(where.get("progressToken"))
+        return typed_id(where.get("progressToken"))
 
 
-def request_id_of(value: Any) -> RequestId | None:
+def typed_id(value: Any) -> RequestId | None:
     """The id with its type; None if the value cannot be an id."""
     return (type(value), value) if type(value) in _ID_TYPES else None
 
@@ -109,13 +109,13 @@ def parse_server(data: bytes, limits: Limits) -> Any:
 def frame_from_server(data: bytes, limits: Limits) -> Frame:
     """A message of a server. If it is not strict JSON, it gets the id that the session would find in it, so that it can
     be matched with its request."""
-    return with_known_id(Frame(data, parse_server(data, limits)), limits)
+    return recover_id(Frame(data, parse_server(data, limits)), limits)
 
 
-def with_known_id(frame: Frame, limits: Limits) -> Frame:
+def recover_id(frame: Frame, limits: Limits) -> Frame:
     """A message of a server with its id, even if it is not strict JSON."""
     if frame.message is None and not is_noise(frame.data):
-        frame.id = request_id_of(response_id(frame.data, limits))
+        frame.id = typed_id(find_response_id(frame.data, limits))
     return frame
 
 
@@ -300,7 +300,7 @@ def is_id(value: Any) -> bool:
     return (type(value) is int) or (type(value) is str and len(value) <= 1024)
 
 
-def coerced_id(value: Any) -> int | None:
+def coerce_id(value: Any) -> int | None:
     """The integer that a lenient client may read from an invalid id: from 7.0, or from the string 7."""
     if type(value) is float:
         return int(value) if value.is_integer() else None
@@ -456,17 +456,17 @@ def is_noise(frame: bytes) -> bool:
     return frame.lstrip(_BEFORE)[:1] not in (b"{", b"[")
 
 
-def response_id(frame: bytes, limits: Limits) -> Any:
+def find_response_id(frame: bytes, limits: Limits) -> Any:
     """The id of a response that is not strict JSON; None if it cannot be found."""
     from pinwarden.surface.probe.message import parse_message
 
     try:
         return parse_message(frame, limits).members.get("id")
     except PinwardenError:
-        return likely_id(frame)
+        return guess_response_id(frame)
 
 
-def likely_id(frame: bytes) -> Any:
+def guess_response_id(frame: bytes) -> Any:
     """The id of the request that a frame seems to answer; None if it does not look like a response.
 
     Only the places where servers write the id are searched: before the result, or at the end. So a long frame takes no

@@ -99,7 +99,7 @@ class SessionAudit:
         """The correlation id of a request."""
         return f"{self._session}/{request_id}"
 
-    def served(self, verdict: Verdict, method: str, out: OutputBuilder) -> None:
+    def record_definition(self, verdict: Verdict, method: str, out: OutputBuilder) -> None:
         """A definition was judged. Recorded once for each content and action."""
         mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
         returned = self._differs_from_latest(mark, verdict)
@@ -123,39 +123,39 @@ class SessionAudit:
             self._latest[item] = content
         return before not in (None, content)
 
-    def used(
+    def record_use(
         self, verdict: Verdict, method: str, call: str, out: OutputBuilder, arguments: bytes | None = None
     ) -> None:
         """A client requested the use of an item."""
         out.events.append(self.event(_USED[verdict.action], verdict, method, call, arguments))
         out.durable = out.durable or verdict.action == BLOCK
 
-    def used_once(self, verdict: Verdict, method: str, call: str, out: OutputBuilder, name: object = "") -> None:
-        """`used` for repeated uses: recorded once for each name and action."""
+    def record_use_once(self, verdict: Verdict, method: str, call: str, out: OutputBuilder, name: object = "") -> None:
+        """`record_use` for repeated uses: recorded once for each name and action."""
         mark = (verdict.entity, verdict.key, hash(name), verdict.action)
         if mark in self._recorded_uses:
             return
         if len(self._recorded_uses) < _MAX_REMEMBERED:
             self._recorded_uses.add(mark)
-        self.used(verdict, method, call, out)
+        self.record_use(verdict, method, call, out)
 
     def call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
         """By item, the event of a call that passes. The request id at the end of ``call`` is missing."""
         return {verdict.key: self.event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
 
-    def pinged(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
+    def record_ping(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
         """The server sent a ping. After the first hundred, every tenfold number is recorded."""
         self._pings += 1
         if self._pings <= _MAX_SERVER_REQUESTS:
-            self.used(verdict, verdict.key, call, out)
+            self.record_use(verdict, verdict.key, call, out)
         elif self._pings == 10 ** (len(str(self._pings)) - 1):
-            self.used(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
+            self.record_use(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
 
-    def refused(self, code: str, reason: str, method: str, call: str, out: OutputBuilder) -> None:
+    def record_refused_message(self, code: str, reason: str, method: str, call: str, out: OutputBuilder) -> None:
         """A message was refused because of its form."""
-        self.refuse(Refusal(code=code, reason=reason), method, call, out)
+        self.record_refusal(Refusal(code=code, reason=reason), method, call, out)
 
-    def refuse(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
+    def record_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
         """Record a refusal. Those that belong to no call are counted, and every tenfold number is recorded, so that a
         flood does not fill the log."""
         if not call:
@@ -167,22 +167,24 @@ class SessionAudit:
                 return
             if count > 1:
                 refusal = replace(refusal, reason=f"{refusal.reason} {count} times in this session.")
-        self._record_refusal(refusal, method, call, out)
+        self._append_refusal(refusal, method, call, out)
 
-    def refuse_server_request(self, refusal: Refusal, method: str, request_id: object, out: OutputBuilder) -> None:
+    def record_refused_server_request(
+        self, refusal: Refusal, method: str, request_id: object, out: OutputBuilder
+    ) -> None:
         """Record the refusal of a server request. After the first hundred they are counted."""
         self._server_requests += 1
         call = self.call_id(f"server/{request_id}") if self._server_requests <= _MAX_SERVER_REQUESTS else ""
-        self.refuse(refusal, method, call, out)
+        self.record_refusal(refusal, method, call, out)
 
-    def refused_once(self, code: str, reason: str, method: str, out: OutputBuilder) -> None:
-        """`refused` for repeated messages: recorded once for each method."""
+    def record_refused_message_once(self, code: str, reason: str, method: str, out: OutputBuilder) -> None:
+        """`record_refused_message` for repeated messages: recorded once for each method."""
         mark = ("", code, hash(method), BLOCK)
         if mark not in self._recorded_uses and len(self._recorded_uses) < _MAX_REMEMBERED:
             self._recorded_uses.add(mark)
-            self._record_refusal(Refusal(code=code, reason=reason), method, "", out)
+            self._append_refusal(Refusal(code=code, reason=reason), method, "", out)
 
-    def _record_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
+    def _append_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
         event = AuditEvent(
             kind=BLOCKED,
             server=self._guard.server,
@@ -198,7 +200,7 @@ class SessionAudit:
         out.events.append(event)
         out.durable = True
 
-    def trusted(self, surface: Surface, listed: int, out: OutputBuilder) -> None:
+    def record_first_use(self, surface: Surface, listed: int, out: OutputBuilder) -> None:
         """The surface was approved because it was the first one seen; the server listed this many items."""
         names = [item.name for items in surface.items.values() for item in items]
         count, excluded = len(names), listed - len(names)
@@ -238,7 +240,7 @@ class SessionAudit:
             arguments=arguments,
         )
 
-    def reset(self) -> None:
+    def forget_recorded(self) -> None:
         """Events could not be recorded: record them again when the same happens next."""
         self._recorded.clear()
         self._latest.clear()

@@ -8,29 +8,20 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
-from pinwarden.core.record import Record
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import splice
 from pinwarden.gateway.session.messages import WARNINGS, is_ambiguous_response, is_ambiguous_result, verdict_data
-from pinwarden.surface.probe.message import Message, parse_message, parse_page
-from pinwarden.surface.surface import Item, ItemKind
+from pinwarden.surface.probe.message import ListPage, Message, parse_message, parse_page
+from pinwarden.surface.surface import ItemKind
 
 
-class ListPage(Record):
-    """One page of a list."""
-
-    items: tuple[Item, ...]
-    cursor: str | None
-    """None on the last page. An empty string is a cursor too."""
-
-
-def read_page(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
+def parse_list_response(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
     """Parse a list response. ``message`` is None if strict parsing of the whole frame failed."""
-    body = _body(frame, message)
+    body = _body_without_id(frame, message)
     cached = guard.cached_page(kind, body)
     if cached is not None:
-        return ListPage(items=cached[0], cursor=cached[1])
+        return ListPage(items=list(cached[0]), cursor=cached[1])
     limits = guard.limits
     envelope = _parse_in_parts(frame, guard) if message is None else Message(members=message, problem=None)
     if is_ambiguous_response(envelope.members):
@@ -38,9 +29,8 @@ def read_page(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListP
     if _requests_input(envelope.members.get("result")):
         raise PinwardenError("PROBE_FAILED", "the server requests input instead of returning the list")
     page = parse_page(envelope, kind, limits.json, limits.max_items)
-    items = tuple(page.items)
-    guard.cache_page(kind, body, items, page.cursor)
-    return ListPage(items=items, cursor=page.cursor)
+    guard.cache_page(kind, body, tuple(page.items), page.cursor)
+    return page
 
 
 def _parse_in_parts(frame: bytes, guard: Guard) -> Message:
@@ -68,7 +58,7 @@ def _requests_input(result: Any) -> bool:
     return "inputRequests" in result or result.get("resultType", "complete") != "complete"
 
 
-def _body(frame: bytes, message: Any) -> bytes:
+def _body_without_id(frame: bytes, message: Any) -> bytes:
     """Return the response without its id, if that is easy to cut off, so that equal pages share a cache entry."""
     if message is None:
         return frame
@@ -80,29 +70,31 @@ def _body(frame: bytes, message: Any) -> bytes:
     return frame.removesuffix(after)
 
 
-def filtered(frame: bytes, kind: ItemKind, gone: Container[int], *, ttl: int, warnings: Sequence[Verdict]) -> bytes:
-    """Return the response without the items at the indexes ``gone``, with limited cache hints and with warnings."""
+def filter_page(
+    frame: bytes, kind: ItemKind, removed: Container[int], *, ttl: int, warnings: Sequence[Verdict]
+) -> bytes:
+    """Return the response without the items at the indexes ``removed``, with limited cache hints and with warnings."""
     text = frame.decode()
-    result = splice.member(text, 0, "result")
+    result = splice.find_member(text, 0, "result")
     if result is None:
         return frame
     edits: list[splice.Edit] = []
-    array = splice.member(text, result.start, kind.member)
+    array = splice.find_member(text, result.start, kind.member)
     if array is not None:
-        edits += splice.without_elements(text, array, gone)
+        edits += splice.without_elements(text, array, removed)
     edits += cache_edits(text, result.start, ttl)
     if warnings:
         edits.append(warning_edit(text, result.start, warnings))
-    return splice.edited(text, edits).encode() if edits else frame
+    return splice.apply_edits(text, edits).encode() if edits else frame
 
 
 def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
     """Return edits that limit a list's cache hints (SEP-2549): private, and at most ``ttl`` milliseconds."""
     edits: list[splice.Edit] = []
-    hint = splice.member(text, result, "ttlMs")
-    if hint is not None and not _is_at_most(text[hint.start : hint.end], ttl):
+    hint = splice.find_member(text, result, "ttlMs")
+    if hint is not None and not _is_within_limit(text[hint.start : hint.end], ttl):
         edits.append((hint.start, hint.end, str(ttl)))
-    scope = splice.member(text, result, "cacheScope")
+    scope = splice.find_member(text, result, "cacheScope")
     if scope is not None and text[scope.start : scope.end] != '"private"':
         edits.append((scope.start, scope.end, '"private"'))
     return edits
@@ -111,13 +103,13 @@ def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
 def warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.Edit:
     """Return the edit that puts warnings into a result's ``_meta``."""
     value = dumps([verdict_data(verdict) for verdict in warnings], separators=(",", ":"))
-    meta = splice.member(text, result, "_meta")
+    meta = splice.find_member(text, result, "_meta")
     if meta is None:
         return splice.with_member(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')
-    if text[meta.start] != "{" or splice.member(text, meta.start, WARNINGS) is not None:
+    if text[meta.start] != "{" or splice.find_member(text, meta.start, WARNINGS) is not None:
         return meta.start, meta.end, f'{{"{WARNINGS}":{value}}}'  # drops warnings forged by the server
     return splice.with_member(text, meta.start, WARNINGS, value)
 
 
-def _is_at_most(text: str, limit: int) -> bool:
+def _is_within_limit(text: str, limit: int) -> bool:
     return text.isdigit() and len(text) < len(str(limit)) + 1 and int(text) <= limit

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Any
 
 from pinwarden.core.text import pattern
-from pinwarden.gateway.gates.lists import LIST_FAILED, strictest
+from pinwarden.gateway.gates.lists import LIST_FAILED, strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.lists import JudgedList, JudgedLists
@@ -28,7 +28,7 @@ from pinwarden.surface.protocol import INVALID_REQUEST
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 
 _BY_NAME = {CALL: TOOL, "prompts/get": PROMPT}
-_BY_ADDRESS = frozenset({"resources/read", "resources/subscribe"})
+_BY_URI = frozenset({"resources/read", "resources/subscribe"})
 _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
 _MAX_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
@@ -63,12 +63,12 @@ class RequestDecider:
         """Decide about one request."""
         method, request_id = message["method"], message["id"]
         if is_ambiguous_request(message):
-            return self._ambiguous(request_id, method, out)
+            return self._refuse_ambiguous(request_id, method, out)
         if method not in _BEFORE_IDENTITY:
             if self._server.clear_epoch != self._guard.epoch:
                 refusal = self._server.refusal_of(method, out)
                 if refusal is not None:
-                    return self._apply(refusal, message, "", out)
+                    return self._apply_verdict(refusal, message, "", out)
             if not self._lists.knows_server(now, out):
                 return None  # it may not be the approved server
         params = message.get("params")
@@ -80,8 +80,8 @@ class RequestDecider:
             return self._decide_named(kind, name, message, now, out)
         if (kind := LIST_METHODS.get(method)) is not None:
             return self._list_request(kind, message, has_cursor=params.get("cursor") is not None)
-        if method in _BY_ADDRESS:
-            return self._decide_address(params.get("uri"), message, now, out)
+        if method in _BY_URI:
+            return self._decide_resource(params.get("uri"), message, now, out)
         if method in TASK_METHODS or method == CANCEL_TASK:
             return self._decide_task(params.get("taskId"), message, now, out)
         if method == LISTEN:
@@ -98,10 +98,10 @@ class RequestDecider:
         """Whether a notification of the client is forwarded."""
         return method in CLIENT_NOTIFICATIONS or self._unknown_methods.notification(method, out).passes
 
-    def _ambiguous(self, request_id: Any, method: str, out: OutputBuilder) -> bytes:
+    def _refuse_ambiguous(self, request_id: Any, method: str, out: OutputBuilder) -> bytes:
         call = self._audit.call_id(request_id)
         reason = "Two parsers could read different requests from this message."
-        self._audit.refused("message_doubtful", reason, method, call, out)
+        self._audit.record_refused_message("message_doubtful", reason, method, call, out)
         data = {"pinwarden": {"code": "message_doubtful", "call": call}}
         return error_response(request_id, INVALID_REQUEST, f"pinwarden: {reason}", data)
 
@@ -129,7 +129,7 @@ class RequestDecider:
         if kind is TOOL and (event := self._lists.call_events(judged).get(name)) is not None:
             out.events.append(with_request_id(event, message["id"]))
             return ForwardedRequest(message["id"], CALL, name)
-        return self._apply(self._verdict(judged, name), message, name, out)
+        return self._apply_verdict(self._verdict(judged, name), message, name, out)
 
     def _verdict(self, judged: JudgedList, name: str) -> Verdict:
         verdict = judged.by_key.get(name)
@@ -141,9 +141,9 @@ class RequestDecider:
         if not unlisted.passes:
             return unlisted
         # A server may accept another spelling of a name, so a blocked item is blocked under every spelling.
-        folded = _folded_name(name)
+        folded = _fold_name(name)
         lookalikes = (
-            verdict for key, verdict in judged.by_key.items() if not verdict.passes and _folded_name(key) == folded
+            verdict for key, verdict in judged.by_key.items() if not verdict.passes and _fold_name(key) == folded
         )
         return next(lookalikes, unlisted)
 
@@ -161,11 +161,11 @@ class RequestDecider:
             reason=problem,
         )
 
-    def _apply(self, verdict: Verdict, message: Any, target: str, out: OutputBuilder) -> Decision:
+    def _apply_verdict(self, verdict: Verdict, message: Any, target: str, out: OutputBuilder) -> Decision:
         """Record a verdict about a request, and forward or block the request."""
         request_id, method = message["id"], message["method"]
         call = self._audit.call_id(request_id)
-        self._audit.used(verdict, method, call, out, self._recorded_arguments(message, target))
+        self._audit.record_use(verdict, method, call, out, self._recorded_arguments(message, target))
         if verdict.passes:
             return ForwardedRequest(request_id, method, target, verdict if verdict.action == WARN else None)
         by_address = verdict.entity in (RESOURCE.entity, TEMPLATE.entity)
@@ -184,11 +184,11 @@ class RequestDecider:
 
     # Resources
 
-    def _decide_address(self, uri: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
+    def _decide_resource(self, uri: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         if type(uri) is not str:
             return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
         verdict = self._resource_verdict(uri, now, out)
-        return None if verdict is None else self._apply(verdict, message, uri, out)
+        return None if verdict is None else self._apply_verdict(verdict, message, uri, out)
 
     def _resource_verdict(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
         """The verdict about a resource; None if a list has to be awaited.
@@ -219,7 +219,7 @@ class RequestDecider:
         tools = self._lists.require(TOOL, now, out)
         if tools is None:
             return None
-        if any(tool.passes and _names_address(tool.value, uri) for tool in tools.by_key.values()):
+        if any(tool.passes and _mentions_uri(tool.value, uri) for tool in tools.by_key.values()):
             return _allowed_resource(uri, _NAMED_BY_TOOL)
         return self._guard.judge_unlisted(RESOURCE, uri, self._audit.client)
 
@@ -233,8 +233,8 @@ class RequestDecider:
             if templates is None:
                 return None
             if uri in templates.by_key:
-                return self._apply(templates.by_key[uri], message, uri, out)
-            return self._decide_address(uri, message, now, out)
+                return self._apply_verdict(templates.by_key[uri], message, uri, out)
+            return self._decide_resource(uri, message, now, out)
         text = "pinwarden: the completion names neither a prompt nor a resource"
         return error_response(message["id"], INVALID_REQUEST, text)
 
@@ -247,7 +247,7 @@ class RequestDecider:
         if message["method"] == CANCEL_TASK and self._guard.tasks.tools_of(task, self._audit.owner):
             return ForwardedRequest(message["id"], CANCEL_TASK)
         verdict = self.task_verdict(task, now, out)
-        return None if verdict is None else self._apply(verdict, message, f"task/{task}", out)
+        return None if verdict is None else self._apply_verdict(verdict, message, f"task/{task}", out)
 
     def task_verdict(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
         """The verdict about the tool whose call a task is; None if the list of tools has to be awaited."""
@@ -258,7 +258,7 @@ class RequestDecider:
         verdicts = [self._verdict(judged, tool) for tool in sorted(tools)]
         if not verdicts:
             return self._guard.judge_unknown_task(task, self._audit.client, self._audit.owner)
-        worst = strictest(*(verdict.action for verdict in verdicts))
+        worst = strictest_action(*(verdict.action for verdict in verdicts))
         return next(verdict for verdict in verdicts if verdict.action == worst)
 
     def _decide_subscription(self, filters: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
@@ -268,7 +268,7 @@ class RequestDecider:
             message["id"], LISTEN, " ".join(name for name, value in filters.items() if value is True)
         )
         uris, tasks = (filters.get(name) or [] for name in ("resourceSubscriptions", "taskIds"))
-        if not (_is_name_list(uris) and _is_name_list(tasks)):
+        if not (_is_string_list(uris) and _is_string_list(tasks)):
             text = f"pinwarden: resourceSubscriptions and taskIds must be lists of at most {_MAX_SUBSCRIBED} strings"
             return error_response(message["id"], INVALID_REQUEST, text)
         verdicts = [
@@ -281,17 +281,17 @@ class RequestDecider:
             return None
         for target, verdict in known:
             if not verdict.passes:
-                return self._apply(verdict, message, target, out)
+                return self._apply_verdict(verdict, message, target, out)
         for _, verdict in known:
             if verdict.entity == RESOURCE.entity or verdict.action != ALLOW:  # watching a task does not call its tool
-                self._audit.used(verdict, LISTEN, self._audit.call_id(message["id"]), out)
+                self._audit.record_use(verdict, LISTEN, self._audit.call_id(message["id"]), out)
         return forwarded
 
     # Interceptors
 
     def _answer_interceptor(self, message: Any, now: float, out: OutputBuilder) -> Decision:
         """Answer requests to the gateway's interceptors (SEP-2624), unless the server has interceptors itself."""
-        from pinwarden.gateway.interceptors import InterceptorError, NotYetError, own_host
+        from pinwarden.gateway.interceptors import InterceptorError, ListPendingError, gateway_host
 
         if self._server.has_extension(INTERCEPTORS, out):
             return ForwardedRequest(message["id"], message["method"])
@@ -302,7 +302,7 @@ class RequestDecider:
             judged = self._lists.require(kind, now, out)
             return None if judged is None else self._verdict(judged, key)
 
-        host = own_host(self._guard, self._audit.client, verdict_of)
+        host = gateway_host(self._guard, self._audit.client, verdict_of)
         params = message.get("params")
         try:
             if message["method"] == _LIST_INTERCEPTORS:
@@ -310,18 +310,18 @@ class RequestDecider:
                 result = host.list(event if isinstance(event, str) else None)
             else:
                 result = host.invoke(params)
-        except NotYetError:
+        except ListPendingError:
             return None
         except InterceptorError as err:
             return error_response(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
 
-def _is_name_list(value: Any) -> bool:
+def _is_string_list(value: Any) -> bool:
     return type(value) is list and len(value) <= _MAX_SUBSCRIBED and all(type(name) is str for name in value)
 
 
-def _folded_name(name: str) -> str:
+def _fold_name(name: str) -> str:
     from unicodedata import normalize
 
     return normalize("NFKC", name).casefold()
@@ -339,7 +339,7 @@ def _allowed_resource(uri: str, code: str) -> Verdict:
     return Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code=code)
 
 
-def _names_address(definition: Any, uri: str) -> bool:
+def _mentions_uri(definition: Any, uri: str) -> bool:
     """Whether a tool definition names an address in its ``_meta``, as tools with a user interface do."""
     pending = [definition.get("_meta") if type(definition) is dict else None]
     while pending:
@@ -353,7 +353,7 @@ def _names_address(definition: Any, uri: str) -> bool:
     return False
 
 
-_EXPRESSION = pattern(r"\{[^{}]*\}")
+_TEMPLATE_EXPRESSION = pattern(r"\{[^{}]*\}")
 
 
 def template_matches(template: str, uri: str) -> bool:
@@ -361,7 +361,7 @@ def template_matches(template: str, uri: str) -> bool:
 
     An expression matches any text, so an address may match more templates than it should, never fewer.
     """
-    first, *others = _EXPRESSION.split(template)
+    first, *others = _TEMPLATE_EXPRESSION.split(template)
     if not others:
         return uri == template
     last = others.pop()
@@ -400,15 +400,15 @@ class UnknownMethodDecider:
         """The verdict about a request. Every refusal is recorded; a method that passes is recorded once."""
         verdict = self._judge(method)
         if verdict.passes:
-            self._audit.used_once(verdict, verdict.key, call, out, (self._sender, method))
+            self._audit.record_use_once(verdict, verdict.key, call, out, (self._sender, method))
         else:
-            self._audit.used(verdict, method[:_MAX_METHOD], call, out)
+            self._audit.record_use(verdict, method[:_MAX_METHOD], call, out)
         return verdict
 
     def notification(self, method: str, out: OutputBuilder) -> Verdict:
         """The verdict about a notification, recorded once for each method."""
         verdict = self._judge(method)
-        self._audit.used_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
+        self._audit.record_use_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
         return verdict
 
     def _judge(self, method: str) -> Verdict:
@@ -417,9 +417,9 @@ class UnknownMethodDecider:
         if mark not in self._seen:
             if len(self._seen) >= MAX_UNKNOWN_METHODS:  # it would pass without a record
                 reason = f"The {sender} sent more than {MAX_UNKNOWN_METHODS} methods that no revision of MCP defines."
-                return judge("", sender, client, why_not=reason)
+                return judge("", sender, client, block_reason=reason)
             self._seen.add(mark)
         if len(method) > _MAX_METHOD:
             reason = f"No revision of MCP defines this method, and its name has more than {_MAX_METHOD} characters."
-            return judge(method[:_MAX_METHOD], sender, client, why_not=reason)
+            return judge(method[:_MAX_METHOD], sender, client, block_reason=reason)
         return judge(method, sender, client)

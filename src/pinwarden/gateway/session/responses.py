@@ -12,7 +12,7 @@ from pinwarden.gateway.gates.requests import (
     requests_in_error,
     requests_in_result,
     requests_in_task,
-    too_many_rounds,
+    rounds_refusal,
 )
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
@@ -31,12 +31,13 @@ from pinwarden.gateway.session.messages import (
     is_task_result,
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
-from pinwarden.gateway.session.pages import ListPage, filtered, read_page, warning_edit
+from pinwarden.gateway.session.pages import filter_page, parse_list_response, warning_edit
 from pinwarden.gateway.session.requests import RequestDecider
 from pinwarden.gateway.session.server import JudgedServer
 from pinwarden.gateway.session.server_requests import RequestChecks, ServerRequestDecider
-from pinwarden.gateway.session.tasks import LIST_TASKS, TASK_METHODS, listed_tasks, without_tasks
+from pinwarden.gateway.session.tasks import LIST_TASKS, TASK_METHODS, task_ids, without_tasks
 from pinwarden.surface.drift.changes import REVIEW
+from pinwarden.surface.probe.message import ListPage
 from pinwarden.surface.protocol import INVALID_PARAMS, TASK_NOTIFICATIONS
 from pinwarden.surface.surface import Item, ItemKind
 
@@ -69,9 +70,9 @@ class ResponseDecider:
         self._results = ResultChecks(guard, audit, links, self._checks)
         self.server_requests = ServerRequestDecider(guard, audit, server, self._checks, self._results)
 
-    def relays(self) -> bool:
+    def may_relay(self) -> bool:
         """Whether results need no check: the policy wants none, and no rounds of requests are being counted."""
-        return self._results.relays and not self.server_requests.rounds
+        return self._results.may_relay and not self.server_requests.rounds
 
     def decide(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
         """Send a response, filtered, or a refusal to the client. Returns False if a list has to be awaited first.
@@ -80,7 +81,7 @@ class ResponseDecider:
         """
         frame, message, request = response.frame, response.message, response.request
         if message is not None and is_ambiguous_response(message):
-            raise _ambiguous()
+            raise _ambiguous_error()
         if message is not None and "result" not in message:
             refusal = self._checks.refusal(requests_in_error(message.get("error")), request, out)
             self._send(refusal or self._results.too_large(frame), frame, message, request, out)
@@ -97,7 +98,7 @@ class ResponseDecider:
         self.server_requests.rounds = 0
         result = message["result"]
         if (request.method in TASK_METHODS or is_task_result(result)) and is_ambiguous_task(result):
-            raise _ambiguous()
+            raise _ambiguous_error()
         self._send(self._results.refusal(frame, result, request, out), frame, message, request, out)
         return True
 
@@ -106,22 +107,22 @@ class ResponseDecider:
     ) -> None:
         if refusal is not None:
             call = self._audit.call_id(request.request_id)
-            self._audit.refuse(refusal, request.method, call, out)
+            self._audit.record_refusal(refusal, request.method, call, out)
             data = {"pinwarden": {"code": refusal.code, "call": call}}
             text = f"pinwarden: the response is refused: {refusal.reason}"
             out.to_client.append(error_response(request.request_id, INVALID_PARAMS, text, data))
         else:
             member = "result" if "result" in message else "error"
-            out.to_client.append(self._results.filtered(frame, message, member, request, out))
+            out.to_client.append(self._results.sanitize(frame, message, member, request, out))
 
     # Lists
 
     def _decide_list(self, response: ServerResponse, kind: ItemKind, now: float, out: OutputBuilder) -> bool:
-        page = read_page(response.frame, response.message, kind, self._guard)
+        page = parse_list_response(response.frame, response.message, kind, self._guard)
         request = response.request
         if not request.has_cursor and page.cursor is None:
             if not response.attempts:
-                self._lists.add(kind, page.items, now, request.change_count, request.order, out)
+                self._lists.add_list(kind, tuple(page.items), now, request.change_count, request.order, out)
             judged = self._lists.latest(kind, out)
             if judged is None:
                 self._lists.require(kind, now, out)  # the first use, for which all lists are needed
@@ -130,7 +131,7 @@ class ResponseDecider:
             judged = self._lists.require(kind, now, out)
         if judged is None:
             return False
-        if response.attempts < _MAX_ATTEMPTS and not _covers(judged, page):
+        if response.attempts < _MAX_ATTEMPTS and not _contains_page(judged, page):
             self._lists.expire(kind)  # the page is newer, or the server lists something else to the gateway
             self._lists.require(kind, now, out)
             return False
@@ -145,13 +146,13 @@ class ResponseDecider:
             if verdict is None:
                 removed.add(index)
                 if item.digest is not None:
-                    self._audit.served(_unstable(kind, item), kind.method, out)
+                    self._audit.record_definition(_unstable_item_verdict(kind, item), kind.method, out)
             elif not judged.by_key[item.key].passes:
                 removed.add(index)
             elif verdict.action == WARN:
                 warnings.append(verdict)
         ttl = self._guard.policy.relist_seconds * 1000
-        out.to_client.append(filtered(frame, kind, removed, ttl=ttl, warnings=warnings))
+        out.to_client.append(filter_page(frame, kind, removed, ttl=ttl, warnings=warnings))
 
     # The server itself
 
@@ -166,7 +167,7 @@ class ResponseDecider:
             out.to_client.append(response)
             return
         call = self._audit.call_id(request.request_id)
-        self._audit.used(response, request.method, call, out)
+        self._audit.record_use(response, request.method, call, out)
         out.to_client.append(blocked_response(request.request_id, response, self._guard.server, call))
 
     # Tasks
@@ -178,7 +179,7 @@ class ResponseDecider:
         """
         params = notification.message.get("params")
         if type(params) is not dict or type(params.get("taskId")) is not str or is_ambiguous_task(params):
-            raise _ambiguous()
+            raise _ambiguous_error()
         verdict: Verdict | None = None
         # Servers may report the status of a task before they answer its call. A status alone needs no verdict.
         if self._is_known_task(params["taskId"]) or not _TASK_PAYLOADS.isdisjoint(params):
@@ -186,26 +187,26 @@ class ResponseDecider:
             if verdict is None:
                 return False
         if verdict is not None and not verdict.passes:
-            self._audit.used(verdict, notification.method, "", out)
+            self._audit.record_use(verdict, notification.method, "", out)
             return True
         request = ForwardedRequest(None, notification.method, f"task/{params['taskId']}")
         refusal = self._results.refusal(notification.frame, params, request, out)
         if refusal is not None:
-            self._audit.refuse(refusal, notification.method, "", out)
+            self._audit.record_refusal(refusal, notification.method, "", out)
         else:
             out.to_client.append(
-                self._results.filtered(notification.frame, notification.message, "params", request, out)
+                self._results.sanitize(notification.frame, notification.message, "params", request, out)
             )
         return True
 
     def _is_known_task(self, task: str) -> bool:
         tasks, owner = self._guard.tasks, self._audit.owner
-        return bool(tasks.tools_of(task, owner)) or tasks.is_of_another(task, owner)
+        return bool(tasks.tools_of(task, owner)) or tasks.belongs_to_other_client(task, owner)
 
     def _decide_task_list(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
         """Send the tasks that the client may fetch. The server may take all clients of the gateway for one."""
         frame, message, request = response.frame, response.message, response.request
-        verdicts = [self._requests.task_verdict(task, now, out) for task in listed_tasks(message["result"])]
+        verdicts = [self._requests.task_verdict(task, now, out) for task in task_ids(message["result"])]
         known = [verdict for verdict in verdicts if verdict is not None]
         if len(known) < len(verdicts):
             return False
@@ -214,7 +215,7 @@ class ResponseDecider:
             frame, message = without_tasks(frame, message, removed)
         for verdict in known:
             if verdict.action != ALLOW:
-                self._audit.used_once(verdict, request.method, self._audit.call_id(request.request_id), out)
+                self._audit.record_use_once(verdict, request.method, self._audit.call_id(request.request_id), out)
         request.warning = next((verdict for verdict in known if verdict.action == WARN), None)
         self._send(self._results.refusal(frame, message["result"], request, out), frame, message, request, out)
         return True
@@ -234,7 +235,7 @@ class ResultChecks:
         """By task, hashes of its requests: each poll repeats all that are open."""
 
     @property
-    def relays(self) -> bool:
+    def may_relay(self) -> bool:
         """Whether the policy wants no checks, and no rounds are being counted."""
         results = self._guard.policy.results
         return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
@@ -298,25 +299,25 @@ class ResultChecks:
             del self._rounds[oldest]
             self._task_requests.pop(oldest, None)
         self._rounds[target] = self._rounds.get(target, 0) + 1
-        policy = self._guard.requests(self._audit.client)
-        return too_many_rounds(policy) if self._rounds[target] > policy.max_rounds else None
+        policy = self._guard.request_policy(self._audit.client)
+        return rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
 
-    def filtered(self, frame: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
+    def sanitize(self, frame: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
         """A message that passes, without hidden characters if the policy says so, and with warnings.
 
         ``member`` is the part that is checked: result, error or params.
         """
         value, hidden = message.get(member), self._guard.policy.results.hidden_characters
         if hidden != "relay":
-            from pinwarden.gateway.gates.results import has_hidden, without_hidden
+            from pinwarden.gateway.gates.results import has_hidden_text, strip_hidden_text
 
-            if has_hidden(value):
+            if has_hidden_text(value):
                 # The id of a task may be all that it takes to get its result, so it is not recorded.
-                verdict = _hidden_verdict("task" if request.target.startswith("task/") else request.target, hidden)
+                verdict = _hidden_text_verdict("task" if request.target.startswith("task/") else request.target, hidden)
                 call = "" if request.request_id is None else self._audit.call_id(request.request_id)
-                self._audit.used(verdict, request.method, call, out)
+                self._audit.record_use(verdict, request.method, call, out)
                 if hidden == "strip":
-                    value = without_hidden(value)
+                    value = strip_hidden_text(value)
                     frame = encode({**message, member: value})
                 request.warning = request.warning or verdict
         if member == "error":
@@ -326,23 +327,23 @@ class ResultChecks:
         if request.warning is None or type(value) is not dict:
             return frame
         text = frame.decode()
-        span = splice.member(text, 0, member)
+        span = splice.find_member(text, 0, member)
         if span is None:
             return frame
-        return splice.edited(text, [warning_edit(text, span.start, [request.warning])]).encode()
+        return splice.apply_edits(text, [warning_edit(text, span.start, [request.warning])]).encode()
 
 
-def _ambiguous() -> PinwardenError:
+def _ambiguous_error() -> PinwardenError:
     return PinwardenError("JSON_CANONICALIZATION_ERROR", "two parsers could read it differently")
 
 
-def _covers(judged: JudgedList, page: ListPage) -> bool:
+def _contains_page(judged: JudgedList, page: ListPage) -> bool:
     return judged.problem is not None or all(
         item.digest is None or (item.key, item.digest.raw) in judged.by_item for item in page.items
     )
 
 
-def _unstable(kind: ItemKind, item: Item) -> Verdict:
+def _unstable_item_verdict(kind: ItemKind, item: Item) -> Verdict:
     return Verdict(
         entity=kind.entity,
         key=item.key,
@@ -355,7 +356,7 @@ def _unstable(kind: ItemKind, item: Item) -> Verdict:
     )
 
 
-def _hidden_verdict(target: str, handling: str) -> Verdict:
+def _hidden_text_verdict(target: str, handling: str) -> Verdict:
     reason = "The message of the server contains invisible characters."
     if handling == "strip":
         reason = "Invisible characters were removed from the message of the server."

@@ -10,7 +10,7 @@ from pinwarden.gateway.gates.server import (
     CAPABILITY_OF_METHOD,
     approved_capabilities,
     extensions_of,
-    unapproved,
+    needs_unapproved_capability,
 )
 from pinwarden.gateway.gates.verdict import WARN, Verdict
 from pinwarden.gateway.guard import Guard
@@ -71,7 +71,7 @@ class JudgedServer:
         if not isinstance(offered.value, dict):
             # Malformed capabilities offer nothing.
             return offered if method.partition("/")[0] in CAPABILITY_OF_METHOD else None
-        return offered if unapproved(method, offered.value, self._approved_capabilities()) else None
+        return offered if needs_unapproved_capability(method, offered.value, self._approved_capabilities()) else None
 
     def has_extension(self, extension: str, out: OutputBuilder) -> bool:
         """Whether the server has a protocol extension that is approved."""
@@ -90,8 +90,10 @@ class JudgedServer:
         self.judge(server_info(result), out)
         if self.is_refused:
             return self._verdicts["serverInfo"]
-        announced = self._guard.policy.announces(self._guard.server, self._audit.client)
-        return self._edited(frame, ttl, announced=announced and not self.has_extension(INTERCEPTORS, out))
+        announces = self._guard.policy.announces(self._guard.server, self._audit.client)
+        return self._edit_response(
+            frame, ttl, announces_interceptors=announces and not self.has_extension(INTERCEPTORS, out)
+        )
 
     def _judge_if_outdated(self, out: OutputBuilder) -> None:
         epoch = self._guard.epoch  # read first: another thread may change the approved surface meanwhile
@@ -100,40 +102,40 @@ class JudgedServer:
         verdicts = self._guard.judge_server(self.info, self._audit.client)
         self._verdicts = {verdict.key: verdict for verdict in verdicts}
         for verdict in verdicts:
-            self._audit.served(verdict, "initialize" if self.version else "server/discover", out)
+            self._audit.record_definition(verdict, "initialize" if self.version else "server/discover", out)
         self.clear_epoch = epoch if all(verdict.passes for verdict in verdicts) else -1
         self._epoch = epoch
 
-    def _edited(self, frame: bytes, ttl: int, *, announced: bool) -> bytes:
+    def _edit_response(self, frame: bytes, ttl: int, *, announces_interceptors: bool) -> bytes:
         text = frame.decode()
-        result = splice.member(text, 0, "result")
+        result = splice.find_member(text, 0, "result")
         if result is None:
             return frame
         edits = cache_edits(text, result.start, ttl)
         instructions = self._verdicts.get("instructions")
         if instructions is not None and not instructions.passes:
             edits += splice.without_members(text, result.start, ("instructions",))
-        edits += self._capability_edits(text, result.start, announced=announced)
+        edits += self._capability_edits(text, result.start, announces_interceptors=announces_interceptors)
         warnings = [verdict for verdict in self._verdicts.values() if verdict.action == WARN]
         if warnings:
             edits.append(warning_edit(text, result.start, warnings))
-        return splice.edited(text, edits).encode() if edits else frame
+        return splice.apply_edits(text, edits).encode() if edits else frame
 
-    def _capability_edits(self, text: str, result: int, *, announced: bool) -> list[splice.Edit]:
+    def _capability_edits(self, text: str, result: int, *, announces_interceptors: bool) -> list[splice.Edit]:
         """Reduce the capabilities to the approved ones, and announce the gateway's interceptors if the policy says."""
         offered = self._verdicts.get("capabilities")
-        span = splice.member(text, result, "capabilities")
+        span = splice.find_member(text, result, "capabilities")
         if span is None:
             return []
         if offered is not None and not offered.passes:
             capabilities = self._approved_capabilities()
-            if announced:
+            if announces_interceptors:
                 capabilities["extensions"] = {**extensions_of(capabilities), INTERCEPTORS: _interceptor_capability()}
             return [(span.start, span.end, dumps(capabilities, separators=(",", ":")))]
-        if not announced or text[span.start] != "{":
+        if not announces_interceptors or text[span.start] != "{":
             return []
         interceptors = dumps(_interceptor_capability(), separators=(",", ":"))
-        extensions = splice.member(text, span.start, "extensions")
+        extensions = splice.find_member(text, span.start, "extensions")
         if extensions is None:
             return [splice.with_member(text, span.start, "extensions", f'{{"{INTERCEPTORS}":{interceptors}}}')]
         if text[extensions.start] != "{":

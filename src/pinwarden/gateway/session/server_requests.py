@@ -14,7 +14,7 @@ from pinwarden.gateway.gates.requests import (
     Requests,
     judge_request,
     requests_in_error,
-    too_many_rounds,
+    rounds_refusal,
 )
 from pinwarden.gateway.gates.verdict import WARN
 from pinwarden.gateway.guard import Guard
@@ -48,7 +48,7 @@ class ContentChecks(Protocol):
     def too_large(self, frame: bytes) -> Refusal | None:
         """Why a message is too large; None if it is not."""
 
-    def filtered(self, frame: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
+    def sanitize(self, frame: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
         """The message for the client."""
 
 
@@ -79,12 +79,12 @@ class ServerRequestDecider:
         refusal = self._refusal(frame, message, method, out)
         refusal = refusal or self._checks.refusal(((method, message.get("params")),), request, out)
         if refusal is not None:
-            self._audit.refuse_server_request(refusal, method, request_id, out)
+            self._audit.record_refused_server_request(refusal, method, request_id, out)
             data = {"pinwarden": {"code": refusal.code}}
             out.to_server.append(error_response(request_id, SERVER_AWAY, f"pinwarden: {refusal.reason}", data))
             return
         self.open[request_id] = method
-        out.to_client.append(self._content.filtered(frame, message, "params", request, out))
+        out.to_client.append(self._content.sanitize(frame, message, "params", request, out))
 
     def on_client_response(self, frame: bytes, message: Any, out: OutputBuilder) -> None:
         """Forward the client's response to a request of the server. Any other response is dropped."""
@@ -96,11 +96,11 @@ class ServerRequestDecider:
         """Forward a notification of the server, with the checks of a result."""
         refusal = self._server_refusal(out)
         if refusal is not None:
-            self._audit.refused_once(refusal.code, refusal.reason, method[:_MAX_METHOD], out)
+            self._audit.record_refused_message_once(refusal.code, refusal.reason, method[:_MAX_METHOD], out)
             return
         refusal = self._content.too_large(frame)
         if refusal is not None:
-            self._audit.refused(refusal.code, refusal.reason, method[:_MAX_METHOD], "", out)
+            self._audit.record_refused_message(refusal.code, refusal.reason, method[:_MAX_METHOD], "", out)
             return
         request = ForwardedRequest(None, method[:_MAX_METHOD])
         if method not in SERVER_NOTIFICATIONS:
@@ -108,7 +108,7 @@ class ServerRequestDecider:
             if not verdict.passes:
                 return
             request.warning = verdict if verdict.action == WARN else None
-        out.to_client.append(self._content.filtered(frame, message, "params", request, out))
+        out.to_client.append(self._content.sanitize(frame, message, "params", request, out))
 
     def on_error(self, frame: bytes, message: Any, out: OutputBuilder) -> None:
         """Forward an error that belongs to no request."""
@@ -116,9 +116,9 @@ class ServerRequestDecider:
         refusal = self._server_refusal(out) or self._content.too_large(frame)
         refusal = refusal or self._checks.refusal(requests_in_error(message.get("error")), request, out)
         if refusal is not None:
-            self._audit.refused(refusal.code, refusal.reason, "", "", out)
+            self._audit.record_refused_message(refusal.code, refusal.reason, "", "", out)
         else:
-            out.to_client.append(self._content.filtered(frame, message, "error", request, out))
+            out.to_client.append(self._content.sanitize(frame, message, "error", request, out))
 
     def _refusal(self, frame: bytes, message: Any, method: str, out: OutputBuilder) -> Refusal | None:
         """Why a request is refused, apart from its content."""
@@ -128,13 +128,13 @@ class ServerRequestDecider:
         if is_ambiguous_server_request(message):
             reason = "Two parsers could read different requests from this message."
             return Refusal(code="message_doubtful", reason=reason)
-        policy = self._guard.requests(self._audit.client)
+        policy = self._guard.request_policy(self._audit.client)
         if len(self.open) >= self._guard.limits.max_open:
-            return too_many_rounds(policy)
+            return rounds_refusal(policy)
         if method in (SAMPLING, ELICITATION) and self._checks.denial(method, message.get("params")) is None:
             self.rounds += 1
             if self.rounds > policy.max_rounds:
-                return too_many_rounds(policy)
+                return rounds_refusal(policy)
         return self._content.too_large(frame)
 
     def _server_refusal(self, out: OutputBuilder) -> Refusal | None:
@@ -155,7 +155,7 @@ class RequestChecks:
 
     def denial(self, method: str, params: Any) -> Refusal | None:
         """Why the policy does not allow such a request at all; None if it does."""
-        return judge_request(method, params, self._guard.requests(self._audit.client))
+        return judge_request(method, params, self._guard.request_policy(self._audit.client))
 
     def refusal(self, requests: Requests | Refusal, request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         """Why a message with these requests is refused; None if it passes, and then each of them is recorded."""
@@ -201,11 +201,11 @@ class RequestChecks:
         call = self._call_id(request)
         if request.method in TASK_METHODS or request.method in TASK_NOTIFICATIONS:
             # Every poll of a task repeats its open requests.
-            self._audit.used_once(verdict, verdict.key, call, out, (request.target, digest_text(verdict.digest)))
+            self._audit.record_use_once(verdict, verdict.key, call, out, (request.target, digest_text(verdict.digest)))
         elif verdict.key == _PING:
-            self._audit.pinged(verdict, call, out)
+            self._audit.record_ping(verdict, call, out)
         else:
-            self._audit.used(verdict, verdict.key, call, out)
+            self._audit.record_use(verdict, verdict.key, call, out)
         if verdict.action == WARN:
             request.warning = request.warning or verdict
 
@@ -214,7 +214,7 @@ class RequestChecks:
     ) -> None:
         for definition in judged.definitions:
             name = (method, digest_text(definition.digest))
-            self._audit.used_once(definition, method, self._call_id(request), out, name)
+            self._audit.record_use_once(definition, method, self._call_id(request), out, name)
 
     def _call_id(self, request: ForwardedRequest) -> str:
         return "" if request.request_id is None else self._audit.call_id(request.request_id)

@@ -39,15 +39,15 @@ from pinwarden.gateway.session.messages import (
     ForwardedRequest,
     ServerResponse,
     TaskNotification,
-    coerced_id,
+    coerce_id,
     error_response,
+    find_response_id,
     is_ambiguous_request,
     is_ambiguous_response,
     is_ambiguous_server_request,
     is_id,
     is_noise,
     notification,
-    response_id,
     unrecorded_response,
 )
 from pinwarden.gateway.session.output import NO_OUTPUT, OutputBuilder, SessionAudit, SessionOutput, with_request_id
@@ -146,9 +146,9 @@ class Session:
             self.guard.refresh(now)
         return self._lists.may_be_slow(now)
 
-    def is_own(self, request_id: Any) -> bool:
+    def is_gateway_id(self, request_id: Any) -> bool:
         """Whether an id belongs to a request of the gateway."""
-        return self._lists.is_own(request_id)
+        return self._lists.is_gateway_id(request_id)
 
     def definition(self, tool: str) -> Any:
         """The definition of a tool in the last list; None if there is none."""
@@ -197,7 +197,7 @@ class Session:
         with self._lock:
             if now >= self.guard.next_refresh:
                 self.guard.refresh(now)
-            if self.fast_path.relays(frame, message):
+            if self.fast_path.may_relay(frame, message):
                 return SessionOutput((frame,))
             self.fast_path.invalidate()
             out = OutputBuilder()
@@ -228,7 +228,7 @@ class Session:
         with self._lock:
             self.fast_path.invalidate()
             for frame in frames:
-                self._withdraw(self._members(frame), _undelivered_response, out)
+                self._answer_undelivered(self._parse_sent(frame), _undelivered_response, out)
         return out.build()
 
     def undo(self, output: SessionOutput, problem: PinwardenError) -> SessionOutput:
@@ -238,11 +238,13 @@ class Session:
             self.fast_path.invalidate()
             self._lists.invalidate()
             self._server.invalidate()
-            self._audit.reset()
+            self._audit.forget_recorded()
             for frame in output.to_server:
-                self._withdraw(self._members(frame), lambda request_id: unrecorded_response(request_id, problem), out)
+                self._answer_undelivered(
+                    self._parse_sent(frame), lambda request_id: unrecorded_response(request_id, problem), out
+                )
             for frame in output.to_client:
-                message = self._members(frame)
+                message = self._parse_sent(frame)
                 request_id = message.get("id")
                 if "method" not in message:
                     out.to_client.append(unrecorded_response(request_id, problem))
@@ -284,7 +286,7 @@ class Session:
         if frame.isspace():
             return NO_OUTPUT
         out = OutputBuilder()
-        self._audit.refused(problem.code, "The client sent text that is not strict JSON.", "", "", out)
+        self._audit.record_refused_message(problem.code, "The client sent text that is not strict JSON.", "", "", out)
         out.to_client.append(error_response(None, PARSE_ERROR, f"pinwarden: {problem.message}"))
         return out.build()
 
@@ -295,7 +297,7 @@ class Session:
                 self._server_requests.on_client_response(frame, message, out)
             elif "id" in message:
                 request_id = message["id"]
-                usable = is_id(request_id) and not self._lists.is_own(request_id)
+                usable = is_id(request_id) and not self._lists.is_gateway_id(request_id)
                 text = "pinwarden: the method must be a string"
                 out.to_client.append(error_response(request_id if usable else None, INVALID_REQUEST, text))
         elif "id" in message:
@@ -306,9 +308,9 @@ class Session:
     def _client_notification(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
         if not method.startswith(_NOTIFICATION):
             reason = "A request needs an id; some servers execute it without one."
-            self._audit.refused("request_without_id", reason, method[:_MAX_METHOD], "", out)
+            self._audit.record_refused_message("request_without_id", reason, method[:_MAX_METHOD], "", out)
         elif is_ambiguous_request(message):
-            self._audit.refused("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
+            self._audit.record_refused_message("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
         elif method == CANCELLED and self._cancel(message.get("params")):
             return
         elif self._requests.allows_notification(method, out):
@@ -330,11 +332,11 @@ class Session:
         if len(self._open) >= self._limits.max_open:
             out.to_client.append(error_response(request_id, SERVER_AWAY, "pinwarden: too many requests are open"))
             return
-        self._learn_client(method, message)
+        self._update_client(method, message)
         self._decide_request(ClientRequest(frame, message, now), now, out)
 
     def _is_in_use(self, request_id: Any) -> bool:
-        if request_id in self._open or self._lists.is_own(request_id):
+        if request_id in self._open or self._lists.is_gateway_id(request_id):
             return True
         return bool(self._deferred.queue) and request_id in self._deferred
 
@@ -345,7 +347,7 @@ class Session:
             decision = self._requests.decide(message, now, out)
         except PinwardenError as err:
             call = self._audit.call_id(message["id"])
-            self._audit.refused(err.code, _APPROVALS_UNREADABLE, message["method"], call, out)
+            self._audit.record_refused_message(err.code, _APPROVALS_UNREADABLE, message["method"], call, out)
             text = f"pinwarden: the approvals cannot be read, so nothing passes: {err.message}"
             out.to_client.append(error_response(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
             return
@@ -357,7 +359,7 @@ class Session:
             self._open[message["id"]] = decision
             out.to_server.append(request.frame)
 
-    def _learn_client(self, method: str, message: Any) -> None:
+    def _update_client(self, method: str, message: Any) -> None:
         """Learn the client's name and era from a request."""
         params = message.get("params")
         info = None
@@ -383,7 +385,7 @@ class Session:
         """Cancel a request. Returns whether the server must not get the notification: the request is deferred, or is
         one of the gateway's own."""
         request_id = params.get("requestId") if isinstance(params, dict) else None
-        if self._lists.is_own(request_id):
+        if self._lists.is_gateway_id(request_id):
             return True
         if is_id(request_id) and (request := self._open.get(request_id)) is not None:
             self._cancelled.add(request_id)
@@ -400,13 +402,15 @@ class Session:
         out = OutputBuilder()
         with self._lock:
             self.guard.refresh(now)
-            request_id = response_id(frame, self._json)
-            if self._lists.is_own(request_id):
-                self._own_response(frame, None, str(request_id), now, out)
+            request_id = find_response_id(frame, self._json)
+            if self._lists.is_gateway_id(request_id):
+                self._on_gateway_response(frame, None, str(request_id), now, out)
                 return out.build()
             request = self._take_open(request_id)
             if request is None:
-                self._audit.refused(problem.code, "The server sent text that is not strict JSON.", "", "", out)
+                self._audit.record_refused_message(
+                    problem.code, "The server sent text that is not strict JSON.", "", "", out
+                )
             else:
                 self._decide_response(ServerResponse(frame, None, request, now), now, out)
         return out.build()
@@ -419,30 +423,32 @@ class Session:
             self._server_requests.on_request(frame, message, method, out)
         elif not method.startswith(_NOTIFICATION):
             reason = "A request needs an id; some clients execute it without one."
-            self._audit.refused("request_without_id", reason, method[:_MAX_METHOD], "", out)
+            self._audit.record_refused_message("request_without_id", reason, method[:_MAX_METHOD], "", out)
         elif is_ambiguous_server_request(message):
-            self._audit.refused("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
+            self._audit.record_refused_message("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
         else:
             self._server_notification(frame, message, method, now, out)
 
     def _server_response(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
         request_id = message.get("id")
-        if self._lists.is_own(request_id):
-            self._own_response(frame, message, request_id, now, out)
+        if self._lists.is_gateway_id(request_id):
+            self._on_gateway_response(frame, message, request_id, now, out)
             return
         request = self._take_open(request_id)
         if request is not None:
             self._decide_response(ServerResponse(frame, message, request, now), now, out)
         elif request_id is None and "error" in message and not is_ambiguous_response(message):
             self._server_requests.on_error(frame, message, out)  # about a message that the server could not parse
-        elif (request := self._take_open(coerced_id(request_id))) is not None:
+        elif (request := self._take_open(coerce_id(request_id))) is not None:
             self._decide_response(ServerResponse(b"", None, request, now), now, out)
         else:
-            self._audit.refused("answer_unasked", "The server sent a response without a request.", "", "", out)
+            self._audit.record_refused_message(
+                "answer_unasked", "The server sent a response without a request.", "", "", out
+            )
 
-    def _own_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> None:
+    def _on_gateway_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> None:
         """A response to a request of the gateway. ``message`` is None if it cannot be parsed."""
-        if self._subscription.is_own(request_id):
+        if self._subscription.is_gateway_id(request_id):
             self._subscription.on_ended(message, now)
             return
         try:
@@ -457,8 +463,8 @@ class Session:
         if method == PROGRESS:
             self._timeouts.restart(now)
         for kind in LIST_CHANGED.get(method, ()):
-            self._lists.changed(kind, now, out)
-        if self._subscription.belongs(method, params):
+            self._lists.on_list_changed(kind, now, out)
+        if self._subscription.owns_notification(method, params):
             self._subscription.on_notification(method, params, now, out)
         elif method not in TASK_NOTIFICATIONS:
             self._server_requests.on_notification(frame, message, method, out)
@@ -470,7 +476,7 @@ class Session:
             decided = self._responses.decide_task_notification(notification, now, out)
         except PinwardenError as err:
             reason = "The notification about a task cannot be judged."
-            self._audit.refused(err.code, reason, notification.method, "", out)
+            self._audit.record_refused_message(err.code, reason, notification.method, "", out)
             return
         if not decided:
             self._deferred.add(notification, out)
@@ -485,7 +491,7 @@ class Session:
         except PinwardenError as err:
             call = self._audit.call_id(request_id)
             reason = f"The server's response cannot be judged: {err.message}"
-            self._audit.refused(err.code, reason, response.method, call, out)
+            self._audit.record_refused_message(err.code, reason, response.method, call, out)
             # The message of the error may quote the server.
             text = "pinwarden: the server's response is refused, because it cannot be judged"
             data = {"pinwarden": {"code": err.code, "call": call}}
@@ -511,8 +517,8 @@ class Session:
         """A batch in a revision without batches: refuse each response in it."""
         for message in messages:
             request_id = message.get("id") if type(message) is dict and "method" not in message else None
-            if self._lists.is_own(request_id):
-                self._own_response(b"", None, str(request_id), now, out)
+            if self._lists.is_gateway_id(request_id):
+                self._on_gateway_response(b"", None, str(request_id), now, out)
             elif (request := self._take_open(request_id)) is not None:
                 self._decide_response(ServerResponse(b"", None, request, now), now, out)
 
@@ -577,24 +583,24 @@ class Session:
             else:  # a handshake cannot be cancelled
                 out.to_server.append(notification(CANCELLED, {"requestId": request_id, "reason": reason}))
 
-    def _withdraw(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
+    def _answer_undelivered(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
         """A message did not reach the server. If it is a request, answer it, or those that wait for its list."""
         request_id = message.get("id")
         if "method" not in message or request_id is None:
             return
-        if not self._lists.is_own(request_id):
+        if not self._lists.is_gateway_id(request_id):
             self._cancelled.discard(request_id)
             # Unless another thread noticed the end of the server, and answered it.
             if self._open.pop(request_id, None) is not None:
                 out.to_client.append(answer(request_id))
             return
-        if self._subscription.is_own(request_id):
-            self._subscription.not_sent()
+        if self._subscription.is_gateway_id(request_id):
+            self._subscription.on_not_sent()
             return
-        self._lists.not_sent(request_id)
+        self._lists.on_not_sent(request_id)
         out.to_client += [answer(deferred) for deferred in self._deferred.take_request_ids()]
 
-    def _members(self, frame: bytes) -> Any:
+    def _parse_sent(self, frame: bytes) -> Any:
         """The members of a message that was about to be sent."""
         try:
             return strict_json.parse_json(frame, self._json)

@@ -14,12 +14,12 @@ Edit = tuple[int, int, str]
 """Start and end offset, and the replacement text."""
 
 
-def member(text: str, offset: int, name: str) -> JsonSpan | None:
+def find_member(text: str, offset: int, name: str) -> JsonSpan | None:
     """Find a member of the object; None if it has no member of that name."""
     return next((span for span in object_spans(text, offset) if span.name == name), None)
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     """Apply edits, which must not overlap."""
     pieces: list[str] = []
     offset = 0
@@ -30,25 +30,25 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
     return "".join(pieces)
 
 
-def without_elements(text: str, array: JsonSpan, gone: Container[int]) -> list[Edit]:
-    """Return the edits that remove the array elements at the indexes ``gone``."""
-    return _without(array_spans(text, array.start), gone, array.start + 1)
+def without_elements(text: str, array: JsonSpan, removed: Container[int]) -> list[Edit]:
+    """Return the edits that remove the array elements at the indexes ``removed``."""
+    return _without(array_spans(text, array.start), removed, array.start + 1)
 
 
-def without_members(text: str, offset: int, gone: Container[str]) -> list[Edit]:
-    """Return the edits that remove the object's members with the names ``gone``."""
+def without_members(text: str, offset: int, removed: Container[str]) -> list[Edit]:
+    """Return the edits that remove the object's members with the names ``removed``."""
     spans = object_spans(text, offset)
-    indexes = {index for index, span in enumerate(spans) if span.name in gone}
+    indexes = {index for index, span in enumerate(spans) if span.name in removed}
     return _without(spans, indexes, text.index("{", offset) + 1)
 
 
-def _without(spans: Sequence[JsonSpan], gone: Container[int], content_start: int) -> list[Edit]:
+def _without(spans: Sequence[JsonSpan], removed: Container[int], content_start: int) -> list[Edit]:
     """Remove parts together with the comma before them; at the start of the content, with the comma after them."""
     edits: list[Edit] = []
     end = content_start
     keeps_any = False
     for index, span in enumerate(spans):
-        if index not in gone:
+        if index not in removed:
             if not keeps_any and index:
                 edits.append((content_start, span.name_start, ""))  # everything before the first kept part
             keeps_any = True
@@ -101,8 +101,8 @@ def replace_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
     offset = 0
     span = None
     for name in path:
-        span = member(text, offset, name)
+        span = find_member(text, offset, name)
         if span is None:
             raise PinwardenError("JSON_PARSE_ERROR", f"the member {name} is missing")
         offset = span.start
-    return data if span is None else edited(text, [(span.start, span.end, value.decode())]).encode()
+    return data if span is None else apply_edits(text, [(span.start, span.end, value.decode())]).encode()

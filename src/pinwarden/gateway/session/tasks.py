@@ -51,14 +51,14 @@ class Tasks:
         """Return the tools that can have started a client's task; empty for an unknown task."""
         return self._tools.get(client, {}).get(task, frozenset())
 
-    def is_of_another(self, task: str, client: str) -> bool:
+    def belongs_to_other_client(self, task: str, client: str) -> bool:
         """Whether the task belongs to other clients and not to this one."""
         with self._lock:
             owners = [owner for owner, own_tasks in self._tools.items() if task in own_tasks]
         return bool(owners) and client not in owners
 
 
-def listed_tasks(result: Any) -> list[str]:
+def task_ids(result: Any) -> list[str]:
     """Return the task ids in a ``tasks/list`` result, in its order."""
     tasks = result.get("tasks") if type(result) is dict else None
     if type(tasks) is not list:
@@ -71,13 +71,13 @@ def listed_tasks(result: Any) -> list[str]:
     return [task["taskId"] for task in tasks]
 
 
-def without_tasks(frame: bytes, message: Any, gone: Container[int]) -> tuple[bytes, Any]:
-    """Return a ``tasks/list`` response without the tasks at the indexes ``gone``, as bytes and as a value."""
+def without_tasks(frame: bytes, message: Any, removed: Container[int]) -> tuple[bytes, Any]:
+    """Return a ``tasks/list`` response without the tasks at the indexes ``removed``, as bytes and as a value."""
     text = frame.decode()
-    result = splice.member(text, 0, "result")
-    listed = None if result is None else splice.member(text, result.start, "tasks")
+    result = splice.find_member(text, 0, "result")
+    listed = None if result is None else splice.find_member(text, result.start, "tasks")
     if listed is None:
         raise PinwardenError("PROBE_FAILED", "the server's response contains no list of tasks")
-    kept = [task for index, task in enumerate(message["result"]["tasks"]) if index not in gone]
-    edits = splice.without_elements(text, listed, gone)
-    return splice.edited(text, edits).encode(), {**message, "result": {**message["result"], "tasks": kept}}
+    kept = [task for index, task in enumerate(message["result"]["tasks"]) if index not in removed]
+    edits = splice.without_elements(text, listed, removed)
+    return splice.apply_edits(text, edits).encode(), {**message, "result": {**message["result"], "tasks": kept}}

@@ -25,7 +25,7 @@ FRESH_SECONDS = 120
 """How long a gateway counts as running after its last report. It reports far more often, but clocks differ."""
 
 
-class Approval(Record):
+class StoredApproval(Record):
     """A decision about one definition of one server."""
 
     name: str
@@ -63,15 +63,15 @@ class Follower(Record):
     """The time of its last report, in seconds since 1970."""
 
 
-_COLUMNS = ", ".join(field_names(Approval))
-_MARKS = ", ".join("?" for _ in field_names(Approval))
+_COLUMNS = ", ".join(field_names(StoredApproval))
+_MARKS = ", ".join("?" for _ in field_names(StoredApproval))
 _FOLLOWER_COLUMNS = ", ".join(field_names(Follower))
 _FOLLOWER_MARKS = ", ".join("?" for _ in field_names(Follower))
 Change = tuple[int, int, int]
 """Count, maximum and sum of the sequence numbers, which differ after every change."""
 
 
-def named(approval: Approval) -> Approval:
+def with_name(approval: StoredApproval) -> StoredApproval:
     """The approval with its name, a digest of its content."""
     content = [approval.server, approval.identity, approval.entity, approval.item, approval.digest]
     return replace(approval, name=Digest.of_bytes(canonicalize(content)).hex[:_NAME_LENGTH])
@@ -86,15 +86,15 @@ class Approvals:
     def __str__(self) -> str:
         return str(self._database)
 
-    def record(self, approvals: Iterable[Approval]) -> None:
+    def record(self, approvals: Iterable[StoredApproval]) -> None:
         """Store approvals as the newest decisions about their content."""
         with self._database.transaction(exclusive="approvals") as transaction:
             for unnamed in approvals:
-                approval = replace(named(unnamed), sequence=_next_sequence(transaction))
+                approval = replace(with_name(unnamed), sequence=_next_sequence(transaction))
                 transaction.run("DELETE FROM approval WHERE name = ?", (approval.name,))
                 transaction.run(
                     f"INSERT INTO approval ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
-                    tuple(getattr(approval, name) for name in field_names(Approval)),
+                    tuple(getattr(approval, name) for name in field_names(StoredApproval)),
                 )
 
     def withdraw(self, content: Sequence[tuple[str, str, str, str]], *, by: str, why: str, now: str) -> None:
@@ -114,9 +114,9 @@ class Approvals:
         )
         return (0, 0, 0) if row is None else (int(row[0]), int(row[1]), int(row[2]))
 
-    def of_servers(self, servers: Iterable[str]) -> list[Approval]:
+    def for_servers(self, servers: Iterable[str]) -> list[StoredApproval]:
         """The approvals that apply to servers of these names, the oldest first."""
-        approvals: list[Approval] = []
+        approvals: list[StoredApproval] = []
         for server in servers:
             rows = self._database.rows(
                 f"SELECT {_COLUMNS} FROM approval WHERE server = ? AND state = ?"  # noqa: S608
@@ -127,10 +127,10 @@ class Approvals:
                 raise PinwardenError(
                     "DATABASE_CORRUPT", f"{self} has more than {_MAX_APPROVALS} approvals of one server"
                 )
-            approvals += [Approval(**dict(zip(field_names(Approval), row, strict=True))) for row in rows]
+            approvals += [StoredApproval(**dict(zip(field_names(StoredApproval), row, strict=True))) for row in rows]
         return approvals
 
-    def follow(self, followers: Iterable[Follower]) -> None:
+    def report_followers(self, followers: Iterable[Follower]) -> None:
         """Report which decisions a gateway has applied."""
         with self._database.transaction(exclusive="followers") as transaction:
             for follower in followers:
@@ -151,7 +151,7 @@ class Approvals:
                     values,
                 )
 
-    def leave(self, place: str) -> None:
+    def remove_followers(self, place: str) -> None:
         """Report that the gateway of a place stops."""
         with self._database.transaction(exclusive="followers") as transaction:
             transaction.run("DELETE FROM approval_follower WHERE place = ?", (place,))
@@ -164,10 +164,10 @@ class Approvals:
         )
         return [Follower(**dict(zip(field_names(Follower), row, strict=True))) for row in rows]
 
-    def not_followed(self, now: int) -> dict[Approval, list[Follower]]:
+    def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
         """Approvals that some running gateway with a server of that name does not apply, and these gateways."""
         followers = self.followers(now)
-        approvals = self.of_servers(sorted({follower.server for follower in followers}))
+        approvals = self.for_servers(sorted({follower.server for follower in followers}))
         behind = {
             approval: [follower for follower in followers if _does_not_apply(approval, follower)]
             for approval in approvals
@@ -175,7 +175,7 @@ class Approvals:
         return {approval: followers for approval, followers in behind.items() if followers}
 
 
-def _does_not_apply(approval: Approval, follower: Follower) -> bool:
+def _does_not_apply(approval: StoredApproval, follower: Follower) -> bool:
     return (
         follower.server == approval.server
         and follower.place != approval.place
@@ -226,7 +226,7 @@ class TrustedSurfaces:
         """The servers with a trusted surface."""
         return [name for (name,) in self._database.rows("SELECT server FROM trusted ORDER BY server")]
 
-    def first_use(self, server: str, surface: Surface, now: str) -> TrustedSurface:
+    def trust_first_use(self, server: str, surface: Surface, now: str) -> TrustedSurface:
         """Trust a surface if the server has none yet. Returns the trusted one, which may be an earlier one."""
         _refuse_undigestable(surface)
         with self._database.transaction(exclusive="trusted") as transaction:

@@ -114,7 +114,7 @@ class Reviews:
                 [(SUPERSEDED, name) for name, entity, item in rows if (entity, item) in served],
             )
 
-    def listed(self, states: Sequence[str] = (WAITING,)) -> list[Review]:
+    def select(self, states: Sequence[str] = (WAITING,)) -> list[Review]:
         """The reviews in these states, oldest first."""
         marks = ", ".join("?" for _ in states)
         rows = self._database.rows(
@@ -123,7 +123,7 @@ class Reviews:
         )
         return [_review(row) for row in rows]
 
-    def named(self, name: str) -> Review:
+    def get(self, name: str) -> Review:
         """The review with this full name. Decisions need the full name, because it identifies the content."""
         rows = self._database.rows(f"SELECT {_COLUMNS} FROM review WHERE name = ?", (name[:_NAME_LENGTH],))  # noqa: S608
         if not rows or len(name) != _NAME_LENGTH:
@@ -220,7 +220,7 @@ class SightingRecorder:
         self._reviews = reviews
         self._now = clock
 
-    def keep(self, verdicts: Iterable[Verdict]) -> tuple[AuditEvent, ...]:
+    def record(self, verdicts: Iterable[Verdict]) -> tuple[AuditEvent, ...]:
         """Store the definitions. Returns an event for each change that is newly pending review."""
         judged = tuple(verdicts)
         time = self._now()

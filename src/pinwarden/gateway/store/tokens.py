@@ -25,7 +25,7 @@ ID_LENGTH = 12
 """Hex digits of the hash that identify a token."""
 
 
-class Token(Record):
+class GatewayToken(Record):
     """A stored token."""
 
     digest: str
@@ -58,7 +58,7 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, digest: str, client: str, servers: Sequence[str], at: str) -> Token:
+    def add(self, digest: str, client: str, servers: Sequence[str], at: str) -> GatewayToken:
         """Store the hash of a client's token."""
         if not _CLIENT.fullmatch(client):
             raise PinwardenError(
@@ -66,7 +66,7 @@ class Tokens:
                 f"{client[:80]!a} is not a valid client name",
                 hint="Use at most 64 letters, digits, dots, dashes and underscores.",
             )
-        token = Token(digest=digest, client=client, servers=tuple(servers), made_at=at)
+        token = GatewayToken(digest=digest, client=client, servers=tuple(servers), made_at=at)
         with self._database.transaction() as transaction:
             transaction.run(
                 "INSERT INTO token (digest, client, servers, made_at) VALUES (?, ?, ?, ?)",
@@ -74,18 +74,18 @@ class Tokens:
             )
         return token
 
-    def all(self) -> list[Token]:
+    def all(self) -> list[GatewayToken]:
         """All tokens, including revoked ones, oldest first."""
         rows = self._database.rows(
             "SELECT digest, client, servers, made_at, revoked_at FROM token ORDER BY made_at, digest"
         )
         return [_token(*row) for row in rows]
 
-    def valid(self) -> list[Token]:
+    def list_valid(self) -> list[GatewayToken]:
         """The tokens that are not revoked."""
         return [token for token in self.all() if token.revoked_at is None]
 
-    def revoke(self, name: str, at: str) -> list[Token]:
+    def revoke(self, name: str, at: str) -> list[GatewayToken]:
         """Revoke the token with an id, or all tokens of a client. Returns those that were valid."""
         tokens = [token for token in self.all() if name in (token.client, token.id, token.digest)]
         if not tokens:
@@ -99,7 +99,7 @@ class Tokens:
         return valid
 
 
-def _token(digest: str, client: str, servers: str, made_at: str, revoked_at: str | None) -> Token:
+def _token(digest: str, client: str, servers: str, made_at: str, revoked_at: str | None) -> GatewayToken:
     try:
         names = json.loads(servers)
     except (ValueError, TypeError) as err:
@@ -108,7 +108,7 @@ def _token(digest: str, client: str, servers: str, made_at: str, revoked_at: str
         raise PinwardenError("DATABASE_CORRUPT", "the servers of a token cannot be read")
     if not isinstance(client, str):
         raise PinwardenError("DATABASE_CORRUPT", "the client of a token cannot be read")
-    return Token(digest=digest, client=client, servers=tuple(names), made_at=made_at, revoked_at=revoked_at)
+    return GatewayToken(digest=digest, client=client, servers=tuple(names), made_at=made_at, revoked_at=revoked_at)
 
 
 _COMMAND = "gateway token"
@@ -187,7 +187,7 @@ def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
     )
 
 
-def _facts(token: Token) -> dict[str, Any]:
+def _facts(token: GatewayToken) -> dict[str, Any]:
     return {
         "id": token.id,
         "client": token.client,

@@ -108,7 +108,7 @@ class RegistryApp:
     def _large_file(self, path: str) -> Response | None:
         """A large archive, streamed from its file. Clients verify it against the CID."""
         try:
-            file = self._registry.blobs.file_of(path.removeprefix("blobs/"))
+            file = self._registry.blobs.find_path(path.removeprefix("blobs/"))
         except PinwardenError:
             return None
         if file is None or file.stat().st_size <= MAX_CACHED_FILE:

@@ -93,18 +93,20 @@ def servers(registry: Registry, request: Request, _body: bytes) -> Response:
         limit=int(limit),
         latest=query.get("version") == "latest",
     )
-    return _found_json(list_servers(registry, server_query, _base(registry, request)))
+    return _json_or_not_found(list_servers(registry, server_query, _base(registry, request)))
 
 
 def versions(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions``."""
-    return _found_json(server_versions(registry, request.path_params["name"], _base(registry, request)))
+    return _json_or_not_found(server_versions(registry, request.path_params["name"], _base(registry, request)))
 
 
 def version(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions/{version}``."""
-    given = request.path_params
-    return _found_json(server_version(registry, given["name"], given["version"], _base(registry, request)))
+    parameters = request.path_params
+    return _json_or_not_found(
+        server_version(registry, parameters["name"], parameters["version"], _base(registry, request))
+    )
 
 
 def _base(registry: Registry, request: Request) -> str:
@@ -112,7 +114,7 @@ def _base(registry: Registry, request: Request) -> str:
     return registry.public_url or str(request.base_url)
 
 
-def _found_json(value: dict[str, Any] | None) -> Response:
+def _json_or_not_found(value: dict[str, Any] | None) -> Response:
     if value is None:
         raise PinwardenError("SERVER_NOT_FOUND", "no such server or version is published in this registry")
     return Response(document_bytes(value), media_type=JSON, headers={"cache-control": "no-cache"})

@@ -36,8 +36,8 @@ def listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
         listener = socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
     except (OSError, OverflowError) as err:
         raise PinwardenError("USAGE", f"cannot listen on {host[:80]!a} port {port}: {err}") from err
-    shown = f"[{host}]" if ":" in host else host
-    return listener, f"http://{shown}:{listener.getsockname()[1]}/"
+    url_host = f"[{host}]" if ":" in host else host
+    return listener, f"http://{url_host}:{listener.getsockname()[1]}/"
 
 
 def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None:
@@ -63,8 +63,8 @@ def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None
 
     # A signal must not be lost before uvicorn has its own handlers. At the end, uvicorn raises it again for this one:
     # the default one would end the process before the registry is closed.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, stop)
     server.run(sockets=[listening])
 
 
@@ -79,14 +79,14 @@ class LoggedApp:
         """Handle one request."""
         started, status = monotonic(), 500
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note)
+            await self._app(scope, receive, send_and_record_status)
         finally:
             if scope["type"] == "http":
                 self._log_request(scope, status, monotonic() - started)
@@ -128,43 +128,43 @@ class _Bounds:
     transport: Any
     limit = max_connections()
     head_seconds = HEADER_TIMEOUT_SECONDS
-    _late: TimerHandle | None = None
-    _stalled: TimerHandle | None = None
+    _header_timer: TimerHandle | None = None
+    _write_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
         if len(self.connections) > self.limit:
             transport.abort()
-        self._watch()
+        self._restart_header_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # type: ignore[misc]
-        self._watch()
+        self._restart_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._late = _without(self._late)
-        self._stalled = _without(self._stalled)
+        self._header_timer = _cancel_timer(self._header_timer)
+        self._write_timer = _cancel_timer(self._write_timer)
         super().connection_lost(exc)  # type: ignore[misc]
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
-        if self._stalled is None:
-            self._stalled = self.loop.call_later(WRITE_TIMEOUT_SECONDS, self.transport.abort)
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(WRITE_TIMEOUT_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()  # type: ignore[misc]
-        self._stalled = _without(self._stalled)
+        self._write_timer = _cancel_timer(self._write_timer)
 
-    def _watch(self) -> None:
+    def _restart_header_timer(self) -> None:
         """Start the header timeout while no request is being answered."""
         waiting = self.cycle is None or self.cycle.response_complete
         if not waiting:
-            self._late = _without(self._late)
-        elif self._late is None and not self.transport.is_closing():
-            self._late = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._header_timer = _cancel_timer(self._header_timer)
+        elif self._header_timer is None and not self.transport.is_closing():
+            self._header_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
 
 
-def _without(timer: TimerHandle | None) -> TimerHandle | None:
+def _cancel_timer(timer: TimerHandle | None) -> TimerHandle | None:
     """Cancel a timer, and return None to store in its place."""
     if timer is not None:
         timer.cancel()
@@ -185,23 +185,23 @@ def bounded_protocol() -> type[Any]:
     class BoundedHttpTools(_Bounds, HttpToolsProtocol):
         """httptools accepts headers of any size, so they are counted here."""
 
-        _head: int | None = None
+        _header_bytes: int | None = None
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self._head is not None and not self.transport.is_closing():
-                self._head += len(data)
-                if self._head > MAX_HEADER_BYTES:
+            if self._header_bytes is not None and not self.transport.is_closing():
+                self._header_bytes += len(data)
+                if self._header_bytes > MAX_HEADER_BYTES:
                     self.send_400_response("Request headers are too large.")
 
         def on_message_begin(self) -> None:
             if len(self.pipeline) >= MAX_PIPELINED:
                 raise ValueError("too many pipelined requests")  # uvicorn responds and closes the connection
-            self._head = 0
+            self._header_bytes = 0
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
-            self._head = None
+            self._header_bytes = None
             super().on_headers_complete()
 
     return BoundedHttpTools

@@ -77,9 +77,9 @@ def add_version(transaction: Transaction, version: PublishedVersion) -> None:
     transaction.run(f"INSERT INTO versions ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608
 
 
-def set_yanked(transaction: Transaction, tool: str, version: str, why: str | None) -> None:
+def set_yanked(transaction: Transaction, tool: str, version: str, reason: str | None) -> None:
     """Set the reason of a yank; None undoes it."""
-    transaction.run("UPDATE versions SET yanked = ? WHERE tool = ? AND version = ?", (why, tool, version))
+    transaction.run("UPDATE versions SET yanked = ? WHERE tool = ? AND version = ?", (reason, tool, version))
 
 
 def find_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:

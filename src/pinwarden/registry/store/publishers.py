@@ -13,7 +13,7 @@ ROLES = (OWNER, PUBLISHER)
 DONE = "done"
 
 
-class Token(Record):
+class PublisherToken(Record):
     """A publisher's token, without its text: only a digest is stored."""
 
     id: str
@@ -80,7 +80,7 @@ def remove_key(transaction: Transaction, namespace: str, key_id: str) -> bool:
 # Tokens
 
 
-def add_token(transaction: Transaction, token: Token, digest: str) -> None:
+def add_token(transaction: Transaction, token: PublisherToken, digest: str) -> None:
     """Store a token by its digest."""
     transaction.run(
         "INSERT INTO tokens (id, digest, namespace, label, created_at, expires) VALUES (?, ?, ?, ?, ?, ?)",
@@ -91,13 +91,13 @@ def add_token(transaction: Transaction, token: Token, digest: str) -> None:
 _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - columns
 
 
-def find_token(transaction: Transaction, digest: str) -> Token | None:
+def find_token(transaction: Transaction, digest: str) -> PublisherToken | None:
     """The token with that digest."""
     row = transaction.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
     return None if row is None else _token(row)
 
 
-def list_tokens(transaction: Transaction) -> list[Token]:
+def list_tokens(transaction: Transaction) -> list[PublisherToken]:
     """All tokens."""
     return [_token(row) for row in transaction.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
 
@@ -107,9 +107,11 @@ def revoke_token(transaction: Transaction, token_id: str, moment: int) -> bool:
     return transaction.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
 
 
-def _token(row: Row) -> Token:
+def _token(row: Row) -> PublisherToken:
     token_id, namespace, label, created_at, expires, revoked = row
-    return Token(id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked)
+    return PublisherToken(
+        id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked
+    )
 
 
 # Requests
