@@ -26,7 +26,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "cid": core.cid_report,
     "parse": core.parse_report,
     "startup": startup.report,
-    "judging": surfaces.judging_report,
+    "judging": surfaces.diff_and_scan_report,
     "growth": surfaces.growth_report,
     "probing": surfaces.probing_report,
     "detection": detection.report,

@@ -43,9 +43,9 @@ def verifying_report() -> str:
         )
     rows = compare(
         {
-            "SHA-256 and signatures": lambda: floor(car),
-            "pinwarden, CAR": lambda: verified(car),
-            "pinwarden, tar+zstd": lambda: verified(tar),
+            "SHA-256 and signatures": lambda: minimal_work(car),
+            "pinwarden, CAR": lambda: accept_and_verify(car),
+            "pinwarden, tar+zstd": lambda: accept_and_verify(tar),
         },
         baseline="SHA-256 and signatures",
         rounds=21,
@@ -59,10 +59,10 @@ def verifying_report() -> str:
 
 def write_tree(folder: Path) -> None:
     random = Random(1)
-    for number in range(FILES - 1):
-        place = folder / f"lib{number % 40}" / f"part{number % 7}" / f"file{number}.js"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(random.randbytes(FILE_BYTES))
+    for index in range(FILES - 1):
+        path = folder / f"lib{index % 40}" / f"part{index % 7}" / f"file{index}.js"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(random.randbytes(FILE_BYTES))
     (folder / "server.json").write_bytes(SERVER)
 
 
@@ -90,7 +90,7 @@ def attestation_of(bundle: PackedBundle) -> dict[str, Any]:
     return add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, VERIFIER)
 
 
-def submission(bundle: PackedBundle) -> AcceptanceRequest:
+def acceptance_request(bundle: PackedBundle) -> AcceptanceRequest:
     return AcceptanceRequest(
         pointer=document_bytes(pointer_to(bundle)),
         descriptor=document_bytes(bundle.descriptor),
@@ -106,28 +106,28 @@ def submission(bundle: PackedBundle) -> AcceptanceRequest:
 
 
 _PREPARED: dict[int, Any] = {}
-"""What is made beforehand and not measured, by the bundle it belongs to."""
+"""Inputs that are prepared once per bundle and not measured."""
 
 
-def floor(bundle: PackedBundle) -> None:
+def minimal_work(bundle: PackedBundle) -> None:
     checks = _PREPARED.get(-id(bundle))
     if checks is None:
         documents = ((pointer_to(bundle), REGISTRY), (attestation_of(bundle), VERIFIER))
         checks = _PREPARED[-id(bundle)] = [
             (
                 key.public_key,
-                signing_preimage(each, each["signatures"][0]["signed_fields"]),
-                each["signatures"][0]["sig"],
+                signing_preimage(document, document["signatures"][0]["signed_fields"]),
+                document["signatures"][0]["sig"],
             )
-            for each, key in documents
+            for document, key in documents
         ]
     hashlib.sha256(bundle.archive).digest()
     assert all(key.verifies(preimage, decode_base64url(sig)) for key, preimage, sig in checks)
 
 
-def verified(bundle: PackedBundle) -> None:
-    given = _PREPARED.setdefault(id(bundle), None) or submission(bundle)
-    _PREPARED[id(bundle)] = given
-    documents = accept(given).documents
+def accept_and_verify(bundle: PackedBundle) -> None:
+    request = _PREPARED.setdefault(id(bundle), None) or acceptance_request(bundle)
+    _PREPARED[id(bundle)] = request
+    documents = accept(request).documents
     assert documents is not None
     assert len(check_archive(documents.descriptor, documents.manifest, bundle.archive)) == FILES

@@ -28,7 +28,7 @@ def checking_report() -> str:
     """``contract check`` of an unchanged server of 200 tools against importing it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "server.py").write_text(_HEAD + "".join(_TOOL.format(number=each) for each in range(TOOLS)))
+        (folder / "server.py").write_text(_HEAD + "".join(_TOOL.format(number=index) for index in range(TOOLS)))
         ours = str(Path(sys.executable).parent / "pinwarden")
         subprocess.run([ours, "contract", "lock", "--server", "server.py"], cwd=folder, check=True, capture_output=True)
 
@@ -44,38 +44,41 @@ def checking_report() -> str:
             rounds=9,
         )
     goals = [Goal(name="pinwarden contract check", against="import server", at_most=1.3)]
-    return table(f"Checking a server of {TOOLS} tools that did not change", rows, 1, goals)
+    return table(f"Checking an unchanged server of {TOOLS} tools", rows, 1, goals)
 
 
 def contracts_report() -> str:
     """Generating, writing, reading and checking a lockfile, per tool, as it grows."""
 
-    def whole(count: int) -> Callable[[], object]:
+    def generate_and_check(count: int) -> Callable[[], object]:
         contracts = {f"tool_{number}": _contract(number) for number in range(count)}
 
         def run() -> None:
             data = serialize_lockfile(generate_lockfile("bench", contracts, generated_at="2026-01-01T00:00:00.000Z"))
             if not check_lockfile(parse_lockfile(data), contracts).ok:
-                raise AssertionError("a fresh lockfile is not up to date")
+                raise AssertionError("a new lockfile does not match its contracts")
 
         return run
 
-    few, many = 1_000, 10_000
+    small, large = 1_000, 10_000
     rows = compare(
-        {f"{few} tools, ten times": _times(whole(few), many // few), f"{many} tools": whole(many)},
-        baseline=f"{few} tools, ten times",
+        {
+            f"{small} tools, ten times": _repeat(generate_and_check(small), large // small),
+            f"{large} tools": generate_and_check(large),
+        },
+        baseline=f"{small} tools, ten times",
         rounds=5,
     )
-    goals = [Goal(name=f"{many} tools", against=f"{few} tools, ten times", at_most=1.5)]
-    return table("Generating and checking contracts, per tool", rows, many, goals)
+    goals = [Goal(name=f"{large} tools", against=f"{small} tools, ten times", at_most=1.5)]
+    return table("Generating and checking contracts, per tool", rows, large, goals)
 
 
-def _times(run: Callable[[], object], count: int) -> Callable[[], object]:
-    def repeated() -> None:
+def _repeat(run: Callable[[], object], count: int) -> Callable[[], object]:
+    def run_repeatedly() -> None:
         for _ in range(count):
             run()
 
-    return repeated
+    return run_repeatedly
 
 
 def _contract(number: int) -> ToolContract:

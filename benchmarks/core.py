@@ -1,4 +1,4 @@
-"""Digest, CID and strict parse against the standard library and the packages others use."""
+"""Digests, CIDs and strict parsing, compared with the standard library and other packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def real_tools() -> list[dict[str, Any]]:
     ]
 
 
-def over(items: list[Any], function: Callable[[Any], object]) -> Callable[[], None]:
+def apply_to_all(items: list[Any], function: Callable[[Any], object]) -> Callable[[], None]:
     def run() -> None:
         for item in items:
             function(item)
@@ -45,10 +45,10 @@ def digest_report() -> str:
     tools = real_tools()
     rows = compare(
         {
-            "json.dumps + sha256": over(tools, stdlib),
-            "pinwarden": over(tools, tool_digest),
-            "rfc8785 + sha256": over(tools, with_rfc8785),
-            "mcp-hangar": over(tools, compute_tool_digest),
+            "json.dumps + sha256": apply_to_all(tools, stdlib),
+            "pinwarden": apply_to_all(tools, tool_digest),
+            "rfc8785 + sha256": apply_to_all(tools, with_rfc8785),
+            "mcp-hangar": apply_to_all(tools, compute_tool_digest),
         },
         baseline="json.dumps + sha256",
         rounds=15,
@@ -60,23 +60,23 @@ def digest_report() -> str:
     return table(f"Digest of a real tool definition ({len(tools)} tools)", rows, len(tools), goals)
 
 
-def manifest(size: int) -> bytes:
+def manifest_json(size: int) -> bytes:
     entries: list[dict[str, Any]] = []
     while len(entries) * 176 < size:
-        number = len(entries)
+        index = len(entries)
         entries.append(
             {
-                "path": f"src/package_{number // 100:04d}/module_{number:06d}.py",
+                "path": f"src/package_{index // 100:04d}/module_{index:06d}.py",
                 "blob_cid": "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku",
-                "size_bytes": number * 7,
-                "executable": number % 5 == 0,
+                "size_bytes": index * 7,
+                "executable": index % 5 == 0,
             }
         )
     return json.dumps({"schema_version": "toolbundle.manifest.v0.1", "cid_profile": {}, "entries": entries}).encode()
 
 
 def cid_report() -> str:
-    data = manifest(5_000_000)
+    data = manifest_json(5_000_000)
 
     value = json.loads(data)
 
@@ -100,40 +100,42 @@ def cid_report() -> str:
 
 
 def lock_text(entries: int) -> bytes:
-    whole = json.loads((VECTORS / "toolpin" / "locks" / "whole.mcp-lock.json").read_bytes())
-    found = list(whole["servers"].items())
-    servers = {f"{number}.{name}": entry for number in range(entries) for name, entry in [found[number % len(found)]]}
-    return json.dumps({**whole, "servers": servers}, indent=2).encode()
+    lock = json.loads((VECTORS / "toolpin" / "locks" / "whole.mcp-lock.json").read_bytes())
+    approved = list(lock["servers"].items())
+    servers = {
+        f"{index}.{name}": entry for index in range(entries) for name, entry in [approved[index % len(approved)]]
+    }
+    return json.dumps({**lock, "servers": servers}, indent=2).encode()
 
 
 def parse_report() -> str:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a member twice")
-        return found
+        parsed = dict(pairs)
+        if len(parsed) != len(pairs):
+            raise ValueError("duplicate member")
+        return parsed
 
     def stdlib(data: bytes) -> Any:
         return json.loads(data, object_pairs_hook=members)
 
     tools = real_tools()
-    small = [json.dumps(tool, separators=(",", ":")).encode() for tool in tools]
-    spaced = [json.dumps(tool, indent=1).encode() for tool in tools]
-    whole = [json.dumps({"tools": tools * 5}).encode()]
+    compact = [json.dumps(tool, separators=(",", ":")).encode() for tool in tools]
+    indented = [json.dumps(tool, indent=1).encode() for tool in tools]
+    listing = [json.dumps({"tools": tools * 5}).encode()]
     lock = [lock_text(500)]
     reports = []
     for name, texts in (
-        ("tools, compact", small),
-        ("tools, indented", spaced),
-        (f"one listing of {len(whole[0]) / 1e6:.1f} MB", whole),
+        ("tools, compact", compact),
+        ("tools, indented", indented),
+        (f"one listing of {len(listing[0]) / 1e6:.1f} MB", listing),
         (f"a lock of 500 entries, {len(lock[0]) / 1e6:.1f} MB", lock),
     ):
         rows = compare(
-            {"json.loads + duplicate hook": over(texts, stdlib), "pinwarden": over(texts, parse_json)},
+            {"json.loads + duplicate hook": apply_to_all(texts, stdlib), "pinwarden": apply_to_all(texts, parse_json)},
             baseline="json.loads + duplicate hook",
             rounds=15,
         )
-        # The lock is here for honesty: its many short strings are where the standard library is at its best.
+        # No goal for the lock: with many short strings, the standard library is at its best.
         goal = Goal(name="pinwarden", against="json.loads + duplicate hook", at_most=0.8)
         goals = [] if texts is lock else [goal]
         reports.append(table(f"Strict parse: {name}", rows, len(texts), goals))

@@ -15,7 +15,7 @@ _STRESS = "attacks/mcp-stress-test-1.0.3"
 
 
 def report() -> str:
-    sections = [_detection(), _security(), _stress(), _honest_tools(), _real_servers()]
+    sections = [_detection(), _security(), _stress(), _harmless_tools(), _real_servers()]
     return "\n\n".join(sections)
 
 
@@ -31,28 +31,30 @@ def _tool(description: str) -> Surface:
 
 
 def _load(path: str) -> Any:
-    found = uncopied(path)
-    return None if found is None else json.loads(found.read_bytes())
+    copy = uncopied(path)
+    return None if copy is None else json.loads(copy.read_bytes())
 
 
-def _absent(title: str, path: str) -> str:
-    return f"{title}\n  not run: {path} may not be copied here; set PINWARDEN_VECTORS to a folder that has it"
+def _not_available(title: str, path: str) -> str:
+    return f"{title}\n  skipped: no copy of {path}; set PINWARDEN_VECTORS to a folder that contains it"
 
 
-def _labelled(title: str, rows: list[tuple[str, str, bool, bool]], goals: str = "") -> str:
+def _table(title: str, rows: list[tuple[str, str, bool, bool]], goals: str = "") -> str:
     """A table of (category, id, is an attack, was suspected), category by category."""
     lines = [title]
-    for attack, heading in ((True, "found"), (False, "false alarms")):
-        chosen = [row for row in rows if row[2] is attack]
-        if not chosen:
+    for attack, heading in ((True, "detected"), (False, "false alarms")):
+        labelled_rows = [row for row in rows if row[2] is attack]
+        if not labelled_rows:
             continue
-        hits = sum(row[3] for row in chosen)
-        lines.append(f"  {heading:24} {hits:3} of {len(chosen):3}")
-        for category in sorted({row[0] for row in chosen}):
-            among = [row for row in chosen if row[0] == category]
-            wrong = [row[1] for row in among if row[3] is not attack]
-            shown = f"    {'missed' if attack else 'suspected'}: {', '.join(wrong)}" if wrong else ""
-            lines.append(f"    {category:22} {sum(row[3] for row in among):3} of {len(among):3}{shown}")
+        warned = sum(row[3] for row in labelled_rows)
+        lines.append(f"  {heading:24} {warned:3} of {len(labelled_rows):3}")
+        for category in sorted({row[0] for row in labelled_rows}):
+            category_rows = [row for row in labelled_rows if row[0] == category]
+            wrong = [row[1] for row in category_rows if row[3] is not attack]
+            wrong_names = f"    {'missed' if attack else 'suspected'}: {', '.join(wrong)}" if wrong else ""
+            lines.append(
+                f"    {category:22} {sum(row[3] for row in category_rows):3} of {len(category_rows):3}{wrong_names}"
+            )
     return "\n".join([*lines, goals] if goals else lines)
 
 
@@ -60,7 +62,7 @@ def _detection() -> str:
     title, path = "Detection corpus of mcpproxy-go", f"{_PROXY}/detect_corpus_v1.json"
     corpus = _load(path)
     if corpus is None:
-        return _absent(title, path)
+        return _not_available(title, path)
     rows = []
     for entry in corpus["entries"]:
         own, others = [entry["tool"]], dict[str, list[Any]]()
@@ -73,7 +75,7 @@ def _detection() -> str:
     recall, alarms = sum(attacks) / len(attacks), sum(row[3] for row in rows if not row[2])
     met = "met" if recall >= 0.9 and alarms <= 1 else "NOT MET"
     goal = f"  goal: recall {recall:.2f} (at least 0.90), false alarms {alarms} (at most 1): {met}"
-    return _labelled(title, rows, goal)
+    return _table(title, rows, goal)
 
 
 def _security() -> str:
@@ -83,34 +85,34 @@ def _security() -> str:
     )
     corpus = _load(path)
     if corpus is None:
-        return _absent(title, path)
+        return _not_available(title, path)
     rows = [
         (entry["category"], entry["id"], entry["label"] == "malicious", is_suspected(_tool(entry["description"])))
         for entry in corpus["entries"]
     ]
-    return _labelled(title, rows)
+    return _table(title, rows)
 
 
 def _stress() -> str:
-    title = "mcp-stress-test 1.0.3 (attacks only; many patterns describe an attack and do not carry it out)"
+    title = "mcp-stress-test 1.0.3 (attacks only; many patterns only describe an attack)"
     rows = []
     for file, member, text in (("payloads", "payloads", "content"), ("patterns", "patterns", "template")):
         corpus = _load(f"{_STRESS}/{file}.json")
         if corpus is None:
-            return _absent(title, f"{_STRESS}/{file}.json")
+            return _not_available(title, f"{_STRESS}/{file}.json")
         rows += [
             (f"{file}: {row['category']}", row["id"], True, is_suspected(_tool(row[text]))) for row in corpus[member]
         ]
-    return _labelled(title, rows)
+    return _table(title, rows)
 
 
-def _honest_tools() -> str:
+def _harmless_tools() -> str:
     title, path = "45 real tools collected by mcpproxy-go", f"{_PROXY}/corpus_v1.tools.json"
     corpus = _load(path)
     if corpus is None:
-        return _absent(title, path)
+        return _not_available(title, path)
     rows = [(row["server"], row["tool_id"], False, is_suspected(_tool(row["description"]))) for row in corpus["tools"]]
-    return _labelled(title, rows)
+    return _table(title, rows)
 
 
 def _real_servers() -> str:

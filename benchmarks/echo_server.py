@@ -1,4 +1,4 @@
-"""A minimal stdio server, so that a benchmark measures what is in front of it."""
+"""A minimal stdio server, so that a benchmark measures the proxy in front of it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ REPORT = b"report-progress"
 
 
 def _answer(line: bytes) -> bytes:
-    """Answer in the spelling of the request, with as little work as possible for a call."""
-    found = _ID.search(line)
-    if found is not None and b'"tools/call"' in line:
-        answer = (SPACED if b'", "' in line else COMPACT) % found[1]
+    """Respond in the encoding of the request, with minimal work for a call."""
+    match = _ID.search(line)
+    if match is not None and b'"tools/call"' in line:
+        answer = (SPACED if b'", "' in line else COMPACT) % match[1]
         if REPORT in line and (token := _TOKEN.search(line)) is not None:
             os.write(1, PROGRESS % token[1])
         return answer
@@ -44,7 +44,7 @@ def _answer(line: bytes) -> bytes:
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Respond until standard input ends."""
     rest = b""
     while chunk := os.read(0, 1 << 16):
         *lines, rest = (rest + chunk).split(b"\n")

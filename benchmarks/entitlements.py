@@ -12,18 +12,18 @@ from pinwarden.contract.entitlements.analysis import analyse, handlers_in
 from pinwarden.contract.entitlements.values import Handler, Source
 from tests.support.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
 
-AT_LEAST = 0.95
-AT_MOST = 4.0
+MIN_ACCURACY = 0.95
+MAX_RATIO = 4.0
 ROUNDS = 7
 
 
 def report() -> str:
     with TemporaryDirectory() as folder:
         try:
-            found = wheels(TRUTH, Path(folder))
+            wheel_files = wheels(TRUTH, Path(folder))
         except IndexUnreachableError as err:
-            return f"Entitlements of published servers: the package index cannot be asked: NOT MET\n{err}"
-        servers = {name: sources(wheel) for name, wheel in found.items()}
+            return f"Entitlements of published servers: the package index is unreachable: NOT MET\n{err}"
+        servers = {name: sources(wheel) for name, wheel in wheel_files.items()}
     handlers = {name: handlers_in(modules) for name, modules in servers.items()}
     return "\n\n".join([_agreement(servers, handlers), _speed(servers, handlers)])
 
@@ -39,27 +39,27 @@ def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, 
             counts[truth["set"]] += 1
     lines = [f"Entitlements of {sum(counts.values())} handlers of {len(TRUTH)} published servers"]
     for part, score in scores.items():
-        met = "met" if min(score.precision, score.recall) >= AT_LEAST else "NOT MET"
+        met = "met" if min(score.precision, score.recall) >= MIN_ACCURACY else "NOT MET"
         lines.append(
             f"  goal: {part} ({counts[part]} handlers): precision {score.precision:.3f}, recall {score.recall:.3f}"
-            f" (at least {AT_LEAST} each): {met}"
+            f" (at least {MIN_ACCURACY} each): {met}"
         )
         if part == FIRST["set"]:
             measured = f"precision {FIRST['precision']:.3f}, recall {FIRST['recall']:.3f}"
-            lines.append(f"    when it was first measured: {measured}. {FIRST['since']}")
+            lines.append(f"    first measurement: {measured}. {FIRST['since']}")
         lines += [f"    {difference}" for difference in score.differences]
     return "\n".join(lines)
 
 
 class _Recording(Mapping[str, Source]):
-    """Modules of a server that remember which of them were asked for."""
+    """The modules of a server, which record the ones that were requested."""
 
     def __init__(self, modules: Mapping[str, Source]) -> None:
         self.modules = modules
-        self.asked: dict[str, Source] = {}
+        self.requested: dict[str, Source] = {}
 
     def __getitem__(self, name: str) -> Source:
-        self.asked[name] = self.modules[name]
+        self.requested[name] = self.modules[name]
         return self.modules[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _speed(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tupl
     for name, modules in servers.items():
         recording = _Recording(modules)
         analyse(recording, handlers[name])
-        texts += [source.text for source in recording.asked.values()]  # those that are read; the others cost nothing
+        texts += [source.text for source in recording.requested.values()]  # only modules that the analysis reads
 
     def parse() -> None:
         for text in texts:
@@ -85,6 +85,6 @@ def _speed(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tupl
             analyse(modules, handlers[name])
 
     rows = compare({"ast.parse": parse, "entitlements": scan}, baseline="ast.parse", rounds=ROUNDS)
-    count = sum(len(each) for each in handlers.values())
-    title = f"Reading {len(texts)} modules, and following {count} handlers through them (microseconds for a module)"
-    return table(title, rows, len(texts), [Goal(name="entitlements", against="ast.parse", at_most=AT_MOST)])
+    count = sum(len(names) for names in handlers.values())
+    title = f"Analysing {len(texts)} modules with {count} handlers (microseconds per module)"
+    return table(title, rows, len(texts), [Goal(name="entitlements", against="ast.parse", at_most=MAX_RATIO)])

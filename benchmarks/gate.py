@@ -1,4 +1,4 @@
-"""``pinwarden ci`` against the real ``toolpin ci``, on the same lock, in one run."""
+"""``pinwarden ci`` compared with ``toolpin ci`` on the same lock."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TOOLPIN = REPOSITORY / "tests" / "npm" / "node_modules" / ".bin" / "toolpin"
 NOW = "2026-07-20T12:00:00.000Z"
 
 
-def project(folder: Path, count: int) -> None:
-    """A lock of so many npm servers, and the registry cache that ToolPin checks it against."""
+def write_project(folder: Path, count: int) -> None:
+    """Write a lock of ``count`` npm servers, and the registry cache that ToolPin checks it against."""
     template = json.loads((REPOSITORY / "tests/vectors/toolpin/servers/npm.json").read_bytes())
-    entries, made = [], []
+    entries, locked_entries = [], []
     for number in range(count):
         row = json.loads(json.dumps(template).replace("npm-notes", f"npm-notes-{number}"))
         entries.append(row)
         plan = install_plan(from_value(row), "claude", now=NOW)
-        made.append(with_integrity(Entry(key=entry_key(plan["name"], "claude"), document=plan)))
+        locked_entries.append(with_integrity(Entry(key=entry_key(plan["name"], "claude"), document=plan)))
     (folder / ".toolpin").mkdir()
     (folder / ".toolpin" / "registry-cache.json").write_text(json.dumps({"generatedAt": NOW, "entries": entries}))
-    (folder / "mcp-lock.json").write_bytes(lockfile.to_bytes(relock(None, made, NOW, plain_v2=True)))
+    (folder / "mcp-lock.json").write_bytes(lockfile.to_bytes(relock(None, locked_entries, NOW, plain_v2=True)))
 
 
-def seconds(command: list[str], folder: Path, rounds: int) -> list[float]:
+def run_times(command: list[str], folder: Path, rounds: int) -> list[float]:
     times = []
     environment = {**os.environ, "HOME": str(folder)}
     for _ in range(rounds):
@@ -56,17 +56,21 @@ def report() -> str:
     for count, rounds, at_most in ((1, 9, 1 / 5), (100, 5, 1), (1000, 1, 1 / 100)):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            project(folder, count)
-            seconds(ours, folder, 1)
+            write_project(folder, count)
+            run_times(ours, folder, 1)
             pairs = [
-                (seconds(theirs, folder, 1)[0], statistics.median(seconds(ours, folder, 3))) for _ in range(rounds)
+                (run_times(theirs, folder, 1)[0], statistics.median(run_times(ours, folder, 3))) for _ in range(rounds)
             ]
         rows = [
-            Row(name="toolpin ci", microseconds=statistics.median(a for a, _ in pairs) * 1e6, ratio=1),
+            Row(
+                name="toolpin ci",
+                microseconds=statistics.median(theirs_time for theirs_time, _ in pairs) * 1e6,
+                ratio=1,
+            ),
             Row(
                 name="pinwarden ci",
-                microseconds=statistics.median(b for _, b in pairs) * 1e6,
-                ratio=statistics.median(b / a for a, b in pairs),
+                microseconds=statistics.median(ours_time for _, ours_time in pairs) * 1e6,
+                ratio=statistics.median(ours_time / theirs_time for theirs_time, ours_time in pairs),
             ),
         ]
         goals = [Goal(name="pinwarden ci", against="toolpin ci", at_most=at_most)] if at_most < 1 else []
@@ -79,9 +83,9 @@ def growth(ours: list[str]) -> str:
     first = 0.0
     for count in (1_000, 10_000):
         with tempfile.TemporaryDirectory() as name:
-            project(Path(name), count)
-            each = min(seconds(ours, Path(name), 3)) / count
-        first = first or each
-        rows.append(Row(name=f"{count:,} entries", microseconds=each * 1e6, ratio=each / first))
+            write_project(Path(name), count)
+            per_entry = min(run_times(ours, Path(name), 3)) / count
+        first = first or per_entry
+        rows.append(Row(name=f"{count:,} entries", microseconds=per_entry * 1e6, ratio=per_entry / first))
     goals = [Goal(name="10,000 entries", against="1,000 entries", at_most=1.5)]
     return table("pinwarden ci: cost of one entry as a lock grows (flat is linear)", rows, 1, goals)

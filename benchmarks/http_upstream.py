@@ -21,12 +21,12 @@ def result_of(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         return {"resultType": "complete", "content": [{"type": "text", "text": params["arguments"]["text"]}]}
     if method == "tools/list":
         return {"tools": [TOOL], **HINTS}
-    about: dict[str, Any] = {"capabilities": {"tools": {}}}
+    capabilities: dict[str, Any] = {"capabilities": {"tools": {}}}
     if method == "server/discover":
         meta = {"io.modelcontextprotocol/serverInfo": INFO}
-        return {"supportedVersions": ["2026-07-28"], **about, **HINTS, "_meta": meta}
+        return {"supportedVersions": ["2026-07-28"], **capabilities, **HINTS, "_meta": meta}
     if method == "initialize":
-        return {"protocolVersion": "2025-11-25", "serverInfo": INFO, **about}
+        return {"protocolVersion": "2025-11-25", "serverInfo": INFO, **capabilities}
     return None
 
 
@@ -44,8 +44,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     status = 202
     if "id" in message:
         result = result_of(message["method"], message.get("params", {}))
-        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
-        answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], **said}, separators=(",", ":")).encode()
+        outcome = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
+        answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], **outcome}, separators=(",", ":")).encode()
         status = 200
     elif scope["method"] != "POST":
         status = 405

@@ -1,4 +1,4 @@
-"""Interleaved rounds and the median of per-round ratios: what survives a noisy machine."""
+"""Interleaved rounds and medians of per-round ratios, which are robust on a noisy machine."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for run in candidates.values():
         run()  # warm up: imports, caches
-    gc.freeze()  # what the peers imported must not burden everyone's garbage collection
-    for number in range(rounds):
+    gc.freeze()  # objects of imported packages must not slow down garbage collection
+    for round_number in range(rounds):
         names = list(candidates)
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        for name in names[round_number % len(names) :] + names[: round_number % len(names)]:
             gc.collect()
             start = time.perf_counter()
             candidates[name]()
@@ -41,15 +41,17 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
         Row(
             name=name,
             microseconds=statistics.median(times) * 1e6,
-            ratio=statistics.median(t / b for t, b in zip(times, seconds[baseline], strict=True)),
+            ratio=statistics.median(
+                time_taken / baseline_time for time_taken, baseline_time in zip(times, seconds[baseline], strict=True)
+            ),
         )
         for name, times in seconds.items()
     ]
 
 
-def order(candidates: Sequence[_T], number: int) -> list[_T]:
+def shuffled(candidates: Sequence[_T], round_number: int) -> list[_T]:
     """A random order, so that deferred work of one candidate does not always slow down the same other one."""
-    return random.Random(number).sample(candidates, len(candidates))
+    return random.Random(round_number).sample(candidates, len(candidates))
 
 
 @contextmanager
@@ -71,25 +73,25 @@ def one_core() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A ratio that one candidate must keep towards another."""
+    """The maximum ratio of one candidate's time to another's."""
 
     name: str
     against: str
     at_most: float
 
     def verdict(self, rows: list[Row]) -> str:
-        """A line that says what was reached."""
+        """One line: the measured ratio, the limit, and whether the goal is met."""
         ratios = {row.name: row.ratio for row in rows}
-        reached = ratios[self.name] / ratios[self.against]
-        shown, limit = f"{reached:.2f}x", f"at most {self.at_most:g}x"
+        ratio = ratios[self.name] / ratios[self.against]
+        measured, limit = f"{ratio:.2f}x", f"at most {self.at_most:g}x"
         if self.at_most <= 0.2:
-            shown, limit = f"{1 / reached:.1f}x faster", f"at least {1 / self.at_most:g}x"
-        met = "met" if reached <= self.at_most else "NOT MET"
-        return f"goal: {self.name} against {self.against}: {shown} ({limit}): {met}"
+            measured, limit = f"{1 / ratio:.1f}x faster", f"at least {1 / self.at_most:g}x"
+        met = "met" if ratio <= self.at_most else "NOT MET"
+        return f"goal: {self.name} against {self.against}: {measured} ({limit}): {met}"
 
 
 def table(title: str, rows: list[Row], unit: int, goals: list[Goal]) -> str:
-    """A table for people; ``unit`` is how many items one run handles."""
+    """A table as text. ``unit`` is the number of items that one run handles."""
     width = max(len(row.name) for row in rows)
     lines = [title, f"  {'':{width}}  {'median us':>10}  {'ratio':>7}"]
     lines += [f"  {row.name:{width}}  {row.microseconds / unit:10.2f}  {row.ratio:7.3f}" for row in rows]

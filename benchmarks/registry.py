@@ -26,8 +26,7 @@ from pinwarden.core.digest import document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint
-from pinwarden.registry import access as operating
-from pinwarden.registry import registry_documents
+from pinwarden.registry import access, registry_documents
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.archive_store import FolderArchiveStore
 from pinwarden.registry.export import export
@@ -42,12 +41,12 @@ from pinwarden.system.key_files import create_key_file
 KEY = PrivateKey.from_seed(b"b" * 32)
 SIZES = (1, 1_000, 100_000)
 APPENDS = 40
-FLAT_AT_MOST = 1.3
+MAX_GROWTH = 1.3
 PUBLISHES = 20
-PUBLISH_AT_MOST = 4.0
-READ_AT_LEAST = {"a blob, for ever the same": 0.15, "a checkpoint, asked of the database": 0.05}
+MAX_PUBLISH_RATIO = 4.0
+MIN_READ_RATIO = {"an immutable blob": 0.15, "a checkpoint from the database": 0.05}
 FILE_BYTES = 20_000
-_NUMBERS = count()
+_COUNTER = count()
 
 
 def appending_report() -> str:
@@ -61,7 +60,7 @@ def appending_report() -> str:
         rows = compare(runs, baseline="1 entries", rounds=9)
     rates = ", ".join(f"{row.name}: {APPENDS * 1e6 / row.microseconds:.0f}/s" for row in rows)
     goals = [
-        Goal(name=f"{size} entries", against="1 entries", at_most=FLAT_AT_MOST) for size in SIZES if size != SIZES[0]
+        Goal(name=f"{size} entries", against="1 entries", at_most=MAX_GROWTH) for size in SIZES if size != SIZES[0]
     ]
     return table(f"Appending an event to the log ({rates})", rows, APPENDS, goals)
 
@@ -78,7 +77,7 @@ def _appending(registry: Registry) -> Callable[[], object]:
 
 
 def _fill(registry: Registry, size: int) -> None:
-    """Make the log so long, without signing each entry."""
+    """Grow the log to ``size`` entries, without signing each entry."""
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
         head = pointer_log.load_head(step)
         assert head is not None
@@ -90,48 +89,51 @@ def _fill(registry: Registry, size: int) -> None:
 
 
 def publishing_report() -> str:
-    """Whole publishes against the least that could be durable: the archive in a file, and a row in a database."""
+    """Publishing, compared with minimal durable writes: the archive in a file, and a row in a database."""
     with TemporaryDirectory() as folder:
         registry = _registry(Path(folder) / "registry")
-        operating.add_namespace(registry, "acme", KEY.public_key.did)
-        token = str(operating.add_token(registry, "acme", "", 1).facts["token"])
-        trial = Schema(name="floor", sql="CREATE TABLE floor (id BIGINT PRIMARY KEY, body BYTEA NOT NULL);")
-        floor = open_database(Path(folder) / "floor.sqlite", trial)
+        access.add_namespace(registry, "acme", KEY.public_key.did)
+        token = str(access.add_token(registry, "acme", "", 1).facts["token"])
+        schema = Schema(name="floor", sql="CREATE TABLE floor (id BIGINT PRIMARY KEY, body BYTEA NOT NULL);")
+        floor = open_database(Path(folder) / "floor.sqlite", schema)
         blobs = FolderArchiveStore(Path(folder) / "floor")
 
-        def publishing() -> None:
+        def publish_bundles() -> None:
             for _ in range(PUBLISHES):
                 _publish(registry, token)
 
-        def least() -> None:
+        def write_minimum() -> None:
             for _ in range(PUBLISHES):
-                made = _bundle(next(_NUMBERS))
-                blobs.put(made.archive)
+                bundle = _bundle(next(_COUNTER))
+                blobs.put(bundle.archive)
                 with floor.transaction() as step:
-                    step.run("INSERT INTO floor (id, body) VALUES (?, ?)", (next(_NUMBERS), made.archive[:1000]))
+                    step.run("INSERT INTO floor (id, body) VALUES (?, ?)", (next(_COUNTER), bundle.archive[:1000]))
 
-        runs: dict[str, Callable[[], object]] = {"a file and a row": least, "pinwarden publish": publishing}
+        runs: dict[str, Callable[[], object]] = {
+            "a file and a row": write_minimum,
+            "pinwarden publish": publish_bundles,
+        }
         rows = compare(runs, baseline="a file and a row", rounds=7)
         floor.close()
         registry.database.close()
     rate = next(PUBLISHES * 1e6 / row.microseconds for row in rows if row.name == "pinwarden publish")
-    goal = Goal(name="pinwarden publish", against="a file and a row", at_most=PUBLISH_AT_MOST)
+    goal = Goal(name="pinwarden publish", against="a file and a row", at_most=MAX_PUBLISH_RATIO)
     return table(f"Publishing a bundle of {FILE_BYTES} bytes ({rate:.0f}/s)", rows, PUBLISHES, [goal])
 
 
-class _Made:
+class _MemoryBundle:
     """A bundle in memory."""
 
     def __init__(self, descriptor: dict[str, object], manifest: dict[str, object], archive: bytes) -> None:
         self.descriptor, self.manifest, self.archive = descriptor, manifest, archive
 
 
-def _bundle(number: int) -> _Made:
+def _bundle(number: int) -> _MemoryBundle:
     files = [SourceFile(path="main.py", data=b"# %d\n" % number + b"x" * FILE_BYTES)]
     unlinked = manifest_document.unlinked_manifest(manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
     archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, files)
-    described = descriptor_to_json(
+    descriptor = descriptor_to_json(
         Descriptor(
             name=f"acme.t{number % 50}",
             display_name="bench",
@@ -147,20 +149,20 @@ def _bundle(number: int) -> _Made:
             policy=SecurityPolicy(),
         )
     )
-    linked = manifest_document.linked_manifest(unlinked, str(document_cid(described)))
-    return _Made(described, linked, archive)
+    linked = manifest_document.linked_manifest(unlinked, str(document_cid(descriptor)))
+    return _MemoryBundle(descriptor, linked, archive)
 
 
 def _publish(registry: Registry, token: str) -> str:
-    number = next(_NUMBERS)
-    made = _bundle(number)
-    archive_cid = registry.blobs.put(made.archive)
+    number = next(_COUNTER)
+    bundle = _bundle(number)
+    archive_cid = registry.blobs.put(bundle.archive)
     body = {
         "tool": f"acme.t{number % 50}",
         "version": f"1.0.{number}",
         "channel": "stable",
-        "root_cid": made.manifest["root_cid"],
-        "descriptor_cid": made.manifest["descriptor_cid"],
+        "root_cid": bundle.manifest["root_cid"],
+        "descriptor_cid": bundle.manifest["descriptor_cid"],
         "archive_cid": archive_cid,
     }
     value = registry_documents.unsigned_statement(
@@ -168,8 +170,8 @@ def _publish(registry: Registry, token: str) -> str:
     )
     request = {
         "statement": add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, KEY),
-        "descriptor": made.descriptor,
-        "manifest": made.manifest,
+        "descriptor": bundle.descriptor,
+        "manifest": bundle.manifest,
         "attestations": [],
     }
     publish(registry, authenticate(registry, token, "publish"), document_bytes(request))
@@ -177,7 +179,7 @@ def _publish(registry: Registry, token: str) -> str:
 
 
 def reading_report() -> str:
-    """Requests a second of the live registry, beside nginx with the static export: same files, same client."""
+    """Requests per second of the live registry, compared with nginx serving the static export."""
     nginx, wrk = shutil.which("nginx"), shutil.which("wrk")
     if nginx is None or wrk is None:
         return "Reading: nginx or wrk is not installed (tools/system-packages.sh nginx-light wrk): NOT MET"
@@ -185,39 +187,39 @@ def reading_report() -> str:
         root = Path(folder)
         root.chmod(0o755)  # for nginx's worker, which is another user
         registry = _registry(root / "registry")
-        operating.add_namespace(registry, "acme", KEY.public_key.did)
-        token = str(operating.add_token(registry, "acme", "", 1).facts["token"])
+        access.add_namespace(registry, "acme", KEY.public_key.did)
+        token = str(access.add_token(registry, "acme", "", 1).facts["token"])
         cids = [_publish(registry, token) for _ in range(20)]
         export(registry, root / "export")
         registry.database.close()
-        paths = dict(zip(READ_AT_LEAST, (f"blobs/{cids[0]}", "log/checkpoint"), strict=True))
-        with _serving(root) as live, _nginx(root, nginx) as static:
-            lines = [_read_ratio(wrk, name, f"{live}{path}", f"{static}{path}") for name, path in paths.items()]
-    return "\n".join(["Reading (requests a second, 8 connections)", *lines])
+        paths = dict(zip(MIN_READ_RATIO, (f"blobs/{cids[0]}", "log/checkpoint"), strict=True))
+        with _start_registry(root) as live, _nginx(root, nginx) as static:
+            lines = [_compare_reads(wrk, name, f"{live}{path}", f"{static}{path}") for name, path in paths.items()]
+    return "\n".join(["Reading (requests per second, 8 connections)", *lines])
 
 
-def _read_ratio(wrk: str, name: str, live: str, static: str) -> str:
+def _compare_reads(wrk: str, name: str, live: str, static: str) -> str:
     rates: dict[str, list[float]] = {live: [], static: []}
     for _ in range(5):
-        for url, seen in rates.items():
-            seen.append(_rate(wrk, url))
+        for url, url_rates in rates.items():
+            url_rates.append(_rate(wrk, url))
     ratio = statistics.median(a / b for a, b in zip(rates[live], rates[static], strict=True))
-    shown = f"{statistics.median(rates[live]):.0f}/s, nginx {statistics.median(rates[static]):.0f}/s"
-    least = READ_AT_LEAST[name]
-    met = "met" if ratio >= least else "NOT MET"
-    return f"  goal: {name}: {ratio:.2f}x of nginx (at least {least:g}x): {met} ({shown})"
+    figures = f"{statistics.median(rates[live]):.0f}/s, nginx {statistics.median(rates[static]):.0f}/s"
+    minimum = MIN_READ_RATIO[name]
+    met = "met" if ratio >= minimum else "NOT MET"
+    return f"  goal: {name}: {ratio:.2f}x of nginx (at least {minimum:g}x): {met} ({figures})"
 
 
 def _rate(wrk: str, url: str) -> float:
     done = subprocess.run([wrk, "-t1", "-c8", "-d2s", url], capture_output=True, text=True, check=True)
-    found = re.search(r"Requests/sec:\s+([0-9.]+)", done.stdout)
-    if found is None or "Non-2xx" in done.stdout:
+    match = re.search(r"Requests/sec:\s+([0-9.]+)", done.stdout)
+    if match is None or "Non-2xx" in done.stdout:
         raise AssertionError(done.stdout)
-    return float(found[1])
+    return float(match[1])
 
 
 @contextmanager
-def _serving(root: Path) -> Iterator[str]:
+def _start_registry(root: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "pinwarden", "registry", "serve", "--port", "0", "--data", str(root / "registry")]
     create_key_file(root / "registry" / "registry.key", KEY)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -250,8 +252,8 @@ def _nginx(root: Path, program: str) -> Iterator[str]:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        return int(made.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _wait_for(path: Path) -> None:

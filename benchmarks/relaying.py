@@ -1,10 +1,10 @@
-"""What the gateway adds to a call over stdio, beside two pipes (``cat``) and MCP Hangar with pins and its store.
+"""The time that the gateway adds to a call over stdio, compared with two pipes (``cat``) and with MCP Hangar.
 
 Latency is measured on one core, so that the placement of processes does not matter: the client writes
-a line and reads a line; the server does almost nothing. The same call is sent in every spelling of `SPELLINGS`, since
-clients choose theirs: what the gateway adds is compared with what ``cat`` adds to a call in the same spelling.
-Throughput is measured with a server of the official SDK, on all cores. With the minimal server it is shown without a
-goal, because even two pipes take much of the time of a call. The gateway writes its audit log.
+a line and reads a line; the server does almost nothing. The same call is sent in every encoding of `ENCODINGS`, because
+clients encode JSON differently, and is compared with ``cat`` in the same encoding.
+Throughput is measured with a server of the official SDK, on all cores. With the minimal server it is printed without
+a goal, because even two pipes take much of the time of a call. The gateway writes its audit log.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tempfile import TemporaryDirectory
 from uuid import UUID
 
 from benchmarks import echo_server
-from benchmarks.measure import Goal, Row, one_core, order, table
+from benchmarks.measure import Goal, Row, one_core, shuffled, table
 
 BIN = Path(sys.executable).parent
 SERVER = [sys.executable, str(Path(echo_server.__file__))]
 SDK_SERVER = [sys.executable, str(Path(echo_server.__file__).with_name("sdk_stdio_server.py"))]
-ROUNDS, CALLS = 61, 60  # short ones: what else the machine does then is the same for all in one
-COPIES = 3  # of each process: where its memory happens to lie makes a tenth of what one adds
-SLOW_CALLS = 2  # of Hangar in a round: one of its calls takes as long as a thousand of the others
-IN_FLIGHT, MANY = 32, 960
-ADDED_AT_MOST, LESS_AT_LEAST, THROUGHPUT_AT_LEAST, START_AT_MOST = 2.5, 100, 0.8, 6
-ADDED_IN_ANY_SPELLING = 3.5
-SPELLING_ROUNDS, SPELLING_CALLS = 41, 40
+ROUNDS, CALLS = 61, 60  # short rounds, so that other load on the machine affects all candidates of a round alike
+COPIES = 3  # of each process, because its memory layout changes the added time by a tenth
+SLOW_CALLS = 2  # calls to Hangar per round: one takes as long as a thousand calls of the others
+IN_FLIGHT, PIPELINED_CALLS = 32, 960
+MAX_ADDED, MIN_LESS_THAN_HANGAR, MIN_THROUGHPUT, MAX_START = 2.5, 100, 0.8, 6
+MAX_ADDED_PER_ENCODING = 3.5
+ENCODING_ROUNDS, ENCODING_CALLS = 41, 40
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 OURS, CAT, DIRECT, HANGAR = "pinwarden run", "cat | server | cat", "directly", "mcp-hangar, pinned"
 
@@ -57,25 +57,25 @@ def _call(request_id: int | str, params: Mapping[str, object] = _PARAMS) -> dict
     return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
 
 
-def _with_token(number: int | str, arguments: Mapping[str, object] | None = None) -> dict[str, object]:
+def _params_with_token(number: int | str, arguments: Mapping[str, object] | None = None) -> dict[str, object]:
     token = {"progressToken": number}
     return {"name": "echo", "arguments": arguments or {"text": "12345678"}, "_meta": token}
 
 
-Spelling = Callable[[int], bytes]
-SPELLINGS: dict[str, Spelling] = {
+Encoding = Callable[[int], bytes]
+ENCODINGS: dict[str, Encoding] = {
     "compact": lambda number: _compact(_call(number)),
     "spaced": lambda number: _spaced(_call(number)),
     "string id": lambda number: _compact(_call(f"request-{number}")),
-    "progress token": lambda number: _compact(_call(number, _with_token(number))),
-    "progress token, reported once": lambda number: _compact(_call(number, _with_token(number, _REPORTED))),
-    "UUID, spaced, progress token": lambda number: _spaced(_call(_uuid(number), _with_token(_uuid(number)))),
+    "progress token": lambda number: _compact(_call(number, _params_with_token(number))),
+    "progress token, reported once": lambda number: _compact(_call(number, _params_with_token(number, _REPORTED))),
+    "UUID, spaced, progress token": lambda number: _spaced(_call(_uuid(number), _params_with_token(_uuid(number)))),
     "id last": lambda number: _compact(dict(reversed(_call(number).items()))),
     "unicode escapes": lambda number: _compact(_call(number, {"name": "echo", "arguments": {"text": "Grüße, 世界"}})),
     "nested arguments": lambda number: _compact(_call(number, {"name": "echo", "arguments": _NESTED})),
     "_meta": lambda number: _compact(_call(number, {**_PARAMS, "_meta": {"example.com/trace": "4bf92f35", "n": 1}})),
 }
-"""The same call as clients write it. The first is what the other tables use."""
+"""The same call as different clients encode it. The other tables use the first."""
 
 
 def _uuid(number: int) -> str:
@@ -83,34 +83,34 @@ def _uuid(number: int) -> str:
 
 
 class Target:
-    """A client's end of a process that was opened as MCP wants it."""
+    """The client's side of a process with an open MCP session."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.name = name
         self._in, self._out = process.stdin.fileno(), process.stdout.fileno()
-        self._number = 0
-        self._rest = b""
+        self._last_id = 0
+        self._buffer = b""
 
     def open(self) -> None:
-        self.ask("initialize", HELLO)
+        self.request("initialize", HELLO)
         os.write(self._in, b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
 
-    def ask(self, method: str, params: Mapping[str, object]) -> bytes:
-        self._number += 1
-        message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+    def request(self, method: str, params: Mapping[str, object]) -> bytes:
+        self._last_id += 1
+        message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
         os.write(self._in, json.dumps(message).encode() + b"\n")
-        return self._line(b'"id":%d' % self._number, b'"id": %d' % self._number)
+        return self._read_matching_line(b'"id":%d' % self._last_id, b'"id": %d' % self._last_id)
 
     def call(self) -> bytes:
-        os.write(self._in, self._request())
+        os.write(self._in, self._call_line())
         return self._read_line()
 
-    def timed(self, spelling: Spelling, lines: int) -> float:
-        """Median seconds until so many lines answer a call in a spelling. The calls are written out before."""
-        requests = [spelling(self._number + place) for place in range(1, SPELLING_CALLS + 1)]
-        self._number += SPELLING_CALLS
+    def measure_call(self, encoding: Encoding, lines: int) -> float:
+        """Median seconds from a call in this encoding to its last response line."""
+        requests = [encoding(self._last_id + offset) for offset in range(1, ENCODING_CALLS + 1)]
+        self._last_id += ENCODING_CALLS
         times = []
         for request in requests:
             start = time.perf_counter()
@@ -120,36 +120,36 @@ class Target:
             times.append(time.perf_counter() - start)
         return statistics.median(times)
 
-    def many(self, count: int) -> None:
-        """So many calls, always so many of them on their way."""
-        os.write(self._in, b"".join(self._request() for _ in range(IN_FLIGHT)))
+    def run_pipelined(self, count: int) -> None:
+        """Make ``count`` calls, with ``IN_FLIGHT`` of them pending at a time."""
+        os.write(self._in, b"".join(self._call_line() for _ in range(IN_FLIGHT)))
         sent, answered = IN_FLIGHT, 0
         while answered < count:
-            found = os.read(self._out, 1 << 16).count(b"\n")
-            answered += found
-            more = min(found, count - sent)
-            if more > 0:
-                os.write(self._in, b"".join(self._request() for _ in range(more)))
-                sent += more
+            lines = os.read(self._out, 1 << 16).count(b"\n")
+            answered += lines
+            next_batch = min(lines, count - sent)
+            if next_batch > 0:
+                os.write(self._in, b"".join(self._call_line() for _ in range(next_batch)))
+                sent += next_batch
 
-    def _request(self) -> bytes:
-        self._number += 1
-        head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call",' % self._number
+    def _call_line(self) -> bytes:
+        self._last_id += 1
+        head = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call",' % self._last_id
         return head + b'"params":{"name":"echo","arguments":{"text":"12345678"}}}\n'
 
-    def _line(self, *marks: bytes) -> bytes:
+    def _read_matching_line(self, *marks: bytes) -> bytes:
         while True:
             line = self._read_line()
             if any(mark in line for mark in marks):
                 return line
 
     def _read_line(self) -> bytes:
-        while b"\n" not in self._rest:
+        while b"\n" not in self._buffer:
             chunk = os.read(self._out, 1 << 16)
             if not chunk:
                 raise AssertionError(f"{self.name} ended")
-            self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
 
@@ -158,24 +158,24 @@ def report() -> str:
         folder = Path(name)
         with one_core(), ExitStack() as stack:
             commands = _commands(SERVER, folder)
-            targets = _all_started(commands, folder, stack)
+            targets = _start_all(commands, folder, stack)
             commands.pop(HANGAR, None)
             for _ in range(COPIES - 1):
-                targets += _all_started(commands, folder, stack)
-            latency = (*_latency(targets), _spellings([each for each in targets if each.name != HANGAR]))
+                targets += _start_all(commands, folder, stack)
+            latency = (*_latency(targets), _encodings_report([target for target in targets if target.name != HANGAR]))
         throughput = []
-        for whose, server in (("of the official SDK", SDK_SERVER), ("that does nothing", SERVER)):
+        for server_kind, server in (("of the official SDK", SDK_SERVER), ("that does nothing", SERVER)):
             with ExitStack() as stack:
                 commands = _commands(server, folder)
                 commands.pop(HANGAR, None)
-                started = _all_started(commands, folder, stack)
-                throughput.append(_throughput(started, whose, is_goal=server is SDK_SERVER))
+                started = _start_all(commands, folder, stack)
+                throughput.append(_throughput(started, server_kind, is_goal=server is SDK_SERVER))
         starting = _starting(folder)
     return "\n\n".join((*latency, *throughput, starting))
 
 
-def _all_started(commands: dict[str, list[str]], folder: Path, stack: ExitStack) -> list[Target]:
-    return [stack.enter_context(_started(name, command, folder)) for name, command in commands.items()]
+def _start_all(commands: dict[str, list[str]], folder: Path, stack: ExitStack) -> list[Target]:
+    return [stack.enter_context(_start(name, command, folder)) for name, command in commands.items()]
 
 
 def _commands(server: list[str], folder: Path) -> dict[str, list[str]]:
@@ -191,9 +191,9 @@ def _commands(server: list[str], folder: Path) -> dict[str, list[str]]:
 
 
 def _cat() -> str:
-    found = shutil.which("cat")
-    assert found is not None
-    return found
+    program = shutil.which("cat")
+    assert program is not None
+    return program
 
 
 def _hangar_config(folder: Path) -> Path:
@@ -212,7 +212,7 @@ def _hangar_config(folder: Path) -> Path:
 
 
 @contextmanager
-def _started(name: str, command: list[str], folder: Path) -> Iterator[Target]:
+def _start(name: str, command: list[str], folder: Path) -> Iterator[Target]:
     environment = {**os.environ, "PINWARDEN_STATE": str(folder / "state"), "HOME": str(folder)}
     process = subprocess.Popen(
         command,
@@ -228,7 +228,7 @@ def _started(name: str, command: list[str], folder: Path) -> Iterator[Target]:
     if name == HANGAR:
         _wait_for_tool(target)
     else:
-        target.ask("tools/list", {})
+        target.request("tools/list", {})
     for _ in range(20):
         target.call()
     try:
@@ -242,7 +242,7 @@ def _started(name: str, command: list[str], folder: Path) -> Iterator[Target]:
 
 def _wait_for_tool(target: Target) -> None:
     end = time.monotonic() + 60
-    while b'"echo"' not in target.ask("tools/list", {}):
+    while b'"echo"' not in target.request("tools/list", {}):
         if time.monotonic() > end:
             raise AssertionError("Hangar does not list its tool")
         time.sleep(0.2)
@@ -251,80 +251,80 @@ def _wait_for_tool(target: Target) -> None:
 def _latency(targets: list[Target]) -> tuple[str, str]:
     medians: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(ROUNDS):
-        of_round: dict[str, list[float]] = {name: [] for name in medians}
-        for target in order(targets, number):
+        round_times: dict[str, list[float]] = {name: [] for name in medians}
+        for target in shuffled(targets, number):
             times = []
             for _ in range(SLOW_CALLS if target.name == HANGAR else CALLS):
                 start = time.perf_counter()
                 target.call()
                 times.append(time.perf_counter() - start)
-            of_round[target.name].append(statistics.median(times))
-        for name, found in of_round.items():
-            medians[name].append(statistics.median(found))
+            round_times[target.name].append(statistics.median(times))
+        for name, times in round_times.items():
+            medians[name].append(statistics.median(times))
     rows = [_row(name, times, medians[DIRECT]) for name, times in medians.items()]
     added = {
-        f"what {name} adds": [a - b for a, b in zip(times, medians[DIRECT], strict=True)]
+        f"added by {name}": [a - b for a, b in zip(times, medians[DIRECT], strict=True)]
         for name, times in medians.items()
         if name != DIRECT
     }
-    floor = [max(value, 1e-9) for value in added[f"what {CAT} adds"]]
+    floor = [max(value, 1e-9) for value in added[f"added by {CAT}"]]
     adds = [_row(name, times, floor) for name, times in added.items()]
-    first = Goal(name=f"what {OURS} adds", against=f"what {CAT} adds", at_most=ADDED_AT_MOST)
+    first = Goal(name=f"added by {OURS}", against=f"added by {CAT}", at_most=MAX_ADDED)
     goals = [first]
     if HANGAR in medians:
-        goals.append(Goal(name=f"what {OURS} adds", against=f"what {HANGAR} adds", at_most=1 / LESS_AT_LEAST))
+        goals.append(Goal(name=f"added by {OURS}", against=f"added by {HANGAR}", at_most=1 / MIN_LESS_THAN_HANGAR))
     missing = "" if HANGAR in medians else "\n  mcp-hangar is not installed: NOT MET"
     return (
-        table("One call of 100 bytes over stdio, one after the other, on one core", rows, 1, []),
-        table("What each adds to such a call", adds, 1, goals) + missing,
+        table("Sequential calls of 100 bytes over stdio, on one core", rows, 1, []),
+        table("Time added to such a call", adds, 1, goals) + missing,
     )
 
 
-def _spellings(targets: list[Target]) -> str:
-    """What we add to a call in each spelling, as a multiple of what ``cat`` adds to the same call."""
+def _encodings_report(targets: list[Target]) -> str:
+    """The time that the gateway adds to a call in each encoding, as a multiple of the time that ``cat`` adds."""
     medians: dict[str, dict[str, list[float]]] = {
-        spelling: {name: [] for name in (DIRECT, CAT, OURS)} for spelling in SPELLINGS
+        encoding: {name: [] for name in (DIRECT, CAT, OURS)} for encoding in ENCODINGS
     }
-    for number in range(SPELLING_ROUNDS):
-        for spelling in order(list(SPELLINGS), number):
-            lines = 2 if "reported" in spelling else 1
-            of_round: dict[str, list[float]] = {name: [] for name in medians[spelling]}
-            for target in order(targets, number):
-                of_round[target.name].append(target.timed(SPELLINGS[spelling], lines))
-            for name, found in of_round.items():
-                medians[spelling][name].append(statistics.median(found))
-    width = max(map(len, SPELLINGS))
-    shown = ["What a call costs by its spelling: microseconds, and what is added as a multiple of what cat adds"]
-    shown.append(f"  {'':{width}}  {DIRECT:>10}  {'cat adds':>10}  {'we add':>10}  {'ratio':>7}")
-    for spelling, times in medians.items():
+    for number in range(ENCODING_ROUNDS):
+        for encoding in shuffled(list(ENCODINGS), number):
+            line_count = 2 if "reported" in encoding else 1
+            round_times: dict[str, list[float]] = {name: [] for name in medians[encoding]}
+            for target in shuffled(targets, number):
+                round_times[target.name].append(target.measure_call(ENCODINGS[encoding], line_count))
+            for name, durations in round_times.items():
+                medians[encoding][name].append(statistics.median(durations))
+    width = max(map(len, ENCODINGS))
+    lines = ["Time of a call by its encoding: microseconds, and the added time as a multiple of the time that cat adds"]
+    lines.append(f"  {'':{width}}  {DIRECT:>10}  {'cat adds':>10}  {'we add':>10}  {'ratio':>7}")
+    for encoding, times in medians.items():
         floor = [a - b for a, b in zip(times[CAT], times[DIRECT], strict=True)]
         added = [a - b for a, b in zip(times[OURS], times[DIRECT], strict=True)]
         ratio = statistics.median(ours / max(cat, 1e-9) for ours, cat in zip(added, floor, strict=True))
-        figures = "  ".join(f"{statistics.median(each) * 1e6:10.2f}" for each in (times[DIRECT], floor, added))
-        met = "met" if ratio <= ADDED_IN_ANY_SPELLING else "NOT MET"
-        shown.append(f"  {spelling:{width}}  {figures}  {ratio:7.3f}  at most {ADDED_IN_ANY_SPELLING:g}x: {met}")
-    return "\n".join(shown)
+        figures = "  ".join(f"{statistics.median(values) * 1e6:10.2f}" for values in (times[DIRECT], floor, added))
+        met = "met" if ratio <= MAX_ADDED_PER_ENCODING else "NOT MET"
+        lines.append(f"  {encoding:{width}}  {figures}  {ratio:7.3f}  at most {MAX_ADDED_PER_ENCODING:g}x: {met}")
+    return "\n".join(lines)
 
 
-def _throughput(targets: list[Target], whose: str, *, is_goal: bool) -> str:
+def _throughput(targets: list[Target], server_kind: str, *, is_goal: bool) -> str:
     seconds: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(9):
-        for target in order(targets, number):
+        for target in shuffled(targets, number):
             start = time.perf_counter()
-            target.many(MANY)
+            target.run_pipelined(PIPELINED_CALLS)
             seconds[target.name].append(time.perf_counter() - start)
     rows = [_row(name, times, seconds[DIRECT]) for name, times in seconds.items()]
-    shown = table(f"{IN_FLIGHT} calls on their way at once to a server {whose}, per call", rows, MANY, [])
+    report_text = table(f"{IN_FLIGHT} concurrent calls to a server {server_kind}, per call", rows, PIPELINED_CALLS, [])
     if not is_goal:
-        return shown
-    reached = 1 / next(row.ratio for row in rows if row.name == OURS)
-    met = "met" if reached >= THROUGHPUT_AT_LEAST else "NOT MET"
-    goal = f"throughput of {OURS}: {reached:.2f}x of directly (at least {THROUGHPUT_AT_LEAST:g}x)"
-    return f"{shown}\n  goal: {goal}: {met}"
+        return report_text
+    throughput = 1 / next(row.ratio for row in rows if row.name == OURS)
+    met = "met" if throughput >= MIN_THROUGHPUT else "NOT MET"
+    goal = f"throughput of {OURS}: {throughput:.2f}x of directly (at least {MIN_THROUGHPUT:g}x)"
+    return f"{report_text}\n  goal: {goal}: {met}"
 
 
 def _starting(folder: Path) -> str:
-    """Until the first answer, without anything that the server itself takes."""
+    """Time to the first response, without the time that the server takes."""
     seconds: dict[str, list[float]] = {"python -c pass": [], DIRECT: [], OURS: []}
     commands = {DIRECT: SERVER, OURS: [str(BIN / "pinwarden"), "run", "--", *SERVER]}
     for number in range(16):
@@ -341,16 +341,16 @@ def _starting(folder: Path) -> str:
                 env={**os.environ, "PINWARDEN_STATE": str(folder / "state")},
                 bufsize=0,
             ) as process:
-                Target(name, process).ask("initialize", HELLO)
+                Target(name, process).request("initialize", HELLO)
                 times[name] = time.perf_counter() - start
                 assert process.stdin is not None
                 process.stdin.close()
         for name, value in times.items() if number else ():
             seconds[name].append(value)
-    seconds[f"what {OURS} adds"] = [a - b for a, b in zip(seconds[OURS], seconds[DIRECT], strict=True)]
+    seconds[f"added by {OURS}"] = [a - b for a, b in zip(seconds[OURS], seconds[DIRECT], strict=True)]
     rows = [_row(name, times, seconds["python -c pass"]) for name, times in seconds.items()]
-    goal = Goal(name=f"what {OURS} adds", against="python -c pass", at_most=START_AT_MOST)
-    return table("Starting a server until it answers initialize, on all cores", rows, 1, [goal])
+    goal = Goal(name=f"added by {OURS}", against="python -c pass", at_most=MAX_START)
+    return table("Starting a server until it responds to initialize, on all cores", rows, 1, [goal])
 
 
 def _row(name: str, times: list[float], base: list[float]) -> Row:

@@ -1,4 +1,4 @@
-"""What the gateway adds to a call over HTTP, beside nginx as a reverse proxy and a proxy built on the SDK's sessions.
+"""The time that the gateway adds to a call over HTTP, compared with nginx and with a proxy built on the SDK's sessions.
 
 Everything runs on one core, so that the placement of processes does not matter. The client is a plain socket; the
 server answers 100-byte calls as JSON. The gateway writes its audit log.
@@ -20,18 +20,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.measure import Goal, Row, one_core, order, table
+from benchmarks.measure import Goal, Row, one_core, shuffled, table
 
 BIN = Path(sys.executable).parent
-ROUNDS, CALLS = 41, 30  # short ones: what else the machine does then is the same for all in one
-IN_FLIGHT, MANY = 32, 1500
+ROUNDS, CALLS = 41, 30  # short rounds, so that other load on the machine affects all candidates of a round alike
+IN_FLIGHT, PIPELINED_CALLS = 32, 1500
 VERSION = "2026-07-28"
 META = "io.modelcontextprotocol/"
-ADDED_AT_MOST, LESS_AT_LEAST, THROUGHPUT_AT_LEAST = 2.5, 20, 0.5
+MAX_ADDED, MIN_LESS_THAN_SDK, MIN_THROUGHPUT = 2.5, 20, 0.5
 
 
 class Target:
-    """Where calls are sent."""
+    """A server or proxy that calls are sent to."""
 
     def __init__(self, name: str, port: int, path: str = "/mcp", token: str = "") -> None:
         self.name = name
@@ -53,36 +53,36 @@ class Target:
         self.request = ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
     def connect(self) -> socket.socket:
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
 
     def call(self, connection: socket.socket) -> bytes:
         connection.sendall(self.request)
-        got = connection.recv(65536)
-        while not _complete(got):
-            more = connection.recv(65536)
-            if not more:
-                raise AssertionError(f"{self.name} hung up: {got[:300]!r}")
-            got += more
-        return got
+        response = connection.recv(65536)
+        while not _is_complete(response):
+            chunk = connection.recv(65536)
+            if not chunk:
+                raise AssertionError(f"{self.name} closed the connection: {response[:300]!r}")
+            response += chunk
+        return response
 
 
-def _complete(data: bytes) -> bool:
+def _is_complete(data: bytes) -> bool:
     head, separator, body = data.partition(b"\r\n\r\n")
     if not separator:
         return False
     lower = head.lower()
-    place = lower.find(b"content-length:")
-    if place >= 0:
-        return len(body) >= int(lower[place + 15 :].partition(b"\r\n")[0])
+    position = lower.find(b"content-length:")
+    if position >= 0:
+        return len(body) >= int(lower[position + 15 :].partition(b"\r\n")[0])
     return body.endswith(b"0\r\n\r\n")
 
 
 def report() -> str:
     nginx = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
     if nginx is None:
-        return "Relaying over HTTP: nginx is not installed, so there is no floor to compare with: NOT MET"
+        return "Relaying over HTTP: nginx is not installed, so there is no baseline: NOT MET"
     with one_core(), TemporaryDirectory() as folder, _targets(Path(folder), nginx) as targets:
         return "\n\n".join((_latency(targets), _throughput(targets)))
 
@@ -95,7 +95,7 @@ def _latency(targets: list[Target]) -> str:
             raise AssertionError(f"{target.name} answered {answer[:500]!r}")
     medians: dict[str, list[float]] = {target.name: [] for target in targets}
     for number in range(ROUNDS):
-        for target in order(targets, number):
+        for target in shuffled(targets, number):
             connection = connections[target.name]
             times = []
             for _ in range(CALLS):
@@ -107,99 +107,101 @@ def _latency(targets: list[Target]) -> str:
         connection.close()
     direct = medians["direct"]
     added = {
-        f"what {name} adds": [whole - own for whole, own in zip(times, direct, strict=True)]
+        f"added by {name}": [whole - direct_time for whole, direct_time in zip(times, direct, strict=True)]
         for name, times in medians.items()
         if name != "direct"
     }
-    floor = added["what nginx adds"]
+    floor = added["added by nginx"]
     rows = [
         Row(
             name=name,
             microseconds=statistics.median(times) * 1e6,
-            ratio=statistics.median(mine / unit for mine, unit in zip(times, floor, strict=True)),
+            ratio=statistics.median(value / unit for value, unit in zip(times, floor, strict=True)),
         )
         for name, times in {"direct": direct, **added}.items()
     ]
-    ours = "what pinwarden gateway adds"
+    ours = "added by pinwarden gateway"
     goals = [
-        Goal(name=ours, against="what nginx adds", at_most=ADDED_AT_MOST),
-        Goal(name=ours, against="what the SDK proxy adds", at_most=1 / LESS_AT_LEAST),
+        Goal(name=ours, against="added by nginx", at_most=MAX_ADDED),
+        Goal(name=ours, against="added by the SDK proxy", at_most=1 / MIN_LESS_THAN_SDK),
     ]
     return table(f"A call of 100 bytes over HTTP, one core, {ROUNDS} rounds of {CALLS}", rows, 1, goals)
 
 
 def _throughput(targets: list[Target]) -> str:
-    wanted = [target for target in targets if target.name != "the SDK proxy"]
-    seconds: dict[str, list[float]] = {target.name: [] for target in wanted}
+    compared = [target for target in targets if target.name != "the SDK proxy"]
+    seconds: dict[str, list[float]] = {target.name: [] for target in compared}
     for number in range(9):
-        for target in order(wanted, number):
-            seconds[target.name].append(_many(target))
+        for target in shuffled(compared, number):
+            seconds[target.name].append(_time_pipelined_calls(target))
     direct = seconds["direct"]
     rows = [
         Row(
             name=name,
             microseconds=statistics.median(times) * 1e6,
-            ratio=statistics.median(mine / unit for mine, unit in zip(times, direct, strict=True)),
+            ratio=statistics.median(value / unit for value, unit in zip(times, direct, strict=True)),
         )
         for name, times in seconds.items()
     ]
-    goals = [Goal(name="pinwarden gateway", against="direct", at_most=1 / THROUGHPUT_AT_LEAST)]
+    goals = [Goal(name="pinwarden gateway", against="direct", at_most=1 / MIN_THROUGHPUT)]
     title = f"Time per call with {IN_FLIGHT} in flight over HTTP, one core (0.5x the throughput is 2x the time)"
-    return table(title, rows, MANY, goals)
+    return table(title, rows, PIPELINED_CALLS, goals)
 
 
-def _many(target: Target) -> float:
-    """How long so many calls take on so many connections."""
+def _time_pipelined_calls(target: Target) -> float:
+    """Seconds for ``PIPELINED_CALLS`` calls on ``IN_FLIGHT`` connections."""
     selector = selectors.DefaultSelector()
     connections = [target.connect() for _ in range(IN_FLIGHT)]
     for connection in connections:
         target.call(connection)
         selector.register(connection, selectors.EVENT_READ)
-    by_number = {connection.fileno(): connection for connection in connections}
+    by_descriptor = {connection.fileno(): connection for connection in connections}
     sent = done = 0
     parts: dict[int, bytes] = {}
     start = time.perf_counter()
     for connection in connections:
         connection.sendall(target.request)
         sent += 1
-    while done < MANY:
+    while done < PIPELINED_CALLS:
         for key, _ in selector.select(30):
-            connection = by_number[key.fd]
+            connection = by_descriptor[key.fd]
             data = parts.pop(key.fd, b"") + connection.recv(65536)
-            if not _complete(data):
+            if not _is_complete(data):
                 parts[key.fd] = data
                 continue
             done += 1
-            if sent < MANY:
+            if sent < PIPELINED_CALLS:
                 connection.sendall(target.request)
                 sent += 1
-    taken = time.perf_counter() - start
+    duration = time.perf_counter() - start
     selector.close()
     for connection in connections:
         connection.close()
-    return taken
+    return duration
 
 
 @contextmanager
 def _targets(folder: Path, nginx: str) -> Iterator[list[Target]]:
     with ExitStack() as stack:
-        upstream = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.http_upstream"]))
+        upstream = stack.enter_context(_start_server([sys.executable, "-m", "benchmarks.http_upstream"]))
         floor = stack.enter_context(_nginx(folder, nginx, upstream))
         url = f"http://127.0.0.1:{upstream}/mcp"
-        slow = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.sdk_http_proxy", url]))
-        bare = stack.enter_context(_serving([sys.executable, "-m", "benchmarks.uvicorn_relay", str(upstream)]))
+        sdk_proxy = stack.enter_context(_start_server([sys.executable, "-m", "benchmarks.sdk_http_proxy", url]))
+        uvicorn_relay = stack.enter_context(
+            _start_server([sys.executable, "-m", "benchmarks.uvicorn_relay", str(upstream)])
+        )
         port, token = stack.enter_context(_gateway(folder, url))
         yield [
             Target("direct", upstream),
             Target("nginx", floor),
-            Target("the SDK proxy", slow),
-            Target("a bare uvicorn relay", bare),
+            Target("the SDK proxy", sdk_proxy),
+            Target("a bare uvicorn relay", uvicorn_relay),
             Target("pinwarden gateway", port, "/mcp/bench", token),
         ]
 
 
 @contextmanager
-def _serving(command: list[str]) -> Iterator[int]:
+def _start_server(command: list[str]) -> Iterator[int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
@@ -225,13 +227,13 @@ def _nginx(folder: Path, nginx: str, upstream: int) -> Iterator[int]:
     )
     with subprocess.Popen([nginx, "-p", str(folder), "-c", str(config)], stderr=subprocess.DEVNULL) as process:
         try:
-            _until_listening(port)
+            _wait_until_listening(port)
             yield port
         finally:
             process.terminate()
 
 
-def _until_listening(port: int) -> None:
+def _wait_until_listening(port: int) -> None:
     end = time.monotonic() + 10
     while True:
         try:
@@ -246,7 +248,7 @@ def _until_listening(port: int) -> None:
 
 @contextmanager
 def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
-    """The command as a user starts it, with a locked server and the audit log on."""
+    """The gateway as a user starts it, with a locked server and its audit log."""
     root = folder / "project"
     root.mkdir()
     (root / ".mcp.json").write_text(json.dumps({"mcpServers": {"bench": {"type": "http", "url": url}}}))
@@ -258,7 +260,7 @@ def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
         )
         if done.returncode not in (0, 1):
             raise AssertionError(f"pinwarden {words[0]}: {done.stderr[-500:]}")
-    made = subprocess.run(
+    token_command = subprocess.run(
         [*ours, "gateway", "token", "add", "bench"],
         env=environment,
         capture_output=True,
@@ -274,6 +276,6 @@ def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
             while lines[-1] and not lines[-1].startswith(b"}"):
                 lines.append(process.stdout.readline())
             merged = json.loads(b"".join(lines))["merged"]
-            yield int(merged.rpartition(":")[2].partition("/")[0]), made.stdout.strip()
+            yield int(merged.rpartition(":")[2].partition("/")[0]), token_command.stdout.strip()
         finally:
             process.terminate()

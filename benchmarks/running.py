@@ -27,14 +27,14 @@ from pinwarden.system.net.fetch import Fetcher, FetchRules
 BIN = Path(sys.executable).parent
 ROUNDS = 7
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-ADDED_AT_MOST = 8
-FASTER_AT_LEAST = 3
+MAX_ADDED = 8
+MIN_SPEEDUP = 3
 FILES, SIZE = 100, 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """A server, and how a client would start it without us."""
+class PublishedServer:
+    """A server, and how a client starts it without Pinwarden."""
 
     name: str
     launcher: str
@@ -42,10 +42,10 @@ class Published:
 
 
 SERVERS = (
-    Published(
+    PublishedServer(
         name="filesystem", launcher="npx", arguments=("-y", "@modelcontextprotocol/server-filesystem@2026.8.31", ".")
     ),
-    Published(name="time", launcher="uvx", arguments=("mcp-server-time==2026.8.18", "--local-timezone", "UTC")),
+    PublishedServer(name="time", launcher="uvx", arguments=("mcp-server-time==2026.8.18", "--local-timezone", "UTC")),
 )
 
 
@@ -59,56 +59,58 @@ def starting_report() -> str:
             "PINWARDEN_STORE": str(Path(folder) / "store"),
             "PINWARDEN_APPROVER": "bench",
         }
-        servers = {each.name: {"command": each.launcher, "args": each.arguments} for each in SERVERS}
+        servers = {server.name: {"command": server.launcher, "args": server.arguments} for server in SERVERS}
         (root / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
         for words in (("init", "--scope", "project"), ("prove",), ("fetch", "--frozen")):
             command = [str(BIN / "pinwarden"), *words]
             done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 return f"Starting a server: pinwarden {words[0]} failed: {done.stderr[-500:] or done.stdout[-500:]}"
-        return "\n\n".join(_starting(each, root, environment) for each in SERVERS)
+        return "\n\n".join(_starting(server, root, environment) for server in SERVERS)
 
 
-def _starting(server: Published, root: Path, environment: dict[str, str]) -> str:
+def _starting(server: PublishedServer, root: Path, environment: dict[str, str]) -> str:
     ours = [str(BIN / "pinwarden"), "run", server.name]
-    shown = subprocess.run([*ours, "--show"], cwd=root, env=environment, capture_output=True, text=True, check=True)
+    show_output = subprocess.run(
+        [*ours, "--show"], cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
     launcher = shutil.which(server.launcher, path=environment["PATH"])
-    commands = {"directly": shown.stdout.splitlines(), "pinwarden run": ours}
+    commands = {"directly": show_output.stdout.splitlines(), "pinwarden run": ours}
     if launcher is not None:
         commands[server.launcher] = [launcher, *server.arguments]
     seconds: dict[str, list[float]] = {name: [] for name in ("python -c pass", *commands)}
-    for number in range(ROUNDS + 1):  # the first one warms every cache and does not count
+    for number in range(ROUNDS + 1):  # the first round warms the caches and is not counted
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", "pass"], check=True)
         times = {"python -c pass": time.perf_counter() - start}
         names = list(commands)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            times[name] = _until_answer(commands[name], root, environment)
+            times[name] = _time_to_response(commands[name], root, environment)
         for name, value in times.items() if number else ():
             seconds[name].append(value)
-    bare = seconds["python -c pass"]
-    for name in [each for each in commands if each != "directly"]:
-        seconds[f"what {name} adds"] = [
-            whole - direct for whole, direct in zip(seconds[name], seconds["directly"], strict=True)
+    interpreter = seconds["python -c pass"]
+    for name in [command for command in commands if command != "directly"]:
+        seconds[f"added by {name}"] = [
+            total - direct for total, direct in zip(seconds[name], seconds["directly"], strict=True)
         ]
-    rows = [_row(name, times, bare) for name, times in seconds.items()]
-    goals = [Goal(name="what pinwarden run adds", against="python -c pass", at_most=ADDED_AT_MOST)]
+    rows = [_row(name, times, interpreter) for name, times in seconds.items()]
+    goals = [Goal(name="added by pinwarden run", against="python -c pass", at_most=MAX_ADDED)]
     if launcher is not None:
-        # By what the launchers add: the server's own start takes more than a third of what npx and uvx take in all.
-        added = f"what {server.launcher} adds"
-        goals.append(Goal(name="what pinwarden run adds", against=added, at_most=1 / FASTER_AT_LEAST))
-    return table(f"Starting {server.name} until it answers initialize", rows, 1, goals)
+        # Only the added time is compared: the server itself takes more than a third of the total time with npx and uvx.
+        added = f"added by {server.launcher}"
+        goals.append(Goal(name="added by pinwarden run", against=added, at_most=1 / MIN_SPEEDUP))
+    return table(f"Starting {server.name} until it responds to initialize", rows, 1, goals)
 
 
-def _row(name: str, times: list[float], bare: list[float]) -> Row:
+def _row(name: str, times: list[float], interpreter: list[float]) -> Row:
     return Row(
         name=name,
         microseconds=statistics.median(times) * 1e6,
-        ratio=statistics.median(value / unit for value, unit in zip(times, bare, strict=True)),
+        ratio=statistics.median(value / unit for value, unit in zip(times, interpreter, strict=True)),
     )
 
 
-def _until_answer(command: list[str], root: Path, environment: dict[str, str]) -> float:
+def _time_to_response(command: list[str], root: Path, environment: dict[str, str]) -> float:
     start = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -116,16 +118,16 @@ def _until_answer(command: list[str], root: Path, environment: dict[str, str]) -
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
-        asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
         line = process.stdout.readline()
-        taken = time.perf_counter() - start
+        duration = time.perf_counter() - start
         if json.loads(line).get("id") != 1:
             raise AssertionError(f"{command[0]} answered {line[:200]!r}")
         process.stdin.close()
         process.terminate()
-    return taken
+    return duration
 
 
 # Many files at once
@@ -134,18 +136,21 @@ def _until_answer(command: list[str], root: Path, environment: dict[str, str]) -
 def fetching_report() -> str:
     curl = shutil.which("curl")
     if curl is None:
-        return "Fetching many files: curl is not installed, so there is nothing to compare with: NOT MET"
+        return "Fetching many files: curl is not installed, so there is no baseline: NOT MET"
     with TemporaryDirectory() as name:
         folder = Path(name)
         digests = _write_files(folder / "files")
         with _file_server(folder / "files") as url:
             rows = compare(
-                {"curl --parallel": _with_curl(curl, url, folder), "pinwarden": _with_ours(url, digests, folder)},
+                {
+                    "curl --parallel": _fetch_with_curl(curl, url, folder),
+                    "pinwarden": _fetch_with_pinwarden(url, digests, folder),
+                },
                 baseline="curl --parallel",
                 rounds=9,
             )
     speeds = ", ".join(f"{row.name} {FILES * SIZE / row.microseconds:.0f} MB/s" for row in rows)
-    title = f"Fetching, verifying and keeping {FILES} files of {SIZE // 1000} kB ({speeds})"
+    title = f"Fetching, verifying and storing {FILES} files of {SIZE // 1000} kB ({speeds})"
     return table(title, rows, FILES, [])
 
 
@@ -168,7 +173,7 @@ def _file_server(folder: Path) -> Iterator[str]:
         process.communicate()
 
 
-def _with_curl(curl: str, url: str, folder: Path) -> Callable[[], object]:
+def _fetch_with_curl(curl: str, url: str, folder: Path) -> Callable[[], object]:
     target = folder / "curl"
     words = ["--parallel", "--parallel-max", "16", "--silent", "--fail", "--create-dirs", "--output-dir", str(target)]
     command = [curl, *words, "--remote-name-all", *(f"{url}{number}.tgz" for number in range(FILES))]
@@ -180,9 +185,11 @@ def _with_curl(curl: str, url: str, folder: Path) -> Callable[[], object]:
     return run
 
 
-def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], object]:
-    """The way of ``pinwarden fetch``: several at once, each hashed while it comes in, kept by its digest."""
-    files = [ClosureFile(name=f"{at}.tgz", url=f"{url}{at}.tgz", digest=each) for at, each in enumerate(digests)]
+def _fetch_with_pinwarden(url: str, digests: list[Digest], folder: Path) -> Callable[[], object]:
+    """Like ``pinwarden fetch``: several files in parallel, hashed while they arrive, stored by digest."""
+    files = [
+        ClosureFile(name=f"{index}.tgz", url=f"{url}{index}.tgz", digest=digest) for index, digest in enumerate(digests)
+    ]
     package = ClosurePackage(name="bench", version="1", path="node_modules/bench", files=tuple(files))
     closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
     project = Project(root=folder, lock=folder / "mcp-lock.json", home=folder)

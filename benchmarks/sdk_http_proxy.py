@@ -1,4 +1,4 @@
-"""A proxy built on the SDK's own sessions, as one would write it first: a server whose tools ask a client.
+"""A simple proxy built on the SDK's sessions: a server that forwards calls through a client.
 
 ``python -m benchmarks.sdk_http_proxy <address of the server>`` prints its port.
 """

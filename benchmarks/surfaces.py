@@ -20,24 +20,24 @@ SLOW_SERVER = Path(__file__).parent / "waiting_server.py"
 
 
 def listing(count: int, *, changed_every: int = 0) -> dict[str, Any]:
-    """Real tools under many names; every so many of them reworded."""
+    """Real tools under many names. Every ``changed_every``-th has a changed description."""
     real = real_tools()
     tools = []
-    for number in range(count):
-        tool = dict(real[number % len(real)])
-        tool["name"] = f"{tool['name']}_{number}"
-        if changed_every and number % changed_every == 0:
+    for index in range(count):
+        tool = dict(real[index % len(real)])
+        tool["name"] = f"{tool['name']}_{index}"
+        if changed_every and index % changed_every == 0:
             tool["description"] = f"{tool.get('description', '')} Results are sorted by date."
         tools.append(tool)
     return {"serverInfo": {"name": "bench", "version": "1"}, "tools": tools}
 
 
-def judge(before: Surface, after: Surface) -> None:
+def diff_and_scan(before: Surface, after: Surface) -> None:
     drift.compare(before, after)
     scan(after)
 
 
-def judging_report() -> str:
+def diff_and_scan_report() -> str:
     text = json.dumps(listing(1000, changed_every=20))
     before, after = surface_from_listing(listing(1000)), surface_from_listing(json.loads(text))
     rows = compare(
@@ -45,14 +45,14 @@ def judging_report() -> str:
             "json.loads of the listing": lambda: json.loads(text),
             "diff": lambda: drift.compare(before, after),
             "scan": lambda: scan(after),
-            "diff + scan": lambda: judge(before, after),
-            "read + digest + diff + scan": lambda: judge(before, surface_from_listing(json.loads(text))),
+            "diff + scan": lambda: diff_and_scan(before, after),
+            "read + digest + diff + scan": lambda: diff_and_scan(before, surface_from_listing(json.loads(text))),
         },
         baseline="json.loads of the listing",
         rounds=9,
     )
     goals = [Goal(name="diff + scan", against="json.loads of the listing", at_most=10)]
-    return table("Judging a surface of 1,000 tools, 50 of them changed (per tool)", rows, 1000, goals)
+    return table("Diff and scan of a surface of 1,000 tools, 50 of them changed (per tool)", rows, 1000, goals)
 
 
 def growth_report() -> str:
@@ -63,23 +63,23 @@ def growth_report() -> str:
         times = []
         for _ in range(3):
             start = time.perf_counter()
-            judge(before, after)
+            diff_and_scan(before, after)
             times.append(time.perf_counter() - start)
-        each = min(times) / count
-        first = first or each
-        rows.append(Row(name=f"{count:,} tools", microseconds=each * 1e6, ratio=each / first))
+        per_tool = min(times) / count
+        first = first or per_tool
+        rows.append(Row(name=f"{count:,} tools", microseconds=per_tool * 1e6, ratio=per_tool / first))
     goals = [Goal(name="100,000 tools", against="1,000 tools", at_most=2)]
     return table("Diff + scan: cost of one tool as a surface grows (flat is linear)", rows, 1, goals)
 
 
 def probing_report() -> str:
-    """Twenty servers that each need a second before they answer, as real ones do."""
+    """Twenty servers that, like real ones, take a second to start."""
     targets = [StdioTarget(command=(sys.executable, str(SLOW_SERVER))) for _ in range(20)]
     options = ProbeOptions(allow_execute=True, timeout=60)
     rows = compare(
         {
             "one server": lambda: probe(targets[0], options),
-            "20 servers at once": lambda: _all_answer(targets, options),
+            "20 servers at once": lambda: _probe_all_servers(targets, options),
         },
         baseline="one server",
         rounds=3,
@@ -88,7 +88,7 @@ def probing_report() -> str:
     return table("Probing stdio servers", rows, 1, goals)
 
 
-def _all_answer(targets: list[StdioTarget], options: ProbeOptions) -> None:
+def _probe_all_servers(targets: list[StdioTarget], options: ProbeOptions) -> None:
     outcomes = probe_all(targets, options)
     failed = [outcome for outcome in outcomes if not isinstance(outcome, Surface)]
     if failed:

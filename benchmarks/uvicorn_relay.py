@@ -1,6 +1,6 @@
-"""The least a relay on uvicorn costs: it forwards each request on a kept connection and decides nothing.
+"""A minimal relay on uvicorn: it forwards each request on a persistent connection, without any checks.
 
-What this adds to a call is the floor for a gateway whose HTTP side is uvicorn; see decision 0018.
+The time it adds to a call is the minimum for a gateway built on uvicorn; see decision 0018.
 ``python -m benchmarks.uvicorn_relay PORT`` prints its own port.
 """
 
@@ -17,7 +17,7 @@ IDLE: list[Upstream] = []
 
 
 class Upstream(asyncio.Protocol):
-    """One kept connection to the upstream, for one call at a time."""
+    """One persistent connection to the upstream, for one call at a time."""
 
     def __init__(self) -> None:
         self.transport: Any = None

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pinwarden.cli.commands import COMMANDS
-from pinwarden.cli.grammar import Argument, Command, grammar
+from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, grammar
 from pinwarden.core.errors import CODES
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
@@ -62,7 +62,7 @@ def commands_page() -> str:
     )
 
 
-def _command_section(command: Command) -> str:
+def _command_section(command: CommandSpec) -> str:
     words = [f"pinwarden {command.name}", "[OPTIONS]"]
     words += [_shown(argument) for argument in command.positionals]
     words += ["[-- COMMAND …]"] * command.takes_command
@@ -75,19 +75,19 @@ def _command_section(command: Command) -> str:
     return text + "".join(f"| {_name(argument)} | {_meaning(argument)} |\n" for argument in arguments)
 
 
-def _shown(argument: Argument) -> str:
+def _shown(argument: ArgumentSpec) -> str:
     label = argument.value.label if argument.value else ""
     label += " …" if argument.repeated else ""
     return label if argument.required else f"[{label}]"
 
 
-def _name(argument: Argument) -> str:
+def _name(argument: ArgumentSpec) -> str:
     label = argument.value.label if argument.value else ""
     names = ", ".join(f"`{name}`" for name in argument.names)
     return _cell(f"{names} `{label}`" if names and label else names or f"`{label}`")
 
 
-def _meaning(argument: Argument) -> str:
+def _meaning(argument: ArgumentSpec) -> str:
     parts = [argument.help]
     if argument.value and argument.value.kind == "words":
         parts.append("one of " + ", ".join(f"`{word}`" for word in argument.value.words))

@@ -24,8 +24,8 @@ class User:
     variables: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for each in (self.root, self.home, self.programs):
-            each.mkdir(parents=True)
+        for folder in (self.root, self.home, self.programs):
+            folder.mkdir(parents=True)
         # Only looked up, never started: no test starts a container.
         docker = self.programs / "docker"
         docker.write_text("#!/bin/sh\nexit 99\n")
@@ -90,13 +90,13 @@ class User:
     def lock_bytes(self) -> dict[str, bytes]:
         """The lock and all that lies beside it."""
         beside = sorted(self.root.glob("mcp-lock.*"))
-        files = [each for one in beside for each in ([one] if one.is_file() else sorted(one.iterdir()))]
-        return {str(each.relative_to(self.root)): each.read_bytes() for each in files}
+        files = [file for path in beside for file in ([path] if path.is_file() else sorted(path.iterdir()))]
+        return {str(file.relative_to(self.root)): file.read_bytes() for file in files}
 
     def record(self, server: str) -> Any:
         """Our record of a server in the lock."""
         lock = json.loads((self.root / LOCK).read_text())
-        (entry,) = [each for each in lock["servers"].values() if each["name"] == server]
+        (entry,) = [entry for entry in lock["servers"].values() if entry["name"] == server]
         return entry["capabilityManifest"]["pinwarden"]
 
     def gate(self) -> tuple[int, dict[str, Any]]:
@@ -132,7 +132,7 @@ def npm_server(
     }
     manifest |= {"dependencies": dict(needs)} if needs else {}
     manifest |= {"scripts": dict(scripts)} if scripts else {}
-    words = ", ".join([json.dumps(says), *(f"require({json.dumps(each)})" for each in needs or {})])
+    words = ", ".join([json.dumps(says), *(f"require({json.dumps(package)})" for package in needs or {})])
     code = f"#!/usr/bin/env node\nconsole.log([{words}].join('; '));\nmodule.exports = {json.dumps(says)};\n"
     return manifest, tarball({"package/package.json": json.dumps(manifest).encode(), "package/index.js": code.encode()})
 

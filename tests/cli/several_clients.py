@@ -59,7 +59,7 @@ class SeveralClients(World):
 
     def files(self) -> dict[str, bytes]:
         """The lock and everything else in the project."""
-        return {str(each.relative_to(self.root)): each.read_bytes() for each in self.root.rglob("*") if each.is_file()}
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
 
     def records(self) -> dict[str, Any]:
         """Our record of each lock entry by its key."""
@@ -70,7 +70,7 @@ class SeveralClients(World):
         """Start a server by the command line of a client; what came of it, and the texts of its tools."""
         assert words[0] == "pinwarden", words
         words = [word.replace("${workspaceFolder}", str(self.root)) for word in words[1:]]
-        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK).encode()
         outcome = pinwarden_in(self.whole_environment, *words, stdin=lines, cwd=self.root)
         answers = [json.loads(line) for line in outcome.out.splitlines()]
         tools = answers[1]["result"]["tools"] if len(answers) > 1 else []

@@ -365,7 +365,7 @@ def test_attack_a_manifest_that_does_not_match_its_digest_is_refused(oci: Docker
     code, failures = image_gate(user)
     assert code == 1
     assert {"manifest_changed", "oci_digest_mismatch"} <= set(failures)
-    assert {failures[each]["severity"] for each in ("manifest_changed", "oci_digest_mismatch")} == {"critical"}
+    assert {failures[code]["severity"] for code in ("manifest_changed", "oci_digest_mismatch")} == {"critical"}
     assert victim in failures["oci_digest_mismatch"]["message"]
     code, report = user.ask("prove", "--allow-private")
     assert (code, report["servers"]) == (1, [])
@@ -581,7 +581,7 @@ def test_attack_settings_beside_the_folder_in_which_npm_resolves_are_not_followe
         allow_plain_http=True,
     )
     assert "node_modules/shared-notes" in json.loads(lock)["packages"]
-    assert sorted(each.name for each in shared.iterdir()) == [".npmrc", "package.json"]
+    assert sorted(path.name for path in shared.iterdir()) == [".npmrc", "package.json"]
 
 
 def test_attack_a_version_that_floats_fails_a_frozen_fetch_and_what_has_no_bytes_does_not(user: User) -> None:
@@ -848,7 +848,7 @@ def test_attack_a_latest_version_that_is_a_path_is_not_requested(npm: Verdaccio,
         liar.answer = lambda _: Reply(body=json.dumps(document).encode(), headers={"content-type": "application/json"})
         (npm_user.home / ".npmrc").write_text(f"registry=http://{liar.host}/\n")
         code, report = npm_user.ask("update", "--yes", "--by", "me")
-        assert [each.path for each in liar.asked] == ["/path-news"]
+        assert [request.path for request in liar.asked] == ["/path-news"]
     assert (code, report["written"], report["updates"]) == (3, False, [])
     assert [row["name"] for row in report["unchecked"]] == ["notes"]
     assert npm_user.lock_bytes() == locked
@@ -880,7 +880,7 @@ def test_a_package_missing_from_its_registry_is_not_reported_as_latest(user: Use
         user.lock()
         why = "its registry lists no release of taken-away"
         code, report = user.ask("outdated")
-        assert (code, [each["problem"] for each in report["entries"]]) == (3, [why])
+        assert (code, [entry["problem"] for entry in report["entries"]]) == (3, [why])
         code, report = user.ask("update")
         assert (code, report["unchecked"]) == (3, [{"name": "notes", "message": why}])
 
@@ -968,7 +968,7 @@ def test_an_update_edits_the_file_that_configures_the_server(npm: Verdaccio, npm
     for version in ("1.0.0", "1.0.1"):
         npm.publish(*npm_server("placed-news", version, says=version))
     entry = {"type": "stdio", "command": "npx", "args": ["-y", "placed-news@1.0.0"]}
-    document = {"projects": {str(each): {"mcpServers": {"notes": entry}} for each in ("/other", npm_user.root)}}
+    document = {"projects": {str(folder): {"mcpServers": {"notes": entry}} for folder in ("/other", npm_user.root)}}
     (npm_user.home / ".claude.json").write_text(json.dumps(document))
     npm_user.lock()
 
@@ -981,7 +981,7 @@ def test_an_update_edits_the_file_that_configures_the_server(npm: Verdaccio, npm
     assert npm_user.ask("ci")[0] == 0
     npm_user.prove()
     assert npm_user.run("enforce").code == 0
-    found = kept()
-    started_by = found["projects"][str(npm_user.root)]["mcpServers"]["notes"]
+    configuration = kept()
+    started_by = configuration["projects"][str(npm_user.root)]["mcpServers"]["notes"]
     assert (started_by["command"], started_by["args"][:2]) == ("pinwarden", ["run", "notes"])
-    assert (found["projects"]["/other"], set(found)) == (document["projects"]["/other"], {"projects"})
+    assert (configuration["projects"]["/other"], set(configuration)) == (document["projects"]["/other"], {"projects"})

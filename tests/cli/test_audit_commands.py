@@ -67,7 +67,7 @@ def edit(world: ReviewWorld, *statements: str) -> None:
 
 
 def codes(outcome: Outcome) -> list[tuple[int, str]]:
-    return [(each["number"], each["code"]) for each in json.loads(outcome.out)["breaks"]]
+    return [(row["number"], row["code"]) for row in json.loads(outcome.out)["breaks"]]
 
 
 def test_an_untouched_log_is_clean_and_its_head_is_printed(world: ReviewWorld) -> None:
@@ -168,8 +168,8 @@ def test_an_earlier_export_is_compared_line_by_line(world: ReviewWorld, tmp_path
         assert (output.code, "[AUDIT_INVALID]" in output.err, output.out) == (3, True, "")
     # only the whole export shows a rewritten log that keeps its last line
     edit(world, "UPDATE audit_entry SET entry = REPLACE(entry, 'blocked', 'allowed') WHERE number = 2")
-    found = codes(world.run("audit", "verify", "--against", str(kept), "--format", "json"))
-    assert found == [(2, "rewritten"), (3, "broken_link")]
+    breaks = codes(world.run("audit", "verify", "--against", str(kept), "--format", "json"))
+    assert breaks == [(2, "rewritten"), (3, "broken_link")]
     other = world.run("audit", "verify", "--file", str(kept), "--against", str(kept))
     assert other.code == 0
 

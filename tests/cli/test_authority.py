@@ -27,8 +27,8 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.home, self.repository = folder / "home", folder / "repository"
         self.script = folder / "script.json"
-        for each in (self.home, self.repository):
-            each.mkdir()
+        for path in (self.home, self.repository):
+            path.mkdir()
         self.tells(TOOL)
         self.server = (sys.executable, str(Path(turning.__file__)), f"@{self.script}")
 
@@ -71,7 +71,7 @@ class World:
 
 
 def tools_in(done: Outcome) -> list[Any]:
-    answers = {each["id"]: each for each in map(json.loads, done.out.splitlines()) if "id" in each}
+    answers = {message["id"]: message for message in map(json.loads, done.out.splitlines()) if "id" in message}
     return list(answers[1]["result"]["tools"])
 
 
@@ -201,5 +201,5 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
     ],
 )
 def test_pinwarden_run_is_recognised_whatever_program_starts_it(line: str, expected: object) -> None:
-    found = parse_run_command(line.split())
-    assert (found and (found.name, found.names_project, found.command)) == expected
+    parsed = parse_run_command(line.split())
+    assert (parsed and (parsed.name, parsed.names_project, parsed.command)) == expected

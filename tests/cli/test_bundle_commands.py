@@ -75,7 +75,7 @@ def pointed(facts: dict[str, Any], **constraints: Any) -> None:
 def accepting(*attestations: str) -> list[str]:
     words = ["bundle", "accept", "--pointer", "pointer.json", "--policy", "policy.json", "--trust", "trust.json"]
     words += ["--descriptor", f"{ARCHIVE}.descriptor.json", "--manifest", f"{ARCHIVE}.manifest.json"]
-    return [*words, *(word for each in attestations for word in ("--attestation", each))]
+    return [*words, *(word for attestation in attestations for word in ("--attestation", attestation))]
 
 
 def test_a_bundle_is_packed_signed_attested_and_accepted(run: Run) -> None:
@@ -146,7 +146,7 @@ def test_both_kinds_of_archive_are_the_same_bundle_under_two_descriptors(run: Ru
     _, tar = run("bundle", "pack", "server", "-o", "out", "--archive", "tar+zstd")
     assert car["root_cid"] == tar["root_cid"]
     assert car["descriptor_cid"] != tar["descriptor_cid"]
-    assert [run("bundle", "verify", each["archive"])[0] for each in (car, tar)] == [0, 0]
+    assert [run("bundle", "verify", report["archive"])[0] for report in (car, tar)] == [0, 0]
 
 
 def test_documents_are_found_under_the_names_that_other_packers_give_them(run: Run) -> None:
@@ -205,7 +205,7 @@ def test_a_bundle_is_not_written_into_its_own_source_folder(run: Run) -> None:
     code, report = run("bundle", "pack", "server", "-o", "server")
     assert (code, report["error"]["code"]) == (2, "USAGE")
     assert run("bundle", "pack", "server", "-o", "out", "--compress")[1]["error"]["code"] == "USAGE"
-    assert sorted(each.name for each in Path("server").iterdir()) == ["main.py", "server.json"]
+    assert sorted(path.name for path in Path("server").iterdir()) == ["main.py", "server.json"]
 
 
 def test_a_tampered_bundle_is_not_attested(run: Run) -> None:
@@ -215,7 +215,7 @@ def test_a_tampered_bundle_is_not_attested(run: Run) -> None:
     code, report = run("attest", ARCHIVE, "--key", "verifier", "--role", "verifier")
     assert (code, report["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
     assert run("bundle", "verify", ARCHIVE)[1]["error"]["code"] == "ARTIFACT_MISMATCH"
-    assert [each.name for each in Path("out").iterdir() if "attestation" in each.name] == []
+    assert [path.name for path in Path("out").iterdir() if "attestation" in path.name] == []
 
 
 def test_swapped_manifest_is_found_without_a_registry(run: Run) -> None:

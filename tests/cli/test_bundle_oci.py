@@ -178,7 +178,7 @@ def test_an_artifact_that_is_not_a_bundle_is_refused(
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "artifactType": artifact_type,
         "config": {"mediaType": "application/vnd.oci.empty.v1+json", **blob},
-        "layers": [{"mediaType": each, **blob} for each in layers],
+        "layers": [{"mediaType": media_type, **blob} for media_type in layers],
     }
     registry.put_manifest("acme/other", "1", json.dumps(manifest).encode(), str(manifest["mediaType"]))
     code, report = run("bundle", "pull", f"{registry.host}/acme/other:1", "-o", "pulled")

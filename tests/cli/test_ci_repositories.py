@@ -214,7 +214,7 @@ class TestMonorepo:
     def test_every_project_that_is_named_is_checked(self, repository: Repository) -> None:
         code, facts = repository.facts(*self.PROJECTS)
         assert (code, sorted(codes(facts))) == (1, [("release_changed", file) for file in self.FILES])
-        assert [each["lock"] for each in facts["projects"]] == [
+        assert [project["lock"] for project in facts["projects"]] == [
             "services/search/mcp-lock.json",
             "services/mail/mcp-lock.json",
         ]

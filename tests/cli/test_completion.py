@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.completion import SHELLS, completion_script
-from pinwarden.cli.grammar import Command, grammar
+from pinwarden.cli.grammar import CommandSpec, grammar
 from tests.cli.run import pinwarden
 from tests.cli.terminal import typed
 from tests.support.needs import needs
@@ -62,7 +62,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder)}
 
 
-def lines_for(command: Command) -> Iterable[tuple[str, set[str]]]:
+def lines_for(command: CommandSpec) -> Iterable[tuple[str, set[str]]]:
     """Every option of a command, and every word that can follow one."""
     options = {name for option in command.options for name in option.long}
     yield f"pinwarden {command.name} --", options
@@ -127,16 +127,16 @@ class TestBash:
     def test_the_possible_next_words_are_offered(self, folder: Path) -> None:
         # Names of files are completed by readline, which only a terminal has.
         cases = [(line, offers) for line, offers in CASES if "too" not in line]
-        for (line, offers), found in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
-            assert offers <= found, line
+        for (line, offers), offered in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
+            assert offers <= offered, line
 
     def test_nothing_is_offered_where_nothing_is_known(self, folder: Path) -> None:
         assert self.offers(folder, NOTHING) == [set()] * len(NOTHING)
 
     def test_every_option_and_word_of_every_command_is_offered(self, folder: Path) -> None:
         cases = [case for command in ALL for case in lines_for(command)]
-        for (line, offers), found in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
-            assert offers <= found, line
+        for (line, offers), offered in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
+            assert offers <= offered, line
 
     @pytest.mark.parametrize(
         ("keys", "words"),
@@ -199,8 +199,8 @@ class TestFish:
         return [{row.split("\t")[0] for row in block.splitlines()} for block in blocks]
 
     def test_the_possible_next_words_are_offered(self, folder: Path) -> None:
-        for (line, offers), found in zip(CASES, self.offers(folder, (line for line, _ in CASES)), strict=True):
-            assert offers <= {offer.replace("\\ ", " ") for offer in found}, line
+        for (line, offers), offered in zip(CASES, self.offers(folder, (line for line, _ in CASES)), strict=True):
+            assert offers <= {offer.replace("\\ ", " ") for offer in offered}, line
 
     def test_a_value_after_an_equals_sign_is_completed(self, folder: Path) -> None:
         assert self.offers(folder, ["pinwarden diff --format=sar"]) == [{"--format=sarif"}]
@@ -210,8 +210,8 @@ class TestFish:
 
     def test_every_option_and_word_of_every_command_is_offered(self, folder: Path) -> None:
         cases = [case for command in ALL for case in lines_for(command)]
-        for (line, offers), found in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
-            assert offers <= found, line
+        for (line, offers), offered in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
+            assert offers <= offered, line
 
 
 def _fish_quoted(text: str) -> str:

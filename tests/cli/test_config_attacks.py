@@ -596,8 +596,8 @@ def test_a_switch_that_the_user_turned_on_is_an_info_finding(world: World) -> No
 def test_a_link_loop_in_an_agents_folder_is_read_once(world: World) -> None:
     world.write(".claude/agents/a/x.md", "---\nname: x\n---\nText.\n")
     (world.root / ".claude/agents/a/again").symlink_to(world.root / ".claude/agents")
-    found = discover_project(world.root, this_system())
-    assert [Path(file.path).relative_to(world.root).as_posix() for file in found] == [".claude/agents/a/x.md"]
+    files = discover_project(world.root, this_system())
+    assert [Path(file.path).relative_to(world.root).as_posix() for file in files] == [".claude/agents/a/x.md"]
 
 
 def test_init_reports_which_clients_it_searched(world: World) -> None:

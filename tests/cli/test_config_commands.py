@@ -32,8 +32,8 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.project, self.home, self.programs = folder / "project", folder / "home", folder / "bin"
-        for each in (self.project, self.home, self.programs):
-            each.mkdir()
+        for path in (self.project, self.home, self.programs):
+            path.mkdir()
         self.search_path = str(self.programs)
         self.provide("npx", "node", "uvx", "python3", "docker")
 
@@ -57,8 +57,8 @@ class Machine:
         lock = sealed(Lock(generated_at=NOON, updated_at=NOON, entries=entries))
         (self.project / "mcp-lock.json").write_bytes(lockfile.to_bytes(lock))
         folder = self.project / "mcp-lock.surfaces"
-        for each in entries:
-            record = each.manifest.get("pinwarden")
+        for locked in entries:
+            record = locked.manifest.get("pinwarden")
             if record and "surface" in record:
                 folder.mkdir(exist_ok=True)
                 (self.project / record["surface"]["file"]["path"]).write_bytes(surface.encode_surface(SURFACE))
@@ -75,8 +75,8 @@ class Machine:
         return pinwarden(*arguments, cwd=self.project, env=env)
 
     def files(self) -> dict[str, bytes]:
-        found = (path for folder in (self.project, self.home) for path in folder.rglob("*") if path.is_file())
-        return {str(path): path.read_bytes() for path in found}
+        files = (path for folder in (self.project, self.home) for path in folder.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files}
 
 
 def _undotted(path: Path) -> Path:
@@ -118,7 +118,7 @@ class TestList:
         facts = parse_report(machine.install().run("list", "--format", "json"))
         servers = load("toolpin/installed/project/mcp-lock.json")["servers"]
         assert [(row["name"], row["client"], row["scope"], row["tier"]) for row in facts["entries"]] == [
-            (each["name"], each["client"], each["scope"], each["trust"]["tier"]) for each in servers.values()
+            (server["name"], server["client"], server["scope"], server["trust"]["tier"]) for server in servers.values()
         ]
         assert facts["ok"] is True
 
@@ -298,7 +298,7 @@ class TestDoctor:
         here = {str(machine.project): {"mcpServers": {"planted": {"command": "npx"}}}}
         (machine.home / ".claude.json").write_text(json.dumps({"projects": here}))
         facts = parse_report(machine.run("doctor", "--format", "json"))
-        assert [(each["server"], each["scope"]) for each in facts["strangers"]] == [("planted", "local")]
+        assert [(server["server"], server["scope"]) for server in facts["strangers"]] == [("planted", "local")]
 
     def test_servers_locked_from_several_configurations_are_as_approved_in_each(self, machine: Machine) -> None:
         pinned = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3"], "env": {"NOTES_DIR": "./notes"}}
@@ -410,9 +410,9 @@ class TestSecretsAudit:
         config = {"command": "npx", "args": ["-y", "x@1.0.0"], "env": {"API_KEY": SECRET}}
         machine.lock(entry(config={"mcpServers": {"io.github.acme/notes": config}}))
         outcome = machine.run("secrets", "audit", "--format", "json")
-        found = [(row["kind"], row["file"]) for row in parse_report(outcome)["findings"]]
+        findings = [(row["kind"], row["file"]) for row in parse_report(outcome)["findings"]]
         assert outcome.code == 1
-        assert ("plaintext_secret", "mcp-lock.json") in found
+        assert ("plaintext_secret", "mcp-lock.json") in findings
         assert SECRET not in outcome.out
 
     def test_placeholders_are_not_secrets(self, machine: Machine) -> None:

@@ -75,9 +75,9 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(locked: Path, tmp_path: Path, run: Run) -> Path:
     """A copy of that folder, which is the current one."""
-    for each in locked.iterdir():
-        if each.is_file():
-            (tmp_path / each.name).write_bytes(each.read_bytes())
+    for file in locked.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
     return tmp_path
 
 
@@ -128,8 +128,8 @@ def test_a_contract_signed_by_another_key_is_refused(project: Path, run: Run) ->
     assert run("keygen", "other.key").code == 0
     (project / "quick.py").write_text("raise SystemExit\n")
     lock = document(project / "mcp-fusion.lock")
-    found = run("contract", "verify-signature", "--lock", "mcp-fusion.lock", "--public-key", "other.key.pub")
-    assert (found.code, "[SIGNATURE_INVALID]" in found.err) == (1, True)
+    outcome = run("contract", "verify-signature", "--lock", "mcp-fusion.lock", "--public-key", "other.key.pub")
+    assert (outcome.code, "[SIGNATURE_INVALID]" in outcome.err) == (1, True)
     assert document(project / "mcp-fusion.lock") == lock
 
 
@@ -273,7 +273,9 @@ def test_a_new_entitlement_fails_the_check_even_if_the_surface_is_unchanged(proj
     checked = run("contract", "check", "--server", "server.py", "--format", "json")
     facts = json.loads(checked.out)
     assert checked.code == 1
-    assert [(each["code"], each["severity"]) for each in facts["findings"]] == [("entitlement_gained", "critical")]
+    assert [(finding["code"], finding["severity"]) for finding in facts["findings"]] == [
+        ("entitlement_gained", "critical")
+    ]
     assert "open" in facts["findings"][0]["message"]
 
 
@@ -308,7 +310,7 @@ def test_locked_entitlements_are_reported_if_the_code_is_not_analysed(project: P
     assert flags == dict.fromkeys(FLAGS, False)
     checked = run("contract", "check", "--format", "json", *command)
     assert checked.code == 1
-    assert [each["code"] for each in json.loads(checked.out)["findings"]] == ["entitlements_unchecked"]
+    assert [finding["code"] for finding in json.loads(checked.out)["findings"]] == ["entitlements_unchecked"]
 
 
 def test_a_flag_is_unknown_if_the_code_cannot_be_followed(project: Path, run: Run) -> None:

@@ -84,25 +84,25 @@ def _save(document: dict[str, Any]) -> dict[str, Any]:
 
 
 EDITS: dict[str, tuple[Change, str]] = {
-    "the extension is taken out": (lambda each: each.pop("pinwarden"), "1"),
+    "the extension is taken out": (lambda lock: lock.pop("pinwarden"), "1"),
     "a contract is prettier than its digest": (
-        lambda each: _save(each)["contract"]["surface"].update(description="Harmless."),
+        lambda lock: _save(lock)["contract"]["surface"].update(description="Harmless."),
         "LOCK_TAMPERED",
     ),
-    "a tool loses what is known of it": (lambda each: each["pinwarden"]["tools"].clear(), "LOCK_TAMPERED"),
+    "a tool loses what is known of it": (lambda lock: lock["pinwarden"]["tools"].clear(), "LOCK_TAMPERED"),
     "another normalised digest": (
-        lambda each: each["pinwarden"].update(normalisedDigest="sha256:" + "0" * 64),
+        lambda lock: lock["pinwarden"].update(normalisedDigest="sha256:" + "0" * 64),
         "LOCK_TAMPERED",
     ),
     "instructions that only a reader of the file sees": (
-        lambda each: each["pinwarden"]["surface"].update(
-            initialize={name: each["pinwarden"]["surface"].pop(name) for name in ("serverInfo", "capabilities")}
+        lambda lock: lock["pinwarden"]["surface"].update(
+            initialize={name: lock["pinwarden"]["surface"].pop(name) for name in ("serverInfo", "capabilities")}
         ),
         "LOCK_INVALID",
     ),
-    "findings are left out": (lambda each: _save(each)["entitlements"].update(findings=[]), "1"),
-    "what was read is called unknown": (lambda each: _save(each)["evidence"].update(middlewareChain="unknown"), "1"),
-    "a level of evidence that is none": (lambda each: _save(each)["evidence"].update(tags="proved"), "LOCK_INVALID"),
+    "findings are left out": (lambda lock: _save(lock)["entitlements"].update(findings=[]), "1"),
+    "what was read is called unknown": (lambda lock: _save(lock)["evidence"].update(middlewareChain="unknown"), "1"),
+    "a level of evidence that is none": (lambda lock: _save(lock)["evidence"].update(tags="proved"), "LOCK_INVALID"),
 }
 
 
@@ -254,7 +254,7 @@ def test_a_file_name_cannot_inject_a_command_into_a_workflow(
     for kind in ("github", "gitlab", "pre-commit"):
         done = run("contract", "init", f"--server={folder}/server.py", "--for", kind)
         assert (done.code, done.out) == (2, "")
-    assert [each.name for each in tmp_path.iterdir()] == [folder]
+    assert [path.name for path in tmp_path.iterdir()] == [folder]
 
 
 def test_init_does_not_write_through_a_link(tmp_path: Path, run: Callable[..., Outcome]) -> None:

@@ -65,7 +65,7 @@ def test_a_server_of_the_first_sdk_is_locked_from_its_own_environment_and_keeps_
         made = pinwarden("contract", "lock", "--lock", lock, "--server", *server, cwd=tmp_path, env={"VIRTUAL_ENV": ""})
         assert made.code == 0, made
     old, now = (json.loads((tmp_path / lock).read_bytes())["pinwarden"] for lock in servers)
-    assert [each["versions"]["mcp"].split(".")[0] for each in (old, now)] == ["1", "2"]
+    assert [contract["versions"]["mcp"].split(".")[0] for contract in (old, now)] == ["1", "2"]
     assert old["tools"]["look"]["entitlements"]["kinds"] == ["filesystem:read"]
     assert old["normalisedDigest"] == now["normalisedDigest"]
     compared = pinwarden("contract", "diff", *servers, "--format", "json", cwd=tmp_path)
@@ -88,7 +88,7 @@ def test_a_real_server_is_locked_checked_upgraded_and_compared(
         assert pinwarden("contract", "check", *server, cwd=tmp_path).code == 0
         locks.append(lock)
     tools = [json.loads((tmp_path / lock).read_bytes())["pinwarden"]["tools"] for lock in locks]
-    levels = [tool["evidence"]["entitlements"] for each in tools for tool in each.values()]
+    levels = [tool["evidence"]["entitlements"] for group in tools for tool in group.values()]
     assert levels.count("source") >= len(levels) / 2  # a tool that is registered in a loop has no name in the source
     upgraded = pinwarden("contract", "check", *server[:1], locks[0], *server[2:], cwd=tmp_path)
     assert upgraded.code == 1

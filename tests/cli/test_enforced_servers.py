@@ -56,7 +56,7 @@ class Enforced(World):
 
     def started(self, *options: str) -> tuple[Outcome, list[str]]:
         """Start the server as its client does; what was said, and the tools that came through."""
-        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK).encode()
         outcome = pinwarden("run", "notes", *options, stdin=lines, cwd=self.root, env=self.environment)
         answers = [json.loads(line) for line in outcome.out.splitlines()]
         return outcome, [tool["name"] for tool in answers[1]["result"]["tools"]] if len(answers) > 1 else []

@@ -52,14 +52,14 @@ def hostile_report(text: str, exit_code: int = 1) -> Report:
 def workflow_commands(output: str) -> list[tuple[str, dict[str, str], str]]:
     """What a workflow runner reads: every line a command, its properties, and its message."""
     assert output.endswith("\n")
-    found = []
+    commands = []
     for line in output[:-1].split("\n"):
         command = re.fullmatch(r"::(error|warning|notice) ([^:]*)::(.*)", line)
         assert command, line
         properties = dict(pair.split("=", 1) for pair in command[2].split(","))
         decoded = {name: _decoded(value) for name, value in properties.items()}
-        found.append((command[1], decoded, _decoded(command[3])))
-    return found
+        commands.append((command[1], decoded, _decoded(command[3])))
+    return commands
 
 
 def _decoded(text: str) -> str:
@@ -268,7 +268,7 @@ class TestErrors:
         (notification,) = invocation["toolExecutionNotifications"]
         assert (run["results"], invocation["executionSuccessful"], invocation["exitCode"]) == ([], False, 3)
         assert (notification["descriptor"], notification["level"]) == ({"id": "LOCK_MISSING", "index": 0}, "error")
-        assert [each["id"] for each in run["tool"]["driver"]["notifications"]] == ["LOCK_MISSING"]
+        assert [notification["id"] for notification in run["tool"]["driver"]["notifications"]] == ["LOCK_MISSING"]
         output = "pinwarden ci: no lock<U+000A>here: 100%, `x` <b>| [LOCK_MISSING]; hint: Make one."
         assert notification["message"]["text"] == output
 

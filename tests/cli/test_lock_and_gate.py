@@ -326,8 +326,8 @@ class TestLiveServers:
         refused = world.run("approve", "notes", "--allow-execute", "--yes", "--why", "it is a test")
         assert (refused.code, "[SURFACE_INVALID]" in refused.err) == (3, True)
         assert world.lock.read_bytes() == before
-        found = world.run("init", "--allow-execute")
-        assert (found.code, "the server's description of itself" in " ".join(found.out.split())) == (1, True)
+        outcome = world.run("init", "--allow-execute")
+        assert (outcome.code, "the server's description of itself" in " ".join(outcome.out.split())) == (1, True)
         assert world.lock.read_bytes() == before
 
 

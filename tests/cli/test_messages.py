@@ -40,7 +40,7 @@ class TestUpdates:
         shutil.rmtree(world.root / ".toolpin")
         outcome = world.run("update", "--offline", "--format", "json")
         assert outcome.code == 3
-        assert [each["name"] for each in json.loads(outcome.out)["unchecked"]] == ["io.github.acme/npm-notes"]
+        assert [entry["name"] for entry in json.loads(outcome.out)["unchecked"]] == ["io.github.acme/npm-notes"]
         assert "1 of 1 entry comes from a registry, 1 could not be looked up" in world.run("update", "--offline").out
 
     def test_a_lock_of_local_programs_has_nothing_to_look_up(self, world: World) -> None:
@@ -187,7 +187,7 @@ class TestNextSteps:
         try:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
             with open(terminal, "w", closefd=False) as stream:
-                lines = wrap("error: " + "word " * 30, to=stream).splitlines()
+                lines = wrap("error: " + "word " * 30, stream=stream).splitlines()
         finally:
             os.close(terminal)
             os.close(controller)
@@ -282,12 +282,14 @@ class TestReportsForMachines:
         world.configure({"notes": NOTES})
         world.run("init")
         world.configure({"notes": {**NOTES, "args": ["acme-notes-mcp==1.5.0"]}, "helper": OTHER})
-        failures = {each["code"]: each for each in json.loads(world.run("ci", "--format", "json").out)["failures"]}
+        failures = {
+            failure["code"]: failure for failure in json.loads(world.run("ci", "--format", "json").out)["failures"]
+        }
         newer = failures["release_changed"]
         assert "helper" in failures["rogue_entry"]["after"]
         assert ("1.4.0" in newer["before"], "1.5.0" in newer["after"]) == (True, True)
         results = json.loads(world.run("ci", "--format", "sarif").out)["runs"][0]["results"]
-        assert [("before" in each["properties"], "after" in each["properties"]) for each in results] == [
+        assert [("before" in result["properties"], "after" in result["properties"]) for result in results] == [
             (False, True),
             (True, True),
         ]

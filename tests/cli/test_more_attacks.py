@@ -212,8 +212,8 @@ def test_patterns_match_as_documented(pattern: str, name: str, fits: bool) -> No
 
 
 def test_the_fast_path_for_patterns_with_one_star_matches_the_general_one() -> None:
-    names = ["".join(each) for size in range(5) for each in product("a/", repeat=size)]
-    for pattern in ("".join(each) for size in range(5) for each in product("a/*", repeat=size)):
+    names = ["".join(letters) for size in range(5) for letters in product("a/", repeat=size)]
+    for pattern in ("".join(letters) for size in range(5) for letters in product("a/*", repeat=size)):
         pieces = re.findall(r"\*\*+|.", pattern)
         assert [Pattern(text=pattern).matches(name) for name in names] == [
             _match_pieces(pieces, name) for name in names
@@ -437,8 +437,8 @@ def test_a_flood_of_signatures_is_refused_before_they_are_tried() -> None:
     envelope["signatures"] = [{"keyid": "", "sig": b64encode(bytes(64)).decode()}] * 100_000 + envelope["signatures"]
     began = time.process_time()
     data = json.dumps(envelope).encode()
-    found = signature.verify_signatures(b"{}", [data], {"me": key.public_key}, signature.RequiredSigners())
-    assert not found.ok
+    outcome = signature.verify_signatures(b"{}", [data], {"me": key.public_key}, signature.RequiredSigners())
+    assert not outcome.ok
     assert time.process_time() - began < 20
 
 

@@ -38,7 +38,7 @@ def project(folder: Path, lock: str = "locks/whole.mcp-lock.json") -> Path:
 
 
 def lock_of(folder: Path, *entries: Entry) -> Path:
-    servers = {each.key: each.document for each in entries}
+    servers = {entry.key: entry.document for entry in entries}
     lock = {"lockfileVersion": 2, "generatedAt": NOON, "updatedAt": NOON, "servers": servers}
     (folder / "mcp-lock.json").write_text(json.dumps(lock))
     return folder
@@ -153,12 +153,14 @@ class TestCheck:
             "policy", "check", "--policy", str(path), "--format", "json", cwd=project(tmp_path), env=NOON_EPOCH
         )
         facts = parse_report(outcome)
-        found = {
-            (row["server"], row["client"]): "; ".join(f"{each['code']}: {each['message']}" for each in row["findings"])
+        conditions = {
+            (row["server"], row["client"]): "; ".join(
+                f"{finding['code']}: {finding['message']}" for finding in row["findings"]
+            )
             for row in facts["entries"]
             if not row["ok"]
         }
-        assert found == {(row["entryName"], row["client"]): row["condition"] for row in expected["failures"]}
+        assert conditions == {(row["entryName"], row["client"]): row["condition"] for row in expected["failures"]}
         assert (outcome.code, facts["ok"]) == (0 if expected["ok"] else 1, expected["ok"])
         assert len(facts["entries"]) == expected["checkedEntries"]
 

@@ -80,7 +80,7 @@ class World:
 
     def about(self, server: str, *arguments: str) -> dict[str, Any]:
         """Start a server as a client does, and hear from it what it was started with."""
-        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK)
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK)
         with TemporaryDirectory(dir=self.folder) as state:  # each time is the first
             environment = {**self.environment, "PINWARDEN_STATE": state}
             outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=environment)
@@ -94,7 +94,7 @@ class World:
         return self.root / "mcp-lock.closures" / f"{server}.json"
 
     def environments(self) -> list[Path]:
-        return [each for each in (self.store / "environments").glob("*") if not each.name.startswith(".")]
+        return [folder for folder in (self.store / "environments").glob("*") if not folder.name.startswith(".")]
 
 
 NOTES: dict[str, Any] = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0", "--root", "/data"]}
@@ -136,9 +136,9 @@ def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
 
 
 def find_entries(lock: Path, server: str) -> list[Entry]:
-    found = lock_store.read(lock)
-    assert found is not None
-    return [entry for entry in found.entries if entry.name == server]
+    locked = lock_store.read(lock)
+    assert locked is not None
+    return [entry for entry in locked.entries if entry.name == server]
 
 
 def codes(report: Any) -> list[tuple[str, str]]:
@@ -195,14 +195,14 @@ class TestRunning:
 
     def test_the_gateway_enforces_the_lock_for_an_approved_server(self, world: World, tmp_path: Path) -> None:
         """The server tells which variables it got, so that giving it one more is a change of its text."""
-        lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
+        lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK).encode()
 
         def started(*options: str, **variables: str) -> tuple[Outcome, list[Any]]:
             environment = {**world.environment, "PINWARDEN_STATE": str(tmp_path / "state"), **variables}
             outcome = pinwarden("run", *options, "clock", stdin=lines, cwd=world.root, env=environment)
             answers = [json.loads(line) for line in outcome.out.splitlines()]
-            assert all("result" in each for each in answers), outcome
-            return outcome, [each["result"] for each in answers]
+            assert all("result" in answer for answer in answers), outcome
+            return outcome, [answer["result"] for answer in answers]
 
         refused, _ = started("--require-lock")
         assert (refused.code, refused.out) == (1, "")
@@ -252,7 +252,7 @@ def test_starting_a_server_loads_nothing_that_only_building_and_fetching_need() 
         "artifacts.environments.node",
         "artifacts.environments.python",
     )
-    code = f"import sys, {', '.join(f'pinwarden.{each}' for each in modules)}; print(*sys.modules)"
+    code = f"import sys, {', '.join(f'pinwarden.{module}' for module in modules)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     heavy = {
         "bz2",
@@ -485,9 +485,11 @@ class TestRegistriesOfDependencies:
             shutil.rmtree(world.store)
             world.done("fetch", "--frozen", *PLAIN)
             assert world.done("run", "outer", "--without-gateway").out == "outer; inner\n"
-            assert [each.path for each in outer.asked if "inner" in each.path] == []
-            assert [each for each in outer.asked if "authorization" in each.headers] == []
-            downloads = [each.headers.get("authorization") for each in inner.asked if each.path.endswith(".tgz")]
+            assert [request.path for request in outer.asked if "inner" in request.path] == []
+            assert [request for request in outer.asked if "authorization" in request.headers] == []
+            downloads = [
+                request.headers.get("authorization") for request in inner.asked if request.path.endswith(".tgz")
+            ]
             # A repository may not have a token of the user sent without encryption.
             assert downloads[-1] == (None if named_by == "project" else "Bearer t0ken")
 
@@ -513,8 +515,8 @@ class TestRegistriesOfDependencies:
             code, report = world.run_json("prove")
             assert (code, codes(report)) == (3, [("could_not_check", "outer")])
             assert "127.0.0.1" in report["findings"][0]["message"]
-            assert [each["server"] for each in report["servers"]] == ["alone"]
-            assert [each.path for each in outer.asked if "inner" in each.path] == []
+            assert [server["server"] for server in report["servers"]] == ["alone"]
+            assert [request.path for request in outer.asked if "inner" in request.path] == []
 
 
 @needs_node
@@ -586,7 +588,7 @@ class TestInstallScripts:
         assert {"dependency_version", "script_approval_lost"} <= {row["code"] for row in report["changes"]}
         assert "installScripts" not in world.lock.read_text()
         world.done("fetch", "host", *PLAIN)
-        assert [each for each in self.made(world) if "1.0.1" in (each.parent / "package.json").read_text()] == []
+        assert [folder for folder in self.made(world) if "1.0.1" in (folder.parent / "package.json").read_text()] == []
 
     def test_approving_a_script_that_does_not_exist_is_reported(
         self, forge: tuple[World, Callable[[str], None]]

@@ -78,7 +78,7 @@ class World:
             },
         )
 
-    def found(self, *arguments: str) -> tuple[int, list[tuple[str, str]]]:
+    def check(self, *arguments: str) -> tuple[int, list[tuple[str, str]]]:
         outcome = self.run("ci", "--bytes", "--no-configs", "--format", "json", *arguments)
         report: dict[str, Any] = json.loads(outcome.out)
         rows = [*report["failures"], *report["unchecked"]]
@@ -116,24 +116,24 @@ def test_the_verified_builder_is_pinned_and_the_same_one_is_clean(world: World) 
     assert record["provenance"]["repository"] == "https://github.com/acme/slack-mcp"
     codes = {(row["code"], row["status"]) for row in record["evidence"]}
     assert codes == {("npm_integrity_verified", "passed"), ("provenance_verified", "passed")}
-    assert world.found("--trust-root", str(world.root)) == (0, [])
+    assert world.check("--trust-root", str(world.root)) == (0, [])
 
 
 def test_the_same_bytes_attested_by_a_fork_are_critical(world: World) -> None:
     world.builder = FORK
-    code, rows = world.found("--trust-root", str(world.root))
+    code, rows = world.check("--trust-root", str(world.root))
     assert code == 1
     assert ("provenance_changed", "critical") in rows
 
 
 def test_provenance_that_vanished_is_critical(world: World) -> None:
     world.builder = None
-    assert world.found("--trust-root", str(world.root)) == (1, [("provenance_vanished", "critical")])
+    assert world.check("--trust-root", str(world.root)) == (1, [("provenance_vanished", "critical")])
 
 
 def test_a_release_from_a_branch_where_a_tag_was_locked_is_weaker(world: World) -> None:
     world.builder = Build(ref="refs/heads/main")
-    code, rows = world.found("--trust-root", str(world.root))
+    code, rows = world.check("--trust-root", str(world.root))
     assert code == 1
     assert {row for row, _ in rows} <= {"provenance_weaker", "provenance_changed"}
     assert "provenance_weaker" in {row for row, _ in rows}
@@ -141,7 +141,7 @@ def test_a_release_from_a_branch_where_a_tag_was_locked_is_weaker(world: World) 
 
 def test_an_attestation_by_an_untrusted_authority_is_refused(world: World) -> None:
     """Without the trusted root of the test, the public one counts, and it knows nothing of the forged authority."""
-    code, rows = world.found()
+    code, rows = world.check()
     assert code == 1
     assert ("provenance_weaker", "critical") in rows
 
@@ -160,7 +160,7 @@ def test_a_registry_that_is_gone_cannot_be_checked_and_is_not_clean(world: World
     lock = world.folder / "mcp-lock.json"
     before = lock.read_bytes()
     world.url = f"http://127.0.0.1:{port}/"
-    code, rows = world.found("--trust-root", str(world.root))
+    code, rows = world.check("--trust-root", str(world.root))
     assert code == 1  # another address is another registry, and is refused without contacting it
     assert rows == [("registry_changed", "critical")]
     assert lock.read_bytes() == before

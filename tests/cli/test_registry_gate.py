@@ -82,10 +82,10 @@ class Shelf(World):
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    found = Shelf(tmp_path)
-    found.offer()
-    assert found.run("lock", NAME, "--offline", "--plain-v2").code == 0
-    return found
+    shelf = Shelf(tmp_path)
+    shelf.offer()
+    assert shelf.run("lock", NAME, "--offline", "--plain-v2").code == 0
+    return shelf
 
 
 def package(entry: Any) -> Any:
@@ -155,7 +155,7 @@ LESS_TRUSTED = [*FLOATS, ("tier_decreased", "critical")]
 
 
 @pytest.mark.parametrize(
-    ("approved", "edit", "found"),
+    ("approved", "edit", "expected"),
     [
         ("verified", same, (0, [])),  # of metadata alone nothing is better than conditional
         ("conditional", same, (0, [])),
@@ -166,11 +166,11 @@ LESS_TRUSTED = [*FLOATS, ("tier_decreased", "critical")]
     ],
 )
 def test_a_tier_that_metadata_no_longer_supports_is_reported(
-    shelf: Shelf, approved: str, edit: Edit, found: tuple[int, list[tuple[str, str]]]
+    shelf: Shelf, approved: str, edit: Edit, expected: tuple[int, list[tuple[str, str]]]
 ) -> None:
     shelf.approve_tier(approved)
     shelf.offer(edit)
-    assert shelf.rows() == found
+    assert shelf.rows() == expected
 
 
 def test_a_server_without_install_targets_does_not_hide_the_others(shelf: Shelf) -> None:

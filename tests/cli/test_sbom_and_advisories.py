@@ -166,9 +166,9 @@ class TestCycloneDx:
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(spoilt) is not None
 
     def test_a_server_is_an_application_with_its_package_url_hash_and_origin(self, world: World) -> None:
-        found = named(bill(world)["components"], "notes")
+        component = named(bill(world)["components"], "notes")
         sha256 = {"alg": "SHA-256", "content": SHA(b"@acme/notes@1.2.3").hex}
-        assert {name: value for name, value in found.items() if name != "properties"} == {
+        assert {name: value for name, value in component.items() if name != "properties"} == {
             "type": "application",
             "bom-ref": "server:notes:claude",
             "name": "notes",
@@ -184,7 +184,7 @@ class TestCycloneDx:
                 }
             ],
         }
-        assert properties(found) >= {
+        assert properties(component) >= {
             ("pinwarden:server", "notes"),
             ("pinwarden:client", "claude"),
             ("pinwarden:registry", "https://registry.example/"),
@@ -192,12 +192,12 @@ class TestCycloneDx:
         }
 
     def test_every_package_of_a_closure_is_listed_once_and_the_server_depends_on_it(self, world: World) -> None:
-        found = bill(world)
-        libraries = {row["purl"]: row for row in found["components"] if row["type"] == "library"}
+        document = bill(world)
+        libraries = {row["purl"]: row for row in document["components"] if row["type"] == "library"}
         assert list(libraries) == ["pkg:npm/builds@1.0.0", "pkg:npm/maybe@2.0.0", "pkg:pypi/ticks@2.0"]
         assert libraries["pkg:npm/maybe@2.0.0"]["scope"] == "optional"
         assert properties(libraries["pkg:npm/builds@1.0.0"]) == {("pinwarden:install-scripts", "not run")}
-        needs = {row["ref"]: row["dependsOn"] for row in found["dependencies"]}
+        needs = {row["ref"]: row["dependsOn"] for row in document["dependencies"]}
         assert needs.pop("lock") == sorted(
             [
                 *(f"server:{name}:claude" for name in SERVERS),
@@ -235,14 +235,14 @@ class TestCycloneDx:
         assert ("pinwarden:image:linux/amd64", str(SHA(b"amd64"))) in properties(image)
 
     def test_an_address_is_a_service_and_a_bridge_to_one_is_both(self, world: World) -> None:
-        found = bill(world)
-        assert {row["name"]: row["endpoints"] for row in found["services"]} == {
+        document = bill(world)
+        assert {row["name"]: row["endpoints"] for row in document["services"]} == {
             "docs": ["https://mcp.example.com/docs"],
             "remote": ["https://mcp.example.com/far"],
         }
-        names = [row["name"] for row in found["components"]]
+        names = [row["name"] for row in document["components"]]
         assert "docs" not in names
-        assert named(found["components"], "remote")["purl"] == "pkg:npm/mcp-remote@0.1.0"
+        assert named(document["components"], "remote")["purl"] == "pkg:npm/mcp-remote@0.1.0"
 
     def test_the_same_name_with_other_bytes_is_a_separate_component(self, world: World) -> None:
         same = npm(("mcp-remote", "0.1.0"), ("builds", "1.0.0"))
@@ -264,11 +264,11 @@ class TestSpdx:
         assert len(document.packages) == 6 + 3 + 2  # servers, packages, and the files of the one that has several
 
     def test_servers_are_described_and_depend_on_their_packages(self, world: World) -> None:
-        found = bill(world, "spdx")
-        names = {row["SPDXID"]: row.get("packageFileName", row["name"]) for row in found["packages"]}
+        document = bill(world, "spdx")
+        names = {row["SPDXID"]: row.get("packageFileName", row["name"]) for row in document["packages"]}
         rows = {
             (names.get(row["spdxElementId"]), row["relationshipType"], names.get(row["relatedSpdxElement"]))
-            for row in found["relationships"]
+            for row in document["relationships"]
         }
         assert (None, "DESCRIBES", "docs") in rows
         assert ("notes-1.2.3.tgz", "DEPENDS_ON", "builds-1.0.0.tgz") in rows

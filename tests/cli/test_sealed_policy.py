@@ -33,8 +33,8 @@ class Repository:
     def __init__(self, root: Path) -> None:
         self.root = root / "project"
         self.home = root / "home"
-        for each in (self.root, self.home):
-            each.mkdir()
+        for folder in (self.root, self.home):
+            folder.mkdir()
         self.clock = 1784548800
         shutil.copy(TOOLPIN / "locks/npm.claude.mcp-lock.json", self.root / "mcp-lock.json")
 
@@ -145,8 +145,8 @@ def test_attack_an_older_signed_lock_that_is_put_back_is_refused_by_the_time_tha
     assert repository.ci("--public-key", "ada.pub", "--signed-since", since) == (0, [])
     roll_back(repository, older)
     assert repository.ci("--public-key", "ada.pub") == (0, [])  # it is whole, and was signed once
-    code, found = repository.ci("--public-key", "ada.pub", "--signed-since", since)
-    assert (code, found) == (1, ["signature_missing"])
+    code, codes = repository.ci("--public-key", "ada.pub", "--signed-since", since)
+    assert (code, codes) == (1, ["signature_missing"])
     done = repository.run("ci", "--no-configs", "--public-key", "ada.pub", "--signed-since", since)
     assert "an older lock was restored" in done.out
 
@@ -173,8 +173,8 @@ def test_a_target_branch_without_a_signature_requires_nothing_and_a_missing_bran
     repository.git("commit", "-q", "--allow-empty", "-m", "empty")
     assert repository.ci("--public-key", "ada.pub", "--signed-since-ref", "main") == (0, [])
     for name in ("gone", "--help", "-x"):
-        code, found = repository.ci("--public-key", "ada.pub", f"--signed-since-ref={name}")
-        assert (code, found) == (3, ["FILE_UNREADABLE"])
+        code, codes = repository.ci("--public-key", "ada.pub", f"--signed-since-ref={name}")
+        assert (code, codes) == (3, ["FILE_UNREADABLE"])
 
 
 @pytest.mark.parametrize("option", ["--signed-since=yesterday", "--signed-since=2026-07-20T13:00:00"])

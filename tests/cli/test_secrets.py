@@ -140,7 +140,7 @@ class TestVariablesForConfiguredServers:
             entry = {**more, "url": server.url + more["url"]}
             (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": entry}}))
             refused = pinwarden("inspect", "notes", "--allow-private", cwd=tmp_path, env=env)
-            found = pinwarden("init", "--allow-private", cwd=tmp_path, env=env)
+            discovered = pinwarden("init", "--allow-private", cwd=tmp_path, env=env)
             contacted = list(server.header_values("x-a"))
             agreed = ("inspect", "notes", "--allow-private", "--pass-env", "GITHUB_TOKEN")
             allowed = pinwarden(*agreed, cwd=tmp_path, env=env)
@@ -148,10 +148,10 @@ class TestVariablesForConfiguredServers:
         assert "[CONSENT_REQUIRED]" in refused.err
         assert "127.0.0.1" in refused.err
         assert "--pass-env GITHUB_TOKEN" in refused.err
-        assert "not sent to" in found.out
+        assert "not sent to" in discovered.out
         assert contacted == []
         assert allowed.code == 0
-        assert PASSWORD not in refused.err + found.out + allowed.out
+        assert PASSWORD not in refused.err + discovered.out + allowed.out
 
     def test_a_locked_address_gets_no_variable_in_ci_or_approve_either(self, tmp_path: Path) -> None:
         env = {"NOTES_TOKEN": PASSWORD, "HOME": str(tmp_path), "PINWARDEN_APPROVER": "reviewer"}

@@ -126,8 +126,8 @@ class TestDiff:
     def test_attack_a_narrower_schema_that_makes_the_choice_is_for_review(self, tmp_path: Path) -> None:
         before, after = listing(tmp_path / "a", *narrowed(0)), listing(tmp_path / "b", *narrowed(1))
         outcome = pinwarden("diff", before, after, "--format", "json")
-        found = {change["name"]: change["severity"] for change in json.loads(outcome.out)["changes"]}
-        assert (outcome.code, found) == (1, dict.fromkeys(NARROWED, "review"))
+        severities = {change["name"]: change["severity"] for change in json.loads(outcome.out)["changes"]}
+        assert (outcome.code, severities) == (1, dict.fromkeys(NARROWED, "review"))
 
     def test_equal_surfaces_are_clean(self, tmp_path: Path) -> None:
         outcome = pinwarden("diff", listing(tmp_path / "a", TOOL), listing(tmp_path / "b", TOOL))

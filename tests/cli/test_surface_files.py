@@ -42,14 +42,14 @@ def approved(here: Path) -> dict[str, tuple[str, str]]:
     """By client: the file of the approved text, and its digest."""
     read, texts = lock_store.read_with_files(here / "mcp-lock.json")
     assert read is not None
-    found: dict[str, tuple[str, str]] = {}
+    surfaces: dict[str, tuple[str, str]] = {}
     for entry in read.entries:
         extension = extension_of(entry)
         assert extension is not None
         assert extension.surface is not None
         path = extension.surface.path
-        found[entry.client] = (path, str(parse_surface(texts[path]).digest))
-    return found
+        surfaces[entry.client] = (path, str(parse_surface(texts[path]).digest))
+    return surfaces
 
 
 def test_a_changed_server_is_locked_for_a_second_client_without_replacing_the_first(here: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_server_whose_name_is_the_key_of_another_entry_gets_a_file_of_its_own(
     made, files = assign_surface_files(old, [evil], {evil.key: scan_candidate("notes", OTHER)})
     new = relock(old, made, LATER)
     assert list(files) == [surface_path("notes:claude:claude")]
-    assert {pin.path for each in new.entries if (known := extension_of(each)) and (pin := known.surface)} == {
+    assert {pin.path for entry in new.entries if (known := extension_of(entry)) and (pin := known.surface)} == {
         surface_path("notes:claude"),
         *files,
     }
@@ -164,7 +164,7 @@ def release_a_newer_version(here: Path) -> None:
 
 def newer(value: Any) -> Any:
     if isinstance(value, list):
-        return [newer(each) for each in value]
+        return [newer(item) for item in value]
     if not isinstance(value, dict):
         return value
     made = {name: newer(member) for name, member in value.items()}

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from benchmarks import echo_server
-from benchmarks.relaying import SPELLINGS
+from benchmarks.relaying import ENCODINGS
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import recover
 from pinwarden.system.database import open_database
@@ -141,7 +141,7 @@ def test_calls_in_any_json_formatting_are_relayed_byte_for_byte_and_recorded(tmp
     with running(tmp_path) as gateway:
         last = gateway.warm()
         ids = []
-        for request_id, (name, spelling) in enumerate(SPELLINGS.items(), last + 1):
+        for request_id, (name, spelling) in enumerate(ENCODINGS.items(), last + 1):
             call = spelling(request_id)
             ids.append(str(json.loads(call)["id"]))
             gateway.send(call)

@@ -105,17 +105,17 @@ def test_every_byte_of_the_worked_example_is_true() -> None:
 def leaves_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every scalar."""
     if isinstance(value, dict):
-        return [found for name, inner in value.items() for found in leaves_of(inner, (*path, name))]
+        return [leaf for name, inner in value.items() for leaf in leaves_of(inner, (*path, name))]
     if isinstance(value, list):
-        return [found for place, inner in enumerate(value) for found in leaves_of(inner, (*path, place))]
+        return [leaf for index, inner in enumerate(value) for leaf in leaves_of(inner, (*path, index))]
     return [path]
 
 
 def members_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every member of every object."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = [(*path, name) for name, _ in inner if isinstance(value, dict)]
-    return found + [below for name, item in inner for below in members_of(item, (*path, name))]
+    members = [(*path, name) for name, _ in inner if isinstance(value, dict)]
+    return members + [below for name, item in inner for below in members_of(item, (*path, name))]
 
 
 def inside(value: Any, path: tuple[Any, ...]) -> Any:
@@ -215,8 +215,8 @@ def reordered(value: Any, *, keyword_place: bool) -> Any:
         elif name in ("properties", "$defs"):
             turned[name] = reordered(inner, keyword_place=False)
         elif name in ("items", "anyOf"):
-            each = [reordered(item, keyword_place=True) for item in inner] if isinstance(inner, list) else None
-            turned[name] = reordered(inner, keyword_place=True) if each is None else each
+            items = [reordered(item, keyword_place=True) for item in inner] if isinstance(inner, list) else None
+            turned[name] = reordered(inner, keyword_place=True) if items is None else items
         else:
             turned[name] = inner
     return turned

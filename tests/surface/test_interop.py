@@ -83,8 +83,8 @@ def test_random_names_in_known_letters_are_ordered_as_in_javascript_and_exactly(
         for pool in [*pools, *map("".join, permutations(pools, 2))]
         for _ in range(40)
     ]
-    found, exact = locale_sorted(names, str)
-    assert ([found], exact) == (run_node("-e", SORT_IN_JAVASCRIPT, question=[names]), True)
+    ordered, exact = locale_sorted(names, str)
+    assert ([ordered], exact) == (run_node("-e", SORT_IN_JAVASCRIPT, question=[names]), True)
 
 
 def test_case_counts_only_where_letters_are_equal_and_equal_names_stay_as_they_came() -> None:

@@ -149,8 +149,8 @@ def test_real_servers_are_probed_at_once(tmp_path: Path) -> None:
         npm_server("server-everything"),
     ]
     results = probe_all(targets, SLOW)
-    found = [len(result.items["tools"]) for result in results if isinstance(result, Surface)]
-    assert found == [9, 2, 14, 13]
+    counts = [len(result.items["tools"]) for result in results if isinstance(result, Surface)]
+    assert counts == [9, 2, 14, 13]
 
 
 def test_a_real_server_answers_from_inside_the_sandbox() -> None:
@@ -197,7 +197,7 @@ def running(command: tuple[str, ...], environment: dict[str, str]) -> Iterator[s
 def line_with(stream: IO[str], pattern: str) -> str:
     """What the pattern finds in the first line that it matches."""
     for line in stream:
-        found = re.search(pattern, line)
-        if found:
-            return found[1]
+        match = re.search(pattern, line)
+        if match:
+            return match[1]
     raise AssertionError(f"the server ended without saying {pattern!r}")

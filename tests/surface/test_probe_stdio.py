@@ -15,7 +15,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.surface.probe.probe import ProbeOptions, Progress, probe, probe_all, probe_as_two_clients
+from pinwarden.surface.probe.probe import ProbeOptions, ProbeProgress, probe, probe_all, probe_as_two_clients
 from pinwarden.surface.probe.session import ClientIdentity
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface
 from pinwarden.system.probe_budget import ProbeLimits
@@ -388,7 +388,7 @@ class TestManyServers:
     def test_results_come_in_the_order_of_the_targets_and_errors_in_their_place(self) -> None:
         targets = [scripted({"lists": {"tools": [[tool(str(number))]]}}) for number in range(6)]
         targets.insert(2, StdioTarget(command=("pinwarden-no-such-program",)))
-        seen: list[Progress] = []
+        seen: list[ProbeProgress] = []
         results = probe_all(targets, ALLOWED, workers=4, on_progress=seen.append)
         assert [names(result)[0] for result in results if isinstance(result, Surface)] == list("012345")
         assert isinstance(results[2], PinwardenError)
@@ -396,7 +396,7 @@ class TestManyServers:
         assert [progress.done for progress in seen] == list(range(1, 8))
 
     def test_an_interrupt_ends_every_server(self) -> None:
-        def interrupt(_: Progress) -> None:
+        def interrupt(_: ProbeProgress) -> None:
             raise KeyboardInterrupt
 
         before = set(threading.enumerate())
@@ -417,12 +417,12 @@ class TestManyServers:
 
 def processes_with(mark: str) -> list[int]:
     """The numbers of the processes that have a word in their command line."""
-    found: list[int] = []
-    for place in Path("/proc").glob("[0-9]*"):
+    process_ids: list[int] = []
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark.encode() in (place / "cmdline").read_bytes():
-                found.append(int(place.name))
-    return found
+            if mark.encode() in (path / "cmdline").read_bytes():
+                process_ids.append(int(path.name))
+    return process_ids
 
 
 def ended(number: int) -> bool:

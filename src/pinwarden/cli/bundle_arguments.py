@@ -1,4 +1,4 @@
-"""Options of commands about bundles: their files, where they are installed from, and what they may do."""
+"""Options of commands about bundles: their files, the registry to install from, and permissions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MAX_POLICY_BYTES = 64 * 1024
 def add_bundle_arguments(parser: ArgumentParser) -> None:
     """The arguments that name a bundle."""
     parser.add_argument("archive", metavar="FILE", help="bundle archive, ending in .car or .tar.zst")
-    parser.add_argument("--descriptor", metavar="FILE", help="the bundle's descriptor (default: beside the archive)")
-    parser.add_argument("--manifest", metavar="FILE", help="the bundle's manifest (default: beside the archive)")
+    parser.add_argument("--descriptor", metavar="FILE", help="the bundle's descriptor (default: next to the archive)")
+    parser.add_argument("--manifest", metavar="FILE", help="the bundle's manifest (default: next to the archive)")
 
 
 def add_attestation_argument(parser: ArgumentParser) -> None:
@@ -42,28 +42,28 @@ def add_attestation_argument(parser: ArgumentParser) -> None:
 
 
 def add_location_arguments(parser: ArgumentParser) -> None:
-    """Where bundles come from."""
+    """The options for the registry that bundles are installed from."""
     registry = parser.add_argument_group("the bundle registry")
     registry.add_argument(
         "--registry",
         metavar="LOCATION",
         help="URL, exported folder, or oci://host/repository (default: the registry in your trust store)",
     )
-    registry.add_argument("--log", metavar="LOCATION", help="location of the registry's log, if it is elsewhere")
+    registry.add_argument("--log", metavar="LOCATION", help="the log's location, if it differs from the registry's")
     registry.add_argument("--allow-plain-http", action="store_true", help="allow an unencrypted http:// address")
 
 
 def add_permission_arguments(parser: ArgumentParser) -> None:
-    """What an installed bundle may do."""
-    allowed = parser.add_argument_group("what the server may do")
+    """The options for the permissions of an installed bundle."""
+    allowed = parser.add_argument_group("permissions of the server")
     allowed.add_argument(
         "--policy",
         metavar="FILE",
-        help="installer policy (default: installer-policy.json beside the trust store; without one, servers may only "
-        "read the project)",
+        help="installer policy (default: installer-policy.json next to the trust store; without one, servers may only "
+        "read the project folder)",
     )
     allowed.add_argument(
-        "--allow", action="append", default=[], choices=_PERMISSIONS, help="allow this as well; repeatable"
+        "--allow", action="append", default=[], choices=_PERMISSIONS, help="permission to add to the policy; repeatable"
     )
 
 
@@ -108,12 +108,12 @@ def trust_file() -> Path:
 def registry_location(args: Namespace, trusted: TrustStore) -> str:
     """The registry to install from: ``--registry``, else the only one in the trust store that has a location."""
     if args.registry:
-        named = next((root.url for root in trusted.registries if root.key.name == args.registry and root.url), None)
-        return str(named or args.registry)
-    known = [root.url for root in trusted.registries if root.url]
-    if len(known) == 1:
-        return str(known[0])
-    problem = f"{len(known)} trusted registries have a location" if known else "no trusted registry has a location"
+        url = next((root.url for root in trusted.registries if root.key.name == args.registry and root.url), None)
+        return str(url or args.registry)
+    urls = [root.url for root in trusted.registries if root.url]
+    if len(urls) == 1:
+        return str(urls[0])
+    problem = f"{len(urls)} trusted registries have a location" if urls else "no trusted registry has a location"
     hint = "Name one with --registry."
     if not trusted.registries:
         hint = "Trust one first: pinwarden trust add registry.json --role registry --url URL."
@@ -122,7 +122,7 @@ def registry_location(args: Namespace, trusted: TrustStore) -> str:
 
 @contextmanager
 def open_locations(args: Namespace) -> Iterator[Locations]:
-    """The network for installing, open until the command ends."""
+    """The locations to install from, with a network client that is closed when the command ends."""
     from pinwarden.install.sources import Locations
     from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
@@ -139,7 +139,7 @@ def open_locations(args: Namespace) -> Iterator[Locations]:
 
 @contextmanager
 def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
-    """Downloads the files of locked bundles that are not in the local store."""
+    """A fetcher for the files of locked bundles that are not in the local store."""
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.install.staging import RegistryBundleFetcher
 
@@ -152,7 +152,7 @@ def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
 
 @contextmanager
 def open_oci_network() -> Iterator[OciNetwork]:
-    """The network with the settings and logins of docker or podman."""
+    """A network client with the settings and logins of docker or podman."""
     from pinwarden.bundle.oci_transfer import OciNetwork
     from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules

@@ -1,4 +1,4 @@
-"""Options of commands that download from package registries, and what they are combined into."""
+"""Options of commands that download from package registries, and the fetch context that they define."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add_fetch_arguments(parser: ArgumentParser) -> None:
     """``--offline``, ``--allow-private``, ``--trust-root`` and ``--allow-plain-http``."""
     group = parser.add_argument_group("downloading")
-    group.add_argument("--offline", action="store_true", help="use only what is already on this machine")
+    group.add_argument("--offline", action="store_true", help="use only files that are already on this machine")
     add_network_arguments(group)
     group.add_argument("--trust-root", metavar="FILE", help="sigstore trusted root to use instead of the public one")
 
@@ -34,7 +34,7 @@ def add_network_arguments(parser: _ActionsContainer) -> None:
 
 @contextmanager
 def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iterator[FetchContext]:
-    """What downloading needs: network, package sources and local store. Shows progress on a terminal."""
+    """The network, package sources and store for downloading. Shows progress on a terminal."""
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.project.fetch_context import FetchContext, PackageSources
     from pinwarden.project.project import store_folder
@@ -43,7 +43,7 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
     rules = FetchRules(
         offline=args.offline,
         allow_private=args.allow_private,
-        # Commands with the options of probes have no such option.
+        # Commands with probe options lack this option.
         allow_plain_http=getattr(args, "allow_plain_http", False),
     )
     fetcher = Fetcher(rules, os.environ)
@@ -54,8 +54,8 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
                 sources=PackageSources.from_project(project),
                 fetcher=fetcher,
                 store=Store(store_folder(project)),
-                on_progress=progress.at,
-                trust_root=Path(named) if (named := getattr(args, "trust_root", None)) else None,
+                on_progress=progress.update,
+                trust_root=Path(trust_root_file) if (trust_root_file := getattr(args, "trust_root", None)) else None,
             )
         finally:
             fetcher.close()

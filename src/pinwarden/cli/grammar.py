@@ -1,4 +1,4 @@
-"""All commands and their arguments as values, read from the parsers: for shell completion and the reference page."""
+"""All commands and their arguments as data, read from the parsers: for shell completion and the reference page."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pinwarden.cli.commands import command_parser
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS
 
-Kind = Literal["words", "files", "folders", "free"]
+ValueKind = Literal["words", "files", "folders", "free"]
 
 _FOLDERS = ("DIR", "FOLDER")
 _FILES = ("FILE", "PATH", "LOCK", "KEY", "SIDE")
-_NAMED = {"CLIENT": LOCK_CLIENTS}
+_KNOWN_VALUES = {"CLIENT": LOCK_CLIENTS}
 _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]*")
 
 
-class Value(Record):
+class ValueSpec(Record):
     """The value of an option, or of a positional argument."""
 
     label: str
-    kind: Kind
+    kind: ValueKind
     words: tuple[str, ...] = ()
-    """All possible values, or common ones. Words with a special meaning in a shell are left out."""
+    """All possible values, or common ones. Words with a special meaning in a shell are omitted."""
 
 
-class Argument(Record):
+class ArgumentSpec(Record):
     """An option or a positional argument."""
 
     names: tuple[str, ...]
     """Empty for a positional argument."""
     help: str
-    value: Value | None
+    value: ValueSpec | None
     """None for a flag."""
     required: bool
     repeated: bool
@@ -52,47 +52,47 @@ class Argument(Record):
         return tuple(name for name in self.names if name.startswith("--"))
 
 
-class Command(Record):
+class CommandSpec(Record):
     """A command of one or two words."""
 
     name: str
     summary: str
     description: str
-    options: tuple[Argument, ...]
-    positionals: tuple[Argument, ...]
+    options: tuple[ArgumentSpec, ...]
+    positionals: tuple[ArgumentSpec, ...]
     takes_command: bool
-    """Whether a command of the user's own can follow after ``--``."""
+    """Whether a command to start can follow after ``--``."""
 
 
-def grammar(commands: Mapping[str, str]) -> tuple[Command, ...]:
+def grammar(commands: Mapping[str, str]) -> tuple[CommandSpec, ...]:
     """Every command with its arguments."""
     return tuple(_command(name, summary) for name, summary in commands.items())
 
 
-def second_words(commands: tuple[Command, ...]) -> dict[str, tuple[Command, ...]]:
-    """The commands of two words, by their first word."""
-    below: dict[str, tuple[Command, ...]] = {}
+def two_word_commands(commands: tuple[CommandSpec, ...]) -> dict[str, tuple[CommandSpec, ...]]:
+    """The two-word commands, by their first word."""
+    families: dict[str, tuple[CommandSpec, ...]] = {}
     for command in commands:
         if " " in command.name:
             first = command.name.split()[0]
-            below[first] = (*below.get(first, ()), command)
-    return below
+            families[first] = (*families.get(first, ()), command)
+    return families
 
 
-def first_words(commands: tuple[Command, ...]) -> dict[str, str]:
+def first_words(commands: tuple[CommandSpec, ...]) -> dict[str, str]:
     """The words that can follow ``pinwarden``, with one line of help each."""
     words = {command.name: command.summary for command in commands if " " not in command.name}
-    for first, below in second_words(commands).items():
-        words.setdefault(first, ", ".join(command.name.split()[1] for command in below))
+    for first, members in two_word_commands(commands).items():
+        words.setdefault(first, ", ".join(command.name.split()[1] for command in members))
     return words
 
 
-def _command(name: str, summary: str) -> Command:
+def _command(name: str, summary: str) -> CommandSpec:
     command, parser = command_parser(name)
     arguments = [
         _argument(action, parser, group.title or "") for group in parser._action_groups for action in _actions(group)
     ]
-    return Command(
+    return CommandSpec(
         name=name,
         summary=summary,
         description=(parser.description or "").strip(),
@@ -107,11 +107,11 @@ def _actions(group: object) -> list[Action]:
     return actions
 
 
-def _argument(action: Action, parser: ArgumentParser, group: str) -> Argument:
+def _argument(action: Action, parser: ArgumentParser, group: str) -> ArgumentSpec:
     names = tuple(action.option_strings)
     help_text = parser._get_formatter()._expand_help(action) if action.help else ""
     plural = action.nargs in ("*", "+")
-    return Argument(
+    return ArgumentSpec(
         names=names,
         help=" ".join(help_text.split()),
         value=None if action.nargs == 0 else _value(action, help_text),
@@ -121,13 +121,13 @@ def _argument(action: Action, parser: ArgumentParser, group: str) -> Argument:
     )
 
 
-def _value(action: Action, help_text: str) -> Value:
+def _value(action: Action, help_text: str) -> ValueSpec:
     label = action.metavar if isinstance(action.metavar, str) else action.dest.upper().replace("_", "-")
-    if action.choices is not None or label in _NAMED:
-        words = tuple(map(str, action.choices or _NAMED[label]))
-        return Value(label=label, kind="words", words=tuple(word for word in words if _SAFE_WORD.fullmatch(word)))
+    if action.choices is not None or label in _KNOWN_VALUES:
+        words = tuple(map(str, action.choices or _KNOWN_VALUES[label]))
+        return ValueSpec(label=label, kind="words", words=tuple(word for word in words if _SAFE_WORD.fullmatch(word)))
     if label in _FOLDERS:
-        return Value(label=label, kind="folders")
+        return ValueSpec(label=label, kind="folders")
     # A positional argument may be a server or a file; only its help says so.
-    may_be_file = not action.option_strings and re.search(r"\bfiles?\b", help_text, re.IGNORECASE)
-    return Value(label=label, kind="files" if label in _FILES or may_be_file else "free")
+    names_file = not action.option_strings and re.search(r"\bfiles?\b", help_text, re.IGNORECASE)
+    return ValueSpec(label=label, kind="files" if label in _FILES or names_file else "free")

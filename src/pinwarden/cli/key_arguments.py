@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SIGNATURE_FILE = "mcp-lock.sig"
 MAX_PUBLIC_KEY = 64 * 1024
-"""Bytes of a public key file; a usual one has about a hundred."""
+"""Maximum size of a public key file in bytes; most have about a hundred."""
 PASSPHRASE_VARIABLE = "PINWARDEN_KEY_PASSPHRASE"  # noqa: S105  # the name of a variable, not its value
 PUBLIC_KEY_HELP = "trusted public key: [NAME=]FILE or [NAME=]did:key:…; repeatable"
 KEYS_REQUIRED = "a signature check needs at least one trusted key: --public-key KEY"
@@ -42,8 +42,8 @@ def signer_from(args: Namespace) -> Signer:
         return _read_private_key(Path(args.key))
     from pinwarden.system.key_files import load_environment_signer
 
-    given = os.environ.get(PASSPHRASE_VARIABLE)
-    return load_environment_signer(args.key_env, os.fsencode(given) if given else None)
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    return load_environment_signer(args.key_env, os.fsencode(passphrase) if passphrase else None)
 
 
 def read_private_keys(names: Sequence[str]) -> tuple[PrivateKey, ...]:
@@ -89,7 +89,7 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
         type=signature_count,
         default=1,
         metavar="N",
-        help="minimum number of different keys that signed (default: 1)",
+        help="minimum number of distinct keys that must have signed (default: 1)",
     )
     signed.add_argument(
         "--signed-policy", metavar="FILE", help="policy that the signature must cover (default: the project's policy)"
@@ -97,7 +97,8 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
     signed.add_argument(
         "--signed-since",
         metavar="TIME",
-        help="refuse signatures older than this time; keep the time of the newest known one outside the repository",
+        help="refuse signatures older than this time, such as that of the newest known signature; keep it outside the "
+        "repository",
     )
     signed.add_argument(
         "--signed-since-ref",
@@ -164,14 +165,13 @@ def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> Required
 
 def signature_count(text: str) -> int:
     """A number of signatures, 1 to 1000."""
-    count = int(text)
-    if not 1 <= count <= 1000:
-        raise ValueError
-    return count
+    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
+        raise ArgumentTypeError(f"{text[:40]!a} is not a number from 1 to 1000")
+    return int(text)
 
 
 def read_public_key_file(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
-    """The bytes of a public key file. A private key is refused, in the file or in place of its name."""
+    """The bytes of a public key file. Refuses a private key, in the file or pasted instead of a file name."""
     from pinwarden.core.keys import EXPECTED_KEY_FORMS, refuse_private_key
     from pinwarden.system.files import read_file
 
@@ -194,13 +194,13 @@ def read_public_key_file(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
 def _read_private_key(path: Path) -> PrivateKey:
     from pinwarden.system.key_files import load_key_file
 
-    given = os.environ.get(PASSPHRASE_VARIABLE)
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
     try:
-        return load_key_file(path, os.fsencode(given) if given else None)
+        return load_key_file(path, os.fsencode(passphrase) if passphrase else None)
     except PinwardenError as err:
         if err.code != "KEY_PASSPHRASE_REQUIRED":
             raise
-        if given or not sys.stdin.isatty():
+        if passphrase or not sys.stdin.isatty():
             hint = f"Set {PASSPHRASE_VARIABLE} to the passphrase, or run the command on a terminal."
             raise PinwardenError(err.code, f"{path}: {err.message}", hint=hint) from err
     from getpass import getpass
@@ -226,18 +226,18 @@ def _read_public_key(text: str) -> tuple[str, PublicKey]:
 
 
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
-    """The time of the newest known signature: as given, or as in a git revision, whichever is later."""
+    """The time of the newest known signature: from the option or from a git revision, whichever is later."""
     from pinwarden.core.text import parse_timestamp
     from pinwarden.lock.signature import newest_signature
     from pinwarden.system.repository import read_file_at_revision
 
-    given = None
+    since = None
     if args.signed_since:
-        given = parse_timestamp(args.signed_since)
-        if given is None:
+        since = parse_timestamp(args.signed_since)
+        if since is None:
             raise PinwardenError("USAGE", "--signed-since needs a time with its zone, such as 2026-07-20T12:00:00Z")
     if not args.signed_since_ref:
-        return given
+        return since
     earlier = [read_file_at_revision(file, args.signed_since_ref, os.environ) for file in files]
     newest = newest_signature([data for data in earlier if data is not None], keys)
-    return max((time for time in (given, newest) if time is not None), default=None)
+    return max((time for time in (since, newest) if time is not None), default=None)

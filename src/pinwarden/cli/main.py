@@ -38,7 +38,7 @@ def _configure_streams() -> None:
     A process may be started without some of the streams, or with an encoding that cannot represent a server's name.
     Neither may stop a check or change its result.
     """
-    # Lowest first: the next opened file would take a missing descriptor, and output would go into that file.
+    # In ascending order: otherwise the next opened file would get the missing descriptor, and output would go into it.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
@@ -52,7 +52,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
     from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 
-    gc.set_threshold(100_000, 20, 20)  # a command is short and creates many values, few of them garbage
+    gc.set_threshold(100_000, 20, 20)  # a command runs briefly and creates many objects, few of them garbage
     invocation = _Invocation(arguments, EXIT_UNCHECKED)
     try:
         invocation.exit_code = _run_and_report(arguments, invocation)
@@ -70,9 +70,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 
 class _Invocation:
-    """Which command runs and how it reports.
+    """Which command runs, and in which formats it reports.
 
-    Guessed from the words until the arguments are parsed, because parsing may be what fails.
+    Until the arguments are parsed, both are guessed from the command line, because parsing may fail.
     """
 
     def __init__(self, arguments: Sequence[str], exit_code: int) -> None:
@@ -81,10 +81,12 @@ class _Invocation:
         from pinwarden.cli.commands import COMMANDS
 
         options, _ = _split_command(arguments)
-        forms = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
-        forms += [word for option, word in pairwise(options) if option == "--format"]
+        formats = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
+        formats += [word for option, word in pairwise(options) if option == "--format"]
         self.command = next((name for count in (2, 1) if (name := " ".join(options[:count])) in COMMANDS), "")
-        self.form = next((form for form in reversed(forms) if "=" not in form), "text")
+        self.output_format = next(
+            (output_format for output_format in reversed(formats) if "=" not in output_format), "text"
+        )
         self.files: Sequence[tuple[str, Path]] = ()
         self.exit_code = exit_code
 
@@ -122,7 +124,7 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
 
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    help_text = _overview_or_family(arguments)
+    help_text = _requested_help(arguments)
     if help_text:
         invocation.exit_code = EXIT_CLEAN  # closing the pager early is not a failure
         sys.stdout.write(help_text)
@@ -136,19 +138,19 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
         args = parser.parse_args(options)
     except SystemExit:  # --help
         return EXIT_CLEAN
-    invocation.form = getattr(args, "format", "text")
+    invocation.output_format = getattr(args, "format", "text")
     if user_command and not command.takes_command:
         parser.error("this command takes no command after --")
     args.command = user_command
     if getattr(args, "format_files", ()) or getattr(args, "output", None) not in (None, "-"):
-        from pinwarden.cli.output import refuse_project_files
+        from pinwarden.cli.output import refuse_overwriting_project_files
 
-        refuse_project_files(args, command.writes)
+        refuse_overwriting_project_files(args, command.writes)
     invocation.files = getattr(args, "format_files", ())
     return command.run(args)
 
 
-def _overview_or_family(arguments: Sequence[str]) -> str:
+def _requested_help(arguments: Sequence[str]) -> str:
     """The help of all commands or of one family, if the arguments ask for it."""
     from pinwarden.cli.commands import COMMANDS, FAMILIES, TASKS, subcommands
 
@@ -166,7 +168,7 @@ def _overview_or_family(arguments: Sequence[str]) -> str:
 
 
 def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split at the first ``--``: what follows is the user's command, whose options are not ours."""
+    """Split at the first ``--``. The words after it are a command to start, whose options are not ours."""
     words = list(arguments)
     if "--" not in words:
         return words, []
@@ -183,26 +185,28 @@ def _report(err: PinwardenError, invocation: _Invocation) -> None:
 
     if err.code == "USAGE" and invocation.command and err.hint == CODES["USAGE"].hint:
         err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {invocation.command} --help", data=err.data)
-    sys.stdout.write(render_error(err, invocation.command, invocation.form))
+    sys.stdout.write(render_error(err, invocation.command, invocation.output_format))
     server_stderr = neutralize_log_commands("".join(f"{show_invisible(line)}\n" for line in _stderr_lines(err)))
-    error, hint = (wrap(line, to=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}"))
+    error, hint = (
+        wrap(line, stream=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}")
+    )
     sys.stderr.write(f"{error}{server_stderr}{hint}")
     _write_error_files(err, invocation)
 
 
 def _write_error_files(err: PinwardenError, invocation: _Invocation) -> None:
     """Write the error to every file of ``--format FORMAT=FILE``, so that CI does not show an older report."""
-    for form, path in invocation.files:
+    for output_format, path in invocation.files:
         from pinwarden.cli.output import render_error, write_report_file
 
-        plain = f"error: {err.message} [{err.code}]\nhint: {err.hint}\n"
-        write_report_file(path, render_error(err, invocation.command, form) or plain)
+        text_report = f"error: {err.message} [{err.code}]\nhint: {err.hint}\n"
+        write_report_file(path, render_error(err, invocation.command, output_format) or text_report)
 
 
 def _stderr_lines(err: PinwardenError) -> list[str]:
     """The last lines that a started server wrote to stderr, which often explain the failure."""
-    written = err.data.get("stderr")
-    lines = [line for line in written.splitlines() if line.strip()] if isinstance(written, str) else []
+    stderr = err.data.get("stderr")
+    lines = [line for line in stderr.splitlines() if line.strip()] if isinstance(stderr, str) else []
     return [f"  | {line[:200]}" for line in lines[-_STDERR_LINES:]]
 
 

@@ -1,4 +1,4 @@
-"""Printing a report: one format to stdout, others to files; colour only on a terminal."""
+"""Print a report: one format to stdout, others to files; colour only on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
-"""Each has a module in ``cli/render``."""
+"""Every format has a module in ``cli/render``."""
 _MARGIN = "    "
 
 
@@ -41,9 +41,9 @@ def add_report_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(format_files=())
 
 
-def emit(report: Report, form: str) -> int:
+def emit(report: Report, output_format: str) -> int:
     """Print the report and return its exit code."""
-    sys.stdout.write(render(report, form, colour=colour_wanted()))
+    sys.stdout.write(render(report, output_format, colour=colour_wanted()))
     sys.stdout.flush()  # before anything goes to stderr, so that a log of both keeps the order
     return report.exit_code
 
@@ -51,31 +51,31 @@ def emit(report: Report, form: str) -> int:
 def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] = ()) -> int:
     """Print the report, write the files of ``--format FORMAT=FILE``, and return the exit code.
 
-    If a file cannot be written, a clean run exits with 3; the findings are on stdout in any case. Findings without a
-    file of their own are attributed to the first existing file in ``about``.
+    If a file cannot be written, a clean run exits with 3; the findings are on stdout in any case. Findings that
+    name no file are attributed to the first existing file in ``about``.
     """
     if report.file is None and (file := next((Path(name) for name in about if Path(name).is_file()), None)):
         report = replace(report, file=_path_in_repository(file))
     exit_code = emit(report, args.format)
-    written = [write_report_file(path, render(report, form)) for form, path in args.format_files]
+    written = [write_report_file(path, render(report, output_format)) for output_format, path in args.format_files]
     return exit_code if all(written) else exit_code or EXIT_UNCHECKED
 
 
-def render(report: Report, form: str, *, colour: bool = False) -> str:
+def render(report: Report, output_format: str, *, colour: bool = False) -> str:
     """Render a report in one of the formats. Only the module of that format is imported."""
-    if form == "text":
+    if output_format == "text":
         from pinwarden.cli.render.text import render_text
 
         return render_text(report, colour=colour)
-    function: Callable[[Report], str] = import_module(f"pinwarden.cli.render.{form}").render
+    function: Callable[[Report], str] = import_module(f"pinwarden.cli.render.{output_format}").render
     return function(report)
 
 
-def render_error(err: PinwardenError, command: str, form: str) -> str:
+def render_error(err: PinwardenError, command: str, output_format: str) -> str:
     """Render an error as a complete document of the format. Empty for text: stderr shows it."""
-    if form == "text" or form not in FORMATS:
+    if output_format == "text" or output_format not in FORMATS:
         return ""
-    function: Callable[[PinwardenError, str], str] = import_module(f"pinwarden.cli.render.{form}").render_error
+    function: Callable[[PinwardenError, str], str] = import_module(f"pinwarden.cli.render.{output_format}").render_error
     return function(err, f"pinwarden {command}".rstrip())
 
 
@@ -134,7 +134,7 @@ def colour_wanted() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def refuse_project_files(args: Namespace, writes: str = "") -> None:
+def refuse_overwriting_project_files(args: Namespace, writes: str = "") -> None:
     """Refuse to overwrite the lock, a policy or a client configuration with a report or an output.
 
     ``writes`` is the kind of project file that the command is meant to write.
@@ -145,11 +145,11 @@ def refuse_project_files(args: Namespace, writes: str = "") -> None:
         outputs.append(("--output", Path(output)))
     if not outputs:
         return
-    own_files = [
-        (path, kind) for project in _projects(args) for path, kind in _own_files(project, args) if kind != writes
+    project_files = [
+        (path, kind) for project in _projects(args) for path, kind in _project_files(project, args) if kind != writes
     ]
     for option, path in outputs:
-        kind = next((kind for own, kind in own_files if _is_same_or_inside(path, own)), None)
+        kind = next((kind for project_file, kind in project_files if _is_same_or_inside(path, project_file)), None)
         if kind is not None:
             raise PinwardenError(
                 "USAGE",
@@ -161,14 +161,14 @@ def refuse_project_files(args: Namespace, writes: str = "") -> None:
 def _projects(args: Namespace) -> Iterator[Project]:
     from pinwarden.cli.project_arguments import current_project
 
-    named = getattr(args, "project", None) or "."
+    folders = getattr(args, "project", None) or "."
     lock = Path(args.file) if hasattr(args, "project") and args.file else None
-    for folder in [named] if isinstance(named, str) else named:
+    for folder in [folders] if isinstance(folders, str) else folders:
         yield current_project(Path(folder), lock)
 
 
-def _own_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
-    """The project's own files and folders, and what each is."""
+def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
+    """The files and folders of a project, each with its kind."""
     from pinwarden.cli.key_arguments import SIGNATURE_FILE
     from pinwarden.contract.dialect import DIALECTS
     from pinwarden.lock.lock_store import closures_folder, surfaces_folder
@@ -190,10 +190,12 @@ def _own_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
         yield Path(config.path), "client configuration"
 
 
-def _is_same_or_inside(path: Path, own: Path) -> bool:
+def _is_same_or_inside(path: Path, project_file: Path) -> bool:
     try:
-        resolved, protected = path.resolve(), own.resolve()
-        return resolved.is_relative_to(protected) or (path.exists() and own.exists() and path.samefile(own))
+        resolved, protected = path.resolve(), project_file.resolve()
+        return resolved.is_relative_to(protected) or (
+            path.exists() and project_file.exists() and path.samefile(project_file)
+        )
     except (OSError, RuntimeError):  # a loop of links: writing there fails as well
         return False
 
@@ -220,17 +222,17 @@ class FormatAction(Action):
     ) -> None:
         """Store one ``--format``."""
         del parser, option
-        form, separator, path = str(values).partition("=")
+        output_format, separator, path = str(values).partition("=")
         if not separator:
-            if getattr(namespace, "_format_given", form) != form:
+            if getattr(namespace, "_stdout_format", output_format) != output_format:
                 raise ArgumentError(self, "only one format can go to stdout; write the others with FORMAT=FILE")
-            namespace.format = namespace._format_given = form
+            namespace.format = namespace._stdout_format = output_format
         elif not path:
-            raise ArgumentError(self, f"{form}= needs a file name")
-        elif any(other == Path(path) for _, other in namespace.format_files):
+            raise ArgumentError(self, f"{output_format}= needs a file name")
+        elif any(earlier_path == Path(path) for _, earlier_path in namespace.format_files):
             raise ArgumentError(self, f"two formats cannot go to the same file: {path[:200]!a}")
         else:
-            namespace.format_files = (*namespace.format_files, (form, Path(path)))
+            namespace.format_files = (*namespace.format_files, (output_format, Path(path)))
 
 
 def _path_in_repository(file: Path) -> str:

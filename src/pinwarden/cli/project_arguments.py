@@ -139,11 +139,11 @@ def open_database(args: Namespace, project: Project | None = None) -> GatewaySta
     return open_state(project or current_project(), args.audit)
 
 
-def read_database(args: Namespace, project: Project | None = None, *, needed: bool = False) -> GatewayState:
-    """The gateway's database for commands that only read it: it is never created. ``needed``: it must exist."""
+def read_database(args: Namespace, project: Project | None = None, *, must_exist: bool = False) -> GatewayState:
+    """The gateway's database, for commands that only read it: it is not created. ``must_exist``: raise if it is missing."""
     from pinwarden.gateway.state import state_to_read
 
-    return state_to_read(project or current_project(), args.audit, needed=needed)
+    return state_to_read(project or current_project(), args.audit, needed=must_exist)
 
 
 def _refuse_missing_folder(folder: str) -> None:
@@ -153,9 +153,9 @@ def _refuse_missing_folder(folder: str) -> None:
 
 def _user_name() -> str | None:
     """The name of this user. Containers and CI jobs often lack the variables for it."""
-    named = os.environ.get("USER") or os.environ.get("USERNAME")
-    if named or os.name != "posix":
-        return named
+    name = os.environ.get("USER") or os.environ.get("USERNAME")
+    if name or os.name != "posix":
+        return name
     import pwd
 
     try:

@@ -32,15 +32,17 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
     storage.add_argument(
         "--database",
         metavar="URL",
-        help="postgresql://… (default: PINWARDEN_REGISTRY_DATABASE, or a file in the data folder)",
+        help="PostgreSQL database, postgresql://… (default: PINWARDEN_REGISTRY_DATABASE, or a file in the data folder)",
     )
     storage.add_argument(
-        "--blobs", metavar="URL", help="oci://host/repository for the archives (default: in the data folder)"
+        "--blobs",
+        metavar="URL",
+        help="OCI repository for the archives, oci://host/repository (default: the data folder)",
     )
     storage.add_argument(
         "--key", metavar="FILE", help="the registry's private key (default: created in the data folder)"
     )
-    storage.add_argument("--key-env", metavar="NAME", help="environment variable with that key in PEM format")
+    storage.add_argument("--key-env", metavar="NAME", help="environment variable with the private key in PEM format")
 
 
 def registry_settings_from(args: Namespace) -> RegistrySettings:
@@ -75,9 +77,7 @@ def add_publisher_arguments(parser: ArgumentParser) -> None:
     """Which registry to publish to, and with which token."""
     registry = parser.add_argument_group("the registry")
     registry.add_argument("--registry", required=True, metavar="URL", help="the registry's address")
-    registry.add_argument(
-        "--registry-key", metavar="KEY", help="the registry's key (did:key:…); refuse a registry with another key"
-    )
+    registry.add_argument("--registry-key", metavar="KEY", help="public key that the registry must have, did:key:…")
     registry.add_argument(
         "--token-env",
         default=TOKEN_VARIABLE,
@@ -119,7 +119,9 @@ def add_transparency_log_arguments(parser: ArgumentParser) -> None:
     """Which log to read, and which witnesses must have signed it."""
     parser.add_argument("registry", metavar="REGISTRY", help="a registry's address, or the folder of an export")
     parser.add_argument(
-        "--registry-key", metavar="KEY", help="the registry's key (did:key:…); without it, the first key seen is kept"
+        "--registry-key",
+        metavar="KEY",
+        help="public key that the registry must have, did:key:… (default: trust the key on first use)",
     )
     add_witness_arguments(parser)
     parser.add_argument("--allow-plain-http", action="store_true", help="allow an unencrypted http:// address")

@@ -30,13 +30,13 @@ def add_log_arguments(parser: ArgumentParser) -> None:
         "--log-level",
         choices=["debug", "info", "warning", "error"],
         default="info",
-        help="lowest level of the lines that are written to stderr (default: info)",
+        help="minimum level of log lines on stderr (default: info)",
     )
     parser.add_argument(
         "--log-format",
         choices=["text", "json"],
         default="text",
-        help="write lines to stderr as text, or as JSON objects with time, level and message (default: text)",
+        help="format of log lines on stderr: text, or JSON objects with time, level and message (default: text)",
     )
 
 
@@ -44,9 +44,9 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
     """The options of every command that may connect to a live server."""
     live = parser.add_argument_group("connecting to a live server")
     live.add_argument("--allow-execute", action="store_true", help="allow Pinwarden to start the server's command")
-    live.add_argument("--allow-private", action="store_true", help="allow loopback and private addresses")
-    live.add_argument("--allow-redirects", action="store_true", help="follow HTTP redirects, checking every address")
-    live.add_argument("--sandbox", action="store_true", help="start the command in bubblewrap, without network")
+    live.add_argument("--allow-private", action="store_true", help="allow connecting to loopback and private addresses")
+    live.add_argument("--allow-redirects", action="store_true", help="follow HTTP redirects; every target is checked")
+    live.add_argument("--sandbox", action="store_true", help="start the command in a bubblewrap sandbox, offline")
     live.add_argument(
         "--timeout",
         type=probe_seconds,
@@ -65,28 +65,28 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="environment variable that the server may have: inherited by a command, or filled into the headers of a "
-        "configured URL; repeatable",
+        help="environment variable to pass to the server: a started command inherits it, and ${NAME} in a configured "
+        "URL or its headers is replaced by it; repeatable",
     )
 
 
 def add_target_arguments(parser: ArgumentParser) -> None:
     """The options of commands whose server is named on the command line, not in a lock or registry."""
-    named = parser.add_argument_group("the server")
-    named.add_argument("--config", metavar="FILE", help="client configuration to look the server's name up in")
-    named.add_argument(
+    group = parser.add_argument_group("the server")
+    group.add_argument("--config", metavar="FILE", help="client configuration that contains the server")
+    group.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
         help="HTTP header to send to a URL; ${VAR} is replaced by the environment variable; repeatable",
     )
-    named.add_argument(
+    group.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="environment variable for the command after --; repeatable",
+        help="environment variable for the server command after --; repeatable",
     )
 
 
@@ -97,13 +97,13 @@ def add_response_argument(parser: ArgumentParser) -> None:
         type=seconds,
         default=RESPONSE_SECONDS,
         metavar="SECONDS",
-        help=f"time limit for a server's response (default: {RESPONSE_SECONDS:g}; 0: no limit); a progress "
-        "notification restarts it. When it ends, the client gets an error and the server a cancellation",
+        help="time limit for a server's response; a progress notification restarts it; when it expires, the client "
+        f"gets an error and the server a cancellation (default: {RESPONSE_SECONDS:g}; 0: no limit)",
     )
 
 
 def seconds(text: str) -> float:
-    """The value of an option in seconds, 0 to one day: a typing error must not switch a limit off."""
+    """The value of an option in seconds, from 0 to one day, so that a typo cannot disable a limit."""
     value = _parse_seconds(text)
     if value is None or value > _MAX_SECONDS:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MAX_SECONDS}")
@@ -111,10 +111,10 @@ def seconds(text: str) -> float:
 
 
 def probe_seconds(text: str) -> float:
-    """The value of an option in seconds, above 0 and up to one hour."""
+    """The value of an option in seconds, more than 0 and at most one hour."""
     value = _parse_seconds(text)
     if not value or value > _MAX_PROBE_SECONDS:
-        raise ArgumentTypeError(f"{text[:40]!a} is not a number of seconds above 0 and up to {_MAX_PROBE_SECONDS}")
+        raise ArgumentTypeError(f"{text[:40]!a} is not a number of seconds above 0 and at most {_MAX_PROBE_SECONDS}")
     return value
 
 
@@ -133,7 +133,7 @@ def is_url(name: str) -> bool:
 
 
 def mask_target(name: str) -> str:
-    """What the user named, for a report: secrets in a URL are masked."""
+    """The target that the user named, for a report: secrets in a URL are masked."""
     from pinwarden.system.masking import mask_url
 
     return mask_url(name)
@@ -152,7 +152,7 @@ def probe_target(name: str | None, target: Target, args: Namespace, *, typed: bo
 
 
 def prepare_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> PreparedProbe:
-    """Check a target against the policy. A command without a name is known by the name of its program."""
+    """Check a target against the policy. A command without a name gets the name of its program."""
     from pinwarden.project.server_start import prepare_probe
     from pinwarden.system.target import StdioTarget
 
@@ -246,7 +246,7 @@ def _discover_configured(name: str) -> Target:
         if server.name == name and server.target is not None
     ]
     if not matches:
-        unread = [f"; {project.shown(file.path)} could not be read: {file.problem}" for file in files if file.fault]
+        unreadable = [f"; {project.shown(file.path)} could not be read: {file.problem}" for file in files if file.fault]
         if Path(name).is_file():
             raise PinwardenError(
                 "TARGET_INVALID",
@@ -254,7 +254,7 @@ def _discover_configured(name: str) -> Target:
                 hint="Give an https URL, a command after --, or a server's name from a client configuration (--config)",
             )
         problem = "it is a directory" if Path(name).is_dir() else "there is no such file"
-        raise _unknown_target(name, f"{problem}, and no client configuration has such a server{''.join(unread)}")
+        raise _unknown_target(name, f"{problem}, and no client configuration has such a server{''.join(unreadable)}")
     if any(target != matches[0][0] for target, _ in matches):
         paths = ", ".join(dict.fromkeys(path for _, path in matches))
         raise PinwardenError(
@@ -274,8 +274,8 @@ def _unknown_target(name: str, problem: str) -> PinwardenError:
 
 
 def _split_pair(text: str, separator: str, option: str) -> tuple[str, str]:
-    name, given, value = text.partition(separator)
-    if not given or not name.strip():
+    name, _, value = text.partition(separator)
+    if separator not in text or not name.strip():
         raise PinwardenError("USAGE", f"{option} takes NAME{separator}VALUE")
     return name.strip(), value.strip() if separator == ":" else value
 

@@ -9,18 +9,18 @@ _SPINNER = "|/-\\"
 
 
 def print_notice(text: str) -> None:
-    """Write a line for people to stderr. Hostile names of servers and files in it are made harmless."""
+    """Write a notice to stderr. Invisible characters and CI log commands in it are escaped."""
     from contextlib import suppress
 
     from pinwarden.core.text import neutralize_log_commands, show_invisible
 
     line = neutralize_log_commands(f"pinwarden: {show_invisible(text)}\n")
-    with suppress(OSError):  # bypasses Python's buffer: its lock would block shutdown if the reader is stuck
+    with suppress(OSError):  # not through Python's buffer, whose lock would block shutdown if the reader hangs
         os.write(2, line.encode("utf-8", "backslashreplace"))
 
 
 def wait_for_closed_pipe(descriptor: int, seconds: float) -> bool:
-    """Wait for some seconds; whether the reader of a pipe closed it meanwhile."""
+    """Wait up to ``seconds``; return whether the reader closed the pipe in the meantime."""
     try:
         from select import poll
     except ImportError:  # Windows
@@ -44,7 +44,7 @@ class Progress:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._spin, daemon=True)
 
-    def at(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` items are finished."""
         self._done, self._total = done, total
 

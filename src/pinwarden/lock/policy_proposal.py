@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.record import Record, replace
-from pinwarden.surface.scan.scan import Finding, scan
+from pinwarden.surface.scan.scan import ScanFinding, scan
 from pinwarden.surface.surface import ITEM_KINDS, Item, Surface
 
 REASONS = {
@@ -95,7 +95,7 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
     )
 
 
-_Findings = Mapping[tuple[str, str, str, str], list[Finding]]
+_Findings = Mapping[tuple[str, str, str, str], list[ScanFinding]]
 
 
 def _objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
@@ -129,7 +129,7 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
         server: _surface([item for item in listed if item.server == server])
         for server in dict.fromkeys(item.server for item in listed)
     }
-    findings: dict[tuple[str, str, str, str], list[Finding]] = {}
+    findings: dict[tuple[str, str, str, str], list[ScanFinding]] = {}
     for layer in _layers(listed):
         digests = {(item.server, item.entity, _name(item)): item.digest for item in layer}
         for server in dict.fromkeys(item.server for item in layer):

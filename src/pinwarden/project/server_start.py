@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.policy import Policy
     from pinwarden.project.project import Project
     from pinwarden.project.run import ServerLaunch
-    from pinwarden.surface.probe.probe import ProbeOptions, Progress
+    from pinwarden.surface.probe.probe import ProbeOptions, ProbeProgress
     from pinwarden.surface.surface import Surface
     from pinwarden.system.sandbox import Sandbox
     from pinwarden.system.target import StdioTarget, Target
@@ -115,7 +115,7 @@ def probe_server(prepared: PreparedProbe) -> Surface:
 
 
 def probe_prepared(
-    prepared: Sequence[PreparedProbe], on_progress: Callable[[Progress], None] | None = None
+    prepared: Sequence[PreparedProbe], on_progress: Callable[[ProbeProgress], None] | None = None
 ) -> list[Surface | PinwardenError]:
     """Probe many servers at once. Returns a surface or an error for each, in the same order."""
     from pinwarden.surface.probe.probe import probe_all

@@ -13,7 +13,7 @@ from pinwarden.core.report import Report, Row, kind_reasons
 from pinwarden.surface.drift.changes import CHANGE_KINDS, change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.interop import surface_digests
-from pinwarden.surface.scan.scan import Finding, new_warnings, scan
+from pinwarden.surface.scan.scan import ScanFinding, new_warnings, scan
 from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
 
@@ -42,7 +42,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
     """The report of ``pinwarden scan`` over one or more servers, also compared with each other."""
-    findings: list[tuple[str, Finding]] = []
+    findings: list[tuple[str, ScanFinding]] = []
     for name, surface in surfaces.items():
         neighbours = [(other, beside) for other, beside in surfaces.items() if other != name]
         findings += [(name, finding) for finding in scan(surface, neighbours)]
@@ -62,7 +62,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
     )
 
 
-def scan_row(finding: Finding, server: str = "") -> Row:
+def scan_row(finding: ScanFinding, server: str = "") -> Row:
     """A finding as a row of a report."""
     return Row(
         code=finding.code,

@@ -16,11 +16,15 @@ from pinwarden.core.errors import PinwardenError
 _CATALOG = {
     "Get started": {
         "init": ("init", "init", "Find the MCP servers configured here and lock them"),
-        "approve": ("approve", "approve", "Show what a locked server tells the model now, and approve it"),
+        "approve": (
+            "approve",
+            "approve",
+            "Review the current tools, prompts and instructions of a locked server, and approve them",
+        ),
         "ci": ("ci", "ci", "Check that servers, configurations and tools are still as approved"),
         "init-ci": ("ci", "init_ci", "Write a CI workflow that runs pinwarden ci"),
     },
-    "Look at a server": {
+    "Inspect a server": {
         "inspect": ("surface", "inspect", "Show a server's tools, prompts, resources and instructions"),
         "diff": ("surface", "diff", "Show what changed between two versions of a server, and how much it matters"),
         "scan": ("surface", "scan", "Find text that tries to manipulate the model"),
@@ -30,7 +34,7 @@ _CATALOG = {
         "lock": ("lock", "lock", "Lock a server from an MCP registry"),
         "lock digest": ("digest", "lock_digest", "Print the digest of the lockfile"),
         "lock sign": ("signature", "lock_sign", "Sign the lockfile"),
-        "lock verify-signature": ("signature", "lock_verify_signature", "Check that known keys signed the lockfile"),
+        "lock verify-signature": ("signature", "lock_verify_signature", "Check that trusted keys signed the lockfile"),
         "add": ("lock", "add", "Lock a server and add it to client configurations"),
         "remove": ("lock", "remove", "Remove a server from the lock and from client configurations"),
         "update": ("lock", "update", "Show what newer releases would change; with --yes, lock them"),
@@ -44,7 +48,7 @@ _CATALOG = {
         "policy digest": ("policy", "policy_digest", "Print the digest of the policy"),
         "policy generate": ("policy", "policy_generate", "Propose a gateway policy from what the gateway recorded"),
     },
-    "Verify the bytes and run exactly those": {
+    "Pin, verify and run exact bytes": {
         "prove": ("artifacts", "prove", "Download and hash locked servers with their dependencies, and pin the hashes"),
         "fetch": ("artifacts", "fetch", "Download the pinned bytes and build the environments that servers run in"),
         "run": ("run", "run", "Start a server behind the gateway, from verified bytes if it is locked"),
@@ -55,7 +59,7 @@ _CATALOG = {
     "Block unapproved changes at run time": {
         "gateway": ("gateway", "gateway", "Serve all locked servers over HTTP and block what is not approved"),
         "gateway token": ("gateway", "gateway_token", "Add, list or revoke the access tokens of gateway clients"),
-        "review": ("review", "review", "Go through the blocked changes one by one and decide"),
+        "review": ("review", "review", "Review the blocked changes one by one"),
         "review list": ("review", "review_list", "List the blocked changes"),
         "review show": ("review", "review_show", "Show what approving a blocked change would change"),
         "review approve": ("review", "review_approve", "Approve blocked changes"),
@@ -72,11 +76,11 @@ _CATALOG = {
         "contract verify-signature": (
             "contract",
             "contract_verify_signature",
-            "Check that a known key signed a contract",
+            "Check that a trusted key signed a contract",
         ),
         "contract tokens": ("contract", "contract_tokens", "Show how many tokens each tool costs per conversation"),
         "contract init": ("contract", "contract_init", "Write a CI job or commit hook that checks the contract"),
-        "contract explain": ("contract", "contract_explain", "Show what is known about each tool, with the evidence"),
+        "contract explain": ("contract", "contract_explain", "Show the facts about each tool, with the evidence"),
     },
     "Publish and install signed bundles": {
         "install": ("install", "install", "Install a server from a registry of signed bundles"),
@@ -84,7 +88,7 @@ _CATALOG = {
         "trust remove": ("trust", "trust_remove", "Stop trusting a key, or revoke it"),
         "trust list": ("trust", "trust_list", "List the registries and keys you trust"),
         "bundle pack": ("bundle", "bundle_pack", "Pack a server's folder into a reproducible bundle"),
-        "bundle inspect": ("bundle", "bundle_inspect", "Show what a bundle's documents say about it"),
+        "bundle inspect": ("bundle", "bundle_inspect", "Show the files, start command and permissions of a bundle"),
         "bundle verify": ("bundle", "bundle_verify", "Check every byte of a bundle against its documents"),
         "bundle accept": ("bundle", "bundle_accept", "Check offline whether a bundle would be accepted for install"),
         "bundle push": ("bundle", "bundle_push", "Upload a bundle to an OCI registry"),
@@ -103,11 +107,15 @@ _CATALOG = {
             "List the requests to change a registry, and their outcome",
         ),
         "registry point": ("publish", "registry_point", "Move a channel to another published version"),
-        "registry yank": ("publish", "registry_yank", "Yank a version, or undo that"),
+        "registry yank": ("publish", "registry_yank", "Yank a published version, or undo a yank"),
         "registry attest": ("publish", "registry_attest", "Add attestations to a published bundle"),
         "registry keys": ("publish", "registry_keys", "Change which keys may publish in a namespace"),
-        "log verify": ("registry", "log_verify", "Verify a registry's whole transparency log"),
-        "log monitor": ("registry", "log_monitor", "Report new entries in a registry's log, and prove it only grew"),
+        "log verify": ("registry", "log_verify", "Verify a registry's complete transparency log"),
+        "log monitor": (
+            "registry",
+            "log_monitor",
+            "Report new entries in a registry's log, and prove that it only grew",
+        ),
     },
     "Low-level tools": {
         "canonicalize": ("digest", "canonicalize", "Print JSON in canonical form"),
@@ -138,8 +146,8 @@ FAMILIES = {
 """One line of help for each first word that is not a command itself."""
 
 
-class Command:
-    """A command that can be run: its help text, its options, and the function that does it."""
+class CliCommand:
+    """A command: its help text, its options, and the function that runs it."""
 
     def __init__(
         self,
@@ -152,7 +160,7 @@ class Command:
         self.run = run
         self.configure = configure
         self.takes_command = takes_command
-        """Whether a command of the user's own may follow after ``--``."""
+        """Whether a command to start may follow after ``--``."""
         self.writes = writes
         """The kind of project file that ``--output`` may name; every other kind is refused."""
 
@@ -166,9 +174,9 @@ class Command:
 
 def command(
     configure: Callable[[argparse.ArgumentParser], None], *, takes_command: bool = False, writes: str = ""
-) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
-    """Make a function a command. ``configure`` adds its options to a parser."""
-    return lambda run: Command(run, configure, takes_command=takes_command, writes=writes)
+) -> Callable[[Callable[[argparse.Namespace], int]], CliCommand]:
+    """Decorate a function as a command. ``configure`` adds its options to a parser."""
+    return lambda run: CliCommand(run, configure, takes_command=takes_command, writes=writes)
 
 
 def find_command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -186,10 +194,10 @@ def subcommands(name: str) -> dict[str, str]:
     return {command: summary for command, summary in COMMANDS.items() if command.startswith(f"{name} ")}
 
 
-def command_parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
+def command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParser]:
     """A command, and the parser of its arguments. Imports the module of the command."""
     command = load_command(name)
-    # No abbreviations: --env would mean --environment until a new option changes what a script means.
+    # No abbreviations: --env would mean --environment, until a new option --env changes the meaning of scripts.
     # argparse creates a formatter for every argument; only the one that prints has to measure the terminal.
     parser = _Parser(
         prog=f"pinwarden {name}",
@@ -202,14 +210,14 @@ def command_parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
     return command, parser
 
 
-def load_command(name: str) -> Command:
+def load_command(name: str) -> CliCommand:
     """Import the module of a command."""
     from importlib import import_module
 
     for commands in _CATALOG.values():
         if name in commands:
             module, function, _ = commands[name]
-            loaded: Command = getattr(import_module(f"pinwarden.cli.commands.{module}"), function)
+            loaded: CliCommand = getattr(import_module(f"pinwarden.cli.commands.{module}"), function)
             return loaded
     raise KeyError(name)
 

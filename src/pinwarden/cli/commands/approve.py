@@ -1,4 +1,4 @@
-"""``approve``: approve what a locked server tells the model now."""
+"""``approve``: review and approve the current surface of a locked server."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def approve(args: Namespace) -> int:
     return emit(replace(report, rows=(), notes=()), args.format)  # rows and notes were shown before the question
 
 
-def _print(report: Report, form: str) -> int:
-    if form != "text":
-        return emit(report, form)
+def _print(report: Report, output_format: str) -> int:
+    if output_format != "text":
+        return emit(report, output_format)
     print_changes(report)
     return report.exit_code
 

@@ -88,7 +88,7 @@ def verify(args: Namespace) -> int:
 
 
 def _configure_prove(parser: ArgumentParser) -> None:
-    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
     parser.add_argument(
         "--allow-script",
         action="append",
@@ -125,7 +125,7 @@ def prove(args: Namespace) -> int:
 
 
 def _configure_fetch(parser: ArgumentParser) -> None:
-    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
     parser.add_argument(
         "--frozen", action="store_true", help="fail if the lock does not pin the bytes of a package or image"
     )

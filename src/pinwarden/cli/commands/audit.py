@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
 
 _POLL_SECONDS = 0.5
-_MAX_ENTRY_NUMBER = 2**63 - 1  # of a database integer
+_MAX_ENTRY_NUMBER = 2**63 - 1  # the largest integer in the database
 
 
 def _configure_audit_verify(parser: ArgumentParser) -> None:
@@ -47,8 +47,8 @@ def audit_verify(args: Namespace) -> int:
     """Verify that the audit log is complete, in order and unchanged. The exit code is 1 if it is not.
 
     Each entry includes the hash of the one before, so a change in the middle is always found. To find out whether the
-    end was cut off or the whole log was replaced, keep the head that this command prints somewhere else, and give it
-    with --head the next time; or give an earlier export with --against.
+    end was cut off or the whole log was replaced, store the head that this command prints in another place, and
+    give it with --head the next time; or give an earlier export with --against.
 
     Examples:
       pinwarden audit verify
@@ -66,7 +66,7 @@ def audit_verify(args: Namespace) -> int:
         with Progress("verifying the export"):
             report = verify_export(Path(args.file), heads, exports)
         return emit(report, args.format)
-    with read_database(args, needed=True) as state, Progress("verifying the audit log"):
+    with read_database(args, must_exist=True) as state, Progress("verifying the audit log"):
         report = verify_log(state, heads, exports)
     return emit(report, args.format)
 
@@ -88,7 +88,7 @@ def _configure_audit_tail(parser: ArgumentParser) -> None:
 
 @command(_configure_audit_tail)
 def audit_tail(args: Namespace) -> int:
-    """Show the newest events of the audit log, and with --follow also those to come.
+    """Show the newest events of the audit log, and with --follow, new events as they are recorded.
 
     Examples:
       pinwarden audit tail
@@ -124,7 +124,7 @@ def audit_tail(args: Namespace) -> int:
 
 def _configure_audit_export(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--after", type=_entry_number, default=0, metavar="NUMBER", help="only entries after this number"
+        "--after", type=_parse_entry_number, default=0, metavar="NUMBER", help="only entries with a higher number"
     )
     parser.add_argument("--output", "-o", default="-", metavar="FILE", help="new file to write (default: stdout)")
     add_database_argument(parser)
@@ -135,8 +135,8 @@ def _configure_audit_export(parser: ArgumentParser) -> None:
 def audit_export(args: Namespace) -> int:
     """Export the audit log as JSON Lines: each line is one entry as it is stored, with the hash of the entry before.
 
-    Also prints the head of the log, which commits to all entries: to stderr, or to stdout with --output. Keep it
-    somewhere else than the log, for pinwarden audit verify --head.
+    Also prints the head of the log, which commits to all entries: to stderr, or to stdout with --output. Store it
+    in another place than the log, for pinwarden audit verify --head.
 
     Examples:
       pinwarden audit export --output export.jsonl
@@ -156,14 +156,14 @@ def audit_export(args: Namespace) -> int:
     return 0
 
 
-def _follow(state: GatewayState, wanted: EntryFilter, last_number: int) -> None:
+def _follow(state: GatewayState, entry_filter: EntryFilter, last_number: int) -> None:
     from pinwarden.gateway.audit.report import later_entries
 
     sys.stdout.flush()
     while not wait_for_closed_pipe(sys.stdout.fileno(), _POLL_SECONDS):
         for entry in later_entries(state, last_number):
             last_number = entry.number
-            if wanted.matches(entry):
+            if entry_filter.matches(entry):
                 sys.stdout.write(_format_entry(entry))
         sys.stdout.flush()
 
@@ -190,8 +190,7 @@ def _export_to_file(state: GatewayState, path: Path, after: int) -> AuditHead:
         return export(state, stream.write, after)
 
 
-def _entry_number(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= _MAX_ENTRY_NUMBER:
-        raise ValueError
-    return number
+def _parse_entry_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _MAX_ENTRY_NUMBER:
+        raise ArgumentTypeError(f"{text[:40]!a} is not the number of an entry")
+    return int(text)

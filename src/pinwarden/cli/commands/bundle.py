@@ -25,8 +25,8 @@ _PERMISSIONS = {
     "filesystem": ("deny", "read_only", "read_write"),
     "exec": ("deny", "allow"),
 }
-_POLICY_HELP = "installer policy: the permissions that a bundle may ask for"
-_TRUST_HELP = "trusted keys and their roles"
+_POLICY_HELP = "installer policy: the permissions that a bundle may request"
+_TRUST_HELP = "file with trusted keys and their roles"
 
 
 def _configure_bundle_pack(parser: ArgumentParser) -> None:
@@ -39,13 +39,13 @@ def _configure_bundle_pack(parser: ArgumentParser) -> None:
         "--compress", action="store_true", help="with tar+zstd: compress; the bytes then depend on the zstd version"
     )
     for name, values in _PERMISSIONS.items():
-        parser.add_argument(f"--{name}", choices=values, help=f"{name} permission to ask for (default: deny)")
+        parser.add_argument(f"--{name}", choices=values, help=f"{name} permission to request (default: deny)")
     add_format_argument(parser)
 
 
 @command(_configure_bundle_pack)
 def bundle_pack(args: Namespace) -> int:
-    """Pack a server's folder into a bundle: NAME-VERSION.car, with .manifest.json and .descriptor.json beside it.
+    """Pack a server's folder into a bundle: NAME-VERSION.car, with .manifest.json and .descriptor.json next to it.
 
     The folder needs a server.json with name, version, runtime and entry; description, author, license, display_name and
     security.policy are optional. The same folder gives the same bytes on every machine: the archive has no times,
@@ -59,14 +59,14 @@ def bundle_pack(args: Namespace) -> int:
 
     if args.compress and args.archive == "car":
         raise PinwardenError("USAGE", "a CAR archive cannot be compressed", hint="Add --archive tar+zstd.")
-    packing = PackOptions(
+    options = PackOptions(
         folder=Path(args.folder),
         output=Path(args.output),
         media_type=CAR_MEDIA_TYPE if args.archive == "car" else TAR_ZSTD_MEDIA_TYPE,
         permissions={name: getattr(args, name) for name in _PERMISSIONS if getattr(args, name) is not None},
         compress=args.compress,
     )
-    return emit(pack(packing), args.format)
+    return emit(pack(options), args.format)
 
 
 def _configure_bundle(parser: ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def _configure_bundle(parser: ArgumentParser) -> None:
 
 @command(_configure_bundle)
 def bundle_inspect(args: Namespace) -> int:
-    """Show what a bundle's documents say: its files, the command that starts it, and the permissions it asks for.
+    """Show what a bundle's documents say: its files, the command that starts it, and the permissions it requests.
 
     The archive is not opened; use pinwarden bundle verify to check it.
 
@@ -111,12 +111,12 @@ def _configure_bundle_accept(parser: ArgumentParser) -> None:
     parser.add_argument("--policy", required=True, metavar="FILE", help=_POLICY_HELP)
     parser.add_argument("--trust", required=True, metavar="FILE", help=_TRUST_HELP)
     parser.add_argument("--now", metavar="TIME", help="time to check expiry against (default: now)")
-    parser.add_argument("--tool", metavar="NAME", help="requested tool (default: that of the first pointer)")
-    parser.add_argument("--channel", metavar="NAME", help="requested channel (default: that of the first pointer)")
+    parser.add_argument("--tool", metavar="NAME", help="requested tool (default: from the first pointer)")
+    parser.add_argument("--channel", metavar="NAME", help="requested channel (default: from the first pointer)")
     parser.add_argument(
         "--literal",
         action="store_true",
-        help="apply the published rules to the letter, without Pinwarden's stricter checks",
+        help="apply only the published rules, without Pinwarden's stricter checks",
     )
     add_format_argument(parser)
 
@@ -145,8 +145,8 @@ def bundle_accept(args: Namespace) -> int:
         policy=Path(args.policy),
         trust=Path(args.trust),
     )
-    moment = wall_clock() if args.now is None else args.now
-    report = accept_files(files, moment, tool=args.tool, channel=args.channel, literal=args.literal)
+    time = wall_clock() if args.now is None else args.now
+    report = accept_files(files, time, tool=args.tool, channel=args.channel, literal=args.literal)
     return emit(report, args.format)
 
 
@@ -184,8 +184,8 @@ def _configure_bundle_pull(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--policy", metavar="FILE", help=_POLICY_HELP)
     parser.add_argument("--trust", metavar="FILE", help=_TRUST_HELP)
-    parser.add_argument("--tool", metavar="NAME", help="requested tool (default: that of the first pointer)")
-    parser.add_argument("--channel", metavar="NAME", help="requested channel (default: that of the first pointer)")
+    parser.add_argument("--tool", metavar="NAME", help="requested tool (default: from the first pointer)")
+    parser.add_argument("--channel", metavar="NAME", help="requested channel (default: from the first pointer)")
     parser.add_argument("--unpack", metavar="DIR", help="new folder to unpack an accepted bundle into")
     add_format_argument(parser)
 

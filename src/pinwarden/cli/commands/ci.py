@@ -57,7 +57,7 @@ def _configure_ci(parser: ArgumentParser) -> None:
         "--require-lock", action="store_true", help="fail without a lock, even if no MCP server is configured"
     )
     parser.add_argument(
-        "--require-extension", action="store_true", help="fail if a lock entry lacks Pinwarden's own fields"
+        "--require-extension", action="store_true", help="fail if a lock entry lacks Pinwarden's extension fields"
     )
     parser.add_argument(
         "--environment",
@@ -70,7 +70,9 @@ def _configure_ci(parser: ArgumentParser) -> None:
     parser.add_argument("--registry", action="store_true", help="look up each locked version in its registry again")
     parser.add_argument("--offline", action="store_true", help="with --registry: use only local files and caches")
     parser.add_argument("--bytes", action="store_true", help="download the locked packages and compare their hashes")
-    parser.add_argument("--osv", metavar="PATH", help="check locked packages against this export of OSV records")
+    parser.add_argument(
+        "--osv", metavar="PATH", help="check locked packages against OSV records in this folder or ZIP file"
+    )
     parser.add_argument("--trust-root", metavar="FILE", help="with --bytes: sigstore trusted root to use")
     parser.add_argument(
         "--live", action="store_true", help="connect to the servers and compare their tools with the approved ones"
@@ -83,7 +85,7 @@ def _configure_ci(parser: ArgumentParser) -> None:
 def ci(args: Namespace) -> int:
     """Check that everything is as you approved it, and fail if it is not. Changes nothing.
 
-    Always checks the lockfile, the approved texts beside it, the client configurations, and the policy. Options add
+    Always checks the lockfile, the approved surfaces next to it, the client configurations, and the policy. Options add
     slower checks: --live connects to the servers, --registry looks up the locked versions, --bytes downloads and hashes
     the packages, --public-key requires a signature.
 
@@ -103,9 +105,10 @@ def ci(args: Namespace) -> int:
     projects = projects_from(args)
     _refuse_single_project_options(args, projects)
     root = find_repository_root(projects[0].root)
-    alone = len(projects) == 1
-    checked = [in_repository(project, _check(args, project, alone=alone), root, alone=alone) for project in projects]
+    single = len(projects) == 1
+    checked = [in_repository(project, _check(args, project, single=single), root, alone=single) for project in projects]
     if root is not None and not args.no_configs and args.scope != "global":
+        # Reports have one section per project and none for the repository, so the first project gets these rows.
         policies = load_policies(projects[0], args.environment)
         checked[0] = with_coverage(checked[0], coverage_rows(root, projects, policies))
     return emit_report(gate_report(checked), args)
@@ -158,12 +161,12 @@ def init_ci(args: Namespace) -> int:
     return EXIT_CLEAN
 
 
-def _check(args: Namespace, project: Project, *, alone: bool) -> ProjectCheck:
+def _check(args: Namespace, project: Project, *, single: bool) -> ProjectCheck:
     """Check one project. With several projects, an error in one becomes part of the report."""
     try:
         return _run_checks(args, project)
     except PinwardenError as err:
-        if alone or err.exit_code == EXIT_USAGE:
+        if single or err.exit_code == EXIT_USAGE:
             raise
         from pinwarden.project.gate.repository_check import unchecked_project
 
@@ -208,13 +211,13 @@ def _refuse_single_project_options(args: Namespace, projects: Sequence[Project])
         if value and len(projects) > 1:
             raise PinwardenError(
                 "USAGE",
-                f"{option} is for one project, but {len(projects)} are given",
+                f"{option} applies to one project, but {len(projects)} are given",
                 hint=f"Run pinwarden ci once per project: pinwarden ci --project DIR {option} VALUE",
             )
 
 
 def _parse_digest(text: str | None) -> str | None:
-    """The digest as a lock spells it. A malformed one is a usage error, not a sign of an edited lock."""
+    """The digest in the lock's format. A malformed digest is a usage error, not a sign of an edited lock."""
     if text is None:
         return None
     try:
@@ -236,9 +239,9 @@ def _project_option(project: Project, root: Path) -> str:
 
 def _relative_path(path: Path, root: Path) -> str:
     try:
-        shown = path.resolve().relative_to(root).as_posix()
+        relative = path.resolve().relative_to(root).as_posix()
     except ValueError:
         raise PinwardenError("USAGE", f"{path} is not in the repository {root}") from None
-    if not shown.isprintable() or "${{" in shown:  # an expression that GitHub would evaluate
-        raise PinwardenError("USAGE", f"{shown!a} has characters that are not allowed in a workflow file")
-    return shown
+    if not relative.isprintable() or "${{" in relative:  # an expression that GitHub would evaluate
+        raise PinwardenError("USAGE", f"{relative!a} has characters that are not allowed in a workflow file")
+    return relative

@@ -29,9 +29,9 @@ _WORKFLOW_FILES = {
 }
 
 _GITHUB = """\
-# Fails when the server's contract is not the one in its lockfile; what changed is in the job's summary.
+# Fails when the server's contract differs from its lockfile; the job's summary shows the changes.
 name: contract
-{job}      # Install the server with its packages here, the way your other jobs do.
+{job}      # Install the server with its packages here, as in your other jobs.
       - run: python3 -m pip install .
 {install}
       - run: >-
@@ -44,7 +44,7 @@ _GITLAB = """\
 contract:
   image: python:3.13-slim
   script:
-    # Install the server with its packages here, the way your other jobs do.
+    # Install the server with its packages here, as in your other jobs.
     - pip install .
 {install}
     - pinwarden contract check --server {server} --format junit > contract.xml
@@ -91,7 +91,7 @@ def contract_lock(args: Namespace) -> int:
     """Record your server's contract: its tools, prompts and resources, their token costs, and what the code can access.
 
     The file has the format of mcp-fusion.lock, plus the texts and digests that others need to check it. A Python server
-    is imported in a process of its own, so naming its file allows Pinwarden to run it.
+    is imported in a separate process: by naming its file, you allow Pinwarden to run it.
 
     Examples:
       pinwarden contract lock --server src/server.py
@@ -121,7 +121,7 @@ def contract_lock(args: Namespace) -> int:
 def _configure_contract_check(parser: ArgumentParser) -> None:
     _add_lockfile_argument(parser)
     parser.add_argument(
-        "--compat", action="store_true", help="compare only what mcp-fusion compares; misses some changes"
+        "--compat", action="store_true", help="compare only what mcp-fusion compares, which misses some changes"
     )
     _add_budget_arguments(parser)
     _add_server_arguments(parser)
@@ -153,7 +153,7 @@ def _configure_contract_diff(parser: ArgumentParser) -> None:
     parser.add_argument("before", metavar="BEFORE", help="the reviewed contract")
     parser.add_argument("after", metavar="AFTER", help="the new contract")
     parser.add_argument(
-        "--compat", action="store_true", help="use mcp-fusion's severities, to which a description is cosmetic"
+        "--compat", action="store_true", help="use mcp-fusion's severities, which rate changed descriptions as cosmetic"
     )
     add_format_argument(parser)
 
@@ -224,7 +224,7 @@ def contract_tokens(args: Namespace) -> int:
 def _configure_contract_init(parser: ArgumentParser) -> None:
     parser.add_argument("--server", required=True, metavar="FILE[:OBJECT]", help="Python file with the server")
     parser.add_argument(
-        "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="what to write (default: github)"
+        "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="kind of file (default: github)"
     )
     parser.add_argument(
         "--install", metavar="SPEC", help="what the job installs Pinwarden from: a git URL with a commit, or a wheel"
@@ -275,7 +275,7 @@ def _configure_contract_explain(parser: ArgumentParser) -> None:
 
 @command(_configure_contract_explain, takes_command=True)
 def contract_explain(args: Namespace) -> int:
-    """Show what is known about each tool of your server, and whether it comes from the source, the process or the wire.
+    """Show the facts about each tool of your server, and where each comes from: the source, the process or the wire.
 
     For each entitlement (such as network or file access), prints the line of code and the calls that lead to it.
 
@@ -299,7 +299,9 @@ def _add_server_arguments(parser: ArgumentParser) -> None:
         "--server", metavar="FILE[:OBJECT]", help="Python file with the server, which Pinwarden imports"
     )
     server.add_argument("--url", metavar="URL", help="address of a running server")
-    server.add_argument("--command", dest="starts", action="store_true", help="start the command after --")
+    server.add_argument(
+        "--command", dest="starts", action="store_true", help="start the server with the command given after --"
+    )
     server.add_argument(
         "--header",
         action="append",
@@ -332,8 +334,8 @@ def _add_lockfile_argument(parser: ArgumentParser) -> None:
 
 
 def _add_budget_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--budget", type=int, metavar="TOKENS", help="fail if all tools together cost more")
-    parser.add_argument("--tool-budget", type=int, metavar="TOKENS", help="fail if a single tool costs more")
+    parser.add_argument("--budget", type=int, metavar="TOKENS", help="fail if all tools together cost more than this")
+    parser.add_argument("--tool-budget", type=int, metavar="TOKENS", help="fail if a single tool costs more than this")
 
 
 def _observe(args: Namespace) -> Observed:
@@ -345,11 +347,11 @@ def _observe(args: Namespace) -> Observed:
 
     if sum(map(bool, (args.server, args.url, args.command))) != 1:
         raise PinwardenError(
-            "USAGE", "give one server", hint="Use --server FILE, --url URL, or --command -- and the command."
+            "USAGE", "give exactly one server", hint="Use --server FILE, --url URL, or --command -- and the command."
         )
     if args.url and not is_url(args.url):
         raise PinwardenError("USAGE", "--url needs a URL", hint="Begin it with https://")
-    _refuse_ignored(args)
+    _refuse_unused_options(args)
     options = probe_options(args, typed=True)
     if args.server:
         from pinwarden.contract.python_server import interpreter_for, python_server
@@ -364,22 +366,24 @@ def _observe(args: Namespace) -> Observed:
     with Progress("connecting to the server"):
         if args.url:
             return observe_live(parse_target(args.url, Namespace(header=args.header, config=None)), options, folder)
-        started = replace(options, allow_execute=options.allow_execute or args.starts)
-        return observe_live(command_target(args.command, args), started, folder)
+        start_options = replace(options, allow_execute=options.allow_execute or args.starts)
+        return observe_live(command_target(args.command, args), start_options, folder)
 
 
-def _refuse_ignored(args: Namespace) -> None:
+def _refuse_unused_options(args: Namespace) -> None:
     """Refuse options that would have no effect."""
-    ignored = (
+    dependencies = (
         ("--header", args.header and not args.url, "--url"),
         ("--env", args.env and args.url, "--server or --command"),
         ("--python", args.python and not args.server, "--server"),
         ("--scan-packages", args.scan_packages and not args.server, "--server"),
         ("--source", args.source and args.server, "--command or --url"),
     )
-    for option, given, needed in ignored:
-        if given:
-            raise PinwardenError("USAGE", f"{option} can only be used with {needed}", hint=f"Leave out {option}.")
+    for option, used, required_option in dependencies:
+        if used:
+            raise PinwardenError(
+                "USAGE", f"{option} can only be used with {required_option}", hint=f"Leave out {option}."
+            )
 
 
 def _chart(report: Report) -> str:
@@ -389,12 +393,12 @@ def _chart(report: Report) -> str:
     costs: dict[str, int] = dict(report.facts["tools"])
     if report.facts["instructions"]:
         costs["(instructions)"] = report.facts["instructions"]
-    most = max(costs.values(), default=1) or 1
+    highest = max(costs.values(), default=1) or 1
     total = sum(costs.values()) or 1
     return table(
         ("tool", "tokens", "share", ""),
         [
-            (name, f"{cost:6}", f"{100 * cost / total:4.0f}%", "█" * max(1, round(_MAX_BAR * cost / most)))
+            (name, f"{cost:6}", f"{100 * cost / total:4.0f}%", "█" * max(1, round(_MAX_BAR * cost / highest)))
             for name, cost in costs.items()
         ],
     )

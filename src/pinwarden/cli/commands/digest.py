@@ -43,7 +43,10 @@ def _configure_digest(parser: ArgumentParser) -> None:
 
     parser.add_argument("file", help=_INPUT_HELP)
     parser.add_argument(
-        "--profile", default="pinwarden", choices=list(TOOL_PROFILES), help="kind of digest (default: pinwarden)"
+        "--profile",
+        default="pinwarden",
+        choices=list(TOOL_PROFILES),
+        help="whose digest to compute (default: pinwarden)",
     )
     parser.add_argument("--format", default="text", choices=["text", "json"], help="output format (default: text)")
 
@@ -52,7 +55,7 @@ def _configure_digest(parser: ArgumentParser) -> None:
 def digest(args: Namespace) -> int:
     """Print the digest of each tool in a tools/list result, in a JSON array of tools, or of a single tool.
 
-    A tool that has no digest is named with the reason, and the exit code is 1; the other tools are still printed.
+    A tool without a digest is listed with the reason, and the exit code is 1; the other tools are still printed.
 
     Examples:
       pinwarden digest tools.json
@@ -76,7 +79,10 @@ def digest(args: Namespace) -> int:
 def _configure_cid(parser: ArgumentParser) -> None:
     parser.add_argument("file", help="file, or - for standard input")
     parser.add_argument(
-        "--kind", default="document", choices=_CID_KINDS, help="what the file is (default: document, any JSON)"
+        "--kind",
+        default="document",
+        choices=_CID_KINDS,
+        help="read the file as JSON, as a bundle manifest, or as bytes (default: document)",
     )
 
 
@@ -99,7 +105,7 @@ def _configure_lock_digest(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sealed",
         action="store_true",
-        help="print the digest for ci --expect-digest, which also covers Pinwarden's own fields and the policy",
+        help="print the digest for ci --expect-digest, which also covers Pinwarden's extension fields and the policy",
     )
     add_project_arguments(parser)
     add_format_argument(parser)
@@ -109,7 +115,7 @@ def _configure_lock_digest(parser: ArgumentParser) -> None:
 def lock_digest(args: Namespace) -> int:
     """Print the digest of the lockfile, as ToolPin computes it, after checking the file.
 
-    The exit code is 1 if the lockfile or an approved surface beside it was changed outside Pinwarden.
+    The exit code is 1 if the lockfile or an approved surface next to it was changed outside Pinwarden.
 
     Examples:
       pinwarden lock digest

@@ -32,13 +32,13 @@ _NO_LIMIT = 10 * 365 * 86_400.0  # seconds
 _MAX_PROCESSES = 4096
 _MAX_NOTICES_PER_SECOND = 200  # including what all servers write to stderr
 _FLUSH_SECONDS = 2.0  # how long shutdown waits for the reader of stderr
-_TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "MADE", "REVOKED")
+_TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "CREATED", "REVOKED")
 
 
 def _configure_gateway(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
-        type=_address,
+        type=_parse_address,
         default=("127.0.0.1", 8642),
         metavar="HOST:PORT",
         help="address to listen on (default: 127.0.0.1:8642); port 0 picks a free one",
@@ -57,7 +57,7 @@ def _configure_gateway(parser: ArgumentParser) -> None:
         "--approvals",
         choices=["database", "lock"],
         default="database",
-        help="which approvals count: those in the lock and the database, or only those in the lock (default: database)",
+        help="approvals to apply: those in the lock and the database, or only those in the lock (default: database)",
     )
     _add_limit_arguments(parser)
     parser.add_argument(
@@ -75,7 +75,7 @@ def _add_access_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-host",
         action="append",
-        type=_host,
+        type=_parse_host,
         default=[],
         metavar="NAME",
         help="host name under which clients reach the gateway; repeatable",
@@ -83,7 +83,7 @@ def _add_access_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-origin",
         action="append",
-        type=_origin,
+        type=_parse_origin,
         default=[],
         metavar="ORIGIN",
         help="origin of web pages that may send requests, e.g. https://app.example; repeatable",
@@ -101,7 +101,7 @@ def _add_access_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="environment variable that servers may have; repeatable",
+        help="environment variable to pass to servers; repeatable",
     )
 
 
@@ -118,7 +118,7 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-processes",
-        type=_process_count,
+        type=_parse_process_count,
         default=limits.max_children,
         metavar="N",
         help=f"maximum number of server processes (default: {limits.max_children}); further requests get an error",
@@ -127,7 +127,7 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
         "--shared-processes",
         action=BooleanOptionalAction,
         default=limits.share_processes,
-        help="run one process for all clients of a server that needs no session, protocol 2026-07-28 (default: yes)",
+        help="share one process among all clients of a server with the stateless protocol 2026-07-28 (default: yes)",
     )
     parser.add_argument(
         "--idle-seconds",
@@ -142,9 +142,9 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
 def gateway(args: Namespace) -> int:
     """Serve all locked servers over Streamable HTTP: each at /mcp/SERVER, and all together at /mcp.
 
-    Whatever was not approved is blocked. Clients authenticate with a token (pinwarden gateway token add CLIENT). If
-    there is none, the gateway creates one for this run, prints it, and accepts only local connections. Changes to the
-    lock, the policy and the tokens take effect while it runs.
+    Everything that was not approved is blocked. Clients authenticate with a token (pinwarden gateway token add CLIENT).
+    If there is none, the gateway creates one for this run, prints it, and accepts only local connections. Changes to
+    the lock, the policy and the tokens take effect while it runs.
 
     SIGTERM lets open requests finish for --drain-seconds; a second SIGTERM ends them.
 
@@ -165,11 +165,11 @@ def gateway(args: Namespace) -> int:
         token = _temporary_token(state, settings)
         progress.enter_context(Progress("reading the lock and preparing the servers"))
 
-        def started(host: str, port: int, locked: LockedUpstreams) -> None:
+        def announce_start(host: str, port: int, locked: LockedUpstreams) -> None:
             nonlocal complete
             complete = not locked.problems
             progress.close()
-            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_bracketed(host)}:{port}", locked)
+            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_bracket_ipv6(host)}:{port}", locked)
             if token and not args.check:
                 print_notice(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
@@ -178,7 +178,7 @@ def gateway(args: Namespace) -> int:
         )
         try:
             with running_gateway(state.running, client=None):
-                drained = serve(HttpGateway(project, state, settings, notices), started, token, once=args.check)
+                drained = serve(HttpGateway(project, state, settings, notices), announce_start, token, once=args.check)
             if not drained:
                 notices("some open requests were ended")
         finally:
@@ -187,8 +187,8 @@ def gateway(args: Namespace) -> int:
 
 
 def _configure_gateway_token(parser: ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=["add", "list", "revoke"], help="what to do")
-    parser.add_argument("name", nargs="?", help="name of the client; for revoke also the id of a token")
+    parser.add_argument("action", nargs="?", choices=["add", "list", "revoke"], help="add, list or revoke tokens")
+    parser.add_argument("name", nargs="?", help="name of the client; revoke also accepts the id of a token")
     parser.add_argument(
         "--server",
         action="append",
@@ -260,7 +260,7 @@ def _settings(args: Namespace) -> Settings:
 
 
 def _temporary_token(state: GatewayState, settings: Settings) -> str:
-    """A token for this run if no client has one, else an empty text."""
+    """A token for this run if no client has one, else an empty string."""
     from pinwarden.gateway.http.gateway import LOOPBACK
     from pinwarden.gateway.store.tokens import new_token
 
@@ -277,7 +277,7 @@ def _temporary_token(state: GatewayState, settings: Settings) -> str:
     return token
 
 
-def _announce(form: str, base: str, locked: LockedUpstreams) -> None:
+def _announce(output_format: str, base: str, locked: LockedUpstreams) -> None:
     """Print the addresses to stdout, and problems to stderr."""
     from pinwarden.core.report import Report, plural
     from pinwarden.gateway.http.upstreams import CONSENT_HINT
@@ -296,25 +296,25 @@ def _announce(form: str, base: str, locked: LockedUpstreams) -> None:
         print_notice(f"hint: {CONSENT_HINT}")
     for name in locked.unapproved:
         print_notice(f"{name}: everything is blocked, because nothing is approved; run: pinwarden approve {name}")
-    if form == "text":
+    if output_format == "text":
         width = max(map(len, ("all servers", *servers)))
         lines = [f"{name:{width}}  {url}\n" for name, url in (*servers.items(), ("all servers", f"{base}/mcp"))]
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         return
     summary = f"{plural(len(servers), 'server')} served"
-    emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), form)
+    emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), output_format)
 
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _bracketed(host: str) -> str:
+def _bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -322,26 +322,26 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _process_count(text: str) -> int:
+def _parse_process_count(text: str) -> int:
     """A number of processes. Each may need a thread and three open files."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MAX_PROCESSES or len(text) > 9:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of processes from 1 to {_MAX_PROCESSES}")
     return int(text)
 
 
-def _host(text: str) -> str:
-    """A name as in a Host header, without the port. Anything else would never match."""
+def _parse_host(text: str) -> str:
+    """A host name as in a Host header, without the port. Other values would never match."""
     name = text.removeprefix("[").removesuffix("]")
     if not text or not text.isascii() or set(text) & set("/@?# ") or (":" in text and name.count(":") < 2):
         raise ArgumentTypeError(f"{text[:80]!a} is not a host name; leave out https:// and the port")
     return name
 
 
-def _origin(text: str) -> str:
+def _parse_origin(text: str) -> str:
     """An origin as browsers send it: scheme and host, and the port if it is not the default."""
     scheme, separator, rest = text.rstrip("/").partition("://")
     if text == "null":
-        raise ArgumentTypeError("null is the origin of every sandboxed page, so it identifies none")
+        raise ArgumentTypeError("null is the origin of all sandboxed pages, so it does not identify one")
     if not separator or not scheme or not rest or set(rest) & set("/@?# *"):
         raise ArgumentTypeError(f"{text[:80]!a} is not an origin, such as https://app.example")
     return text

@@ -34,7 +34,7 @@ def _configure_init(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--accept-all",
         action="store_true",
-        help="lock all servers as they are, except those with critical findings",
+        help="lock all servers as they are configured now, except those with critical findings",
     )
     add_scope_argument(parser)
     add_project_arguments(parser)
@@ -72,7 +72,7 @@ def init(args: Namespace) -> int:
     if not discovery.undecided:
         connects = args.allow_execute or args.allow_private
         with Progress("connecting to the servers") as progress:
-            discovery = probe_servers(discovery, probe_options(args) if connects else None, progress.at)
+            discovery = probe_servers(discovery, probe_options(args) if connects else None, progress.update)
         discovery = _decide(discovery, args, approver)
     return emit(lock_discovered(discovery, now=now(), approver=approver), args.format)
 

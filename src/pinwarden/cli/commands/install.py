@@ -26,12 +26,12 @@ _ENV_HINT = "Set the variable where the server is started, and give only its nam
 
 
 def _configure_install(parser: ArgumentParser) -> None:
-    parser.add_argument("tool", metavar="NAME", help="NAME or NAME@channel (default channel: stable)")
+    parser.add_argument("tool", metavar="NAME", help="name of the tool, or NAME@CHANNEL (default channel: stable)")
     parser.add_argument(
         "--floor", metavar="VERSION", help="refuse versions older than this, now and in every later update"
     )
     parser.add_argument(
-        "--image", metavar="IMAGE", help="lock this container image under NAME, by the digest of its tag, instead"
+        "--image", metavar="IMAGE", help="instead of a bundle, lock this container image by the digest of its tag"
     )
     parser.add_argument(
         "--client",
@@ -43,14 +43,14 @@ def _configure_install(parser: ArgumentParser) -> None:
         "--scope",
         default="project",
         choices=["project", "global"],
-        help="with --client: configure it for this project or for this user (default: project)",
+        help="with --client: configure the server for this project or for this user (default: project)",
     )
     parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME",
-        help="environment variable that the server may have; repeatable",
+        help="environment variable to pass to the server; repeatable",
     )
     parser.add_argument(
         "--allow-execute", action="store_true", help="start the server in its sandbox to record its tools"
@@ -58,7 +58,7 @@ def _configure_install(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--literal",
         action="store_true",
-        help="apply the published installation rules to the letter, without Pinwarden's stricter checks",
+        help="apply only the published installation rules, without Pinwarden's stricter checks",
     )
     parser.add_argument(
         "--allow-private", action="store_true", help="with --image: allow an image registry at a private address"
@@ -114,19 +114,19 @@ def install(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")
     location = registry_location(args, trusted)
     with open_locations(args) as locations:
-        installing = InstallContext(
+        context = InstallContext(
             project=project,
             source=locations.open_source(location, request.channel, args.log),
             store=Store(store_folder(project)),
-            target=_placement(args),
+            target=_install_target(args),
             policies=load_policies(project),
             lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
             probe=args.allow_execute,
         )
-        return emit(install(request, installing), args.format)
+        return emit(install(request, context), args.format)
 
 
-def _placement(args: Namespace) -> InstallTarget:
+def _install_target(args: Namespace) -> InstallTarget:
     from pinwarden.install.install import InstallTarget
 
     for name in args.env:
@@ -153,14 +153,14 @@ def _install_image(args: Namespace) -> int:
         raise PinwardenError("USAGE", "--image excludes --floor, --literal, --registry, --log, --policy and --allow")
     project = project_from(args)
     args.offline = False
-    installation = ImageInstall(
+    request = ImageInstall(
         name=check_tool(args.tool),
         image=args.image,
         project=project,
-        target=_placement(args),
+        target=_install_target(args),
         policies=load_policies(project),
         lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
     with open_fetch_context(args, project, "resolving the tag") as context:
-        return emit(install_image(installation, context), args.format)
+        return emit(install_image(request, context), args.format)

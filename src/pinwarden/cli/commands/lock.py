@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 _LIVE_HELP = "connect to the server, and approve its current tools, prompts and instructions"
-_PLAIN_HELP = "write only the fields of lockfileVersion 2, without Pinwarden's own"
+_PLAIN_HELP = "write only the fields of lockfileVersion 2, without Pinwarden's extension fields"
 
 
 def _configure_lock(parser: ArgumentParser) -> None:
@@ -41,13 +41,13 @@ def _configure_lock(parser: ArgumentParser) -> None:
         "--client",
         action="append",
         metavar="CLIENT",
-        help="client that will use it, or all (default: claude); repeatable",
+        help="client that will use the server, or all (default: claude); repeatable",
     )
     parser.add_argument(
         "--scope",
         default="project",
         choices=["project", "global"],
-        help="configure it for this project or for this user (default: project)",
+        help="configure the server for this project or for this user (default: project)",
     )
     add_release_arguments(parser)
     parser.add_argument(
@@ -114,21 +114,25 @@ def add(args: Namespace) -> int:
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project, wanted = project_from(args), _lock_request(args)
+    project, request = project_from(args), _lock_request(args)
     with _open_verification(args, project) as context:
         lock_options = replace(_lock_options(args, reason_for_command("add")), fetch_context=context)
-        locked = lock_from_registry(project, wanted, load_policies(project), lock_options)
+        locked = lock_from_registry(project, request, load_policies(project), lock_options)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client configuration was changed"
         return emit(replace(locked, command="add", summary=summary), args.format)
-    report = install_locked(project, wanted, locked)
+    report = install_locked(project, request, locked)
     return emit(_enforce(args, project, report) if args.enforce else report, args.format)
 
 
 def _configure_remove(parser: ArgumentParser) -> None:
     parser.add_argument("server", help="the server's name in the lock")
     parser.add_argument(
-        "--client", action="append", default=[], metavar="CLIENT", help="only for this client; repeatable"
+        "--client",
+        action="append",
+        default=[],
+        metavar="CLIENT",
+        help="remove the server only for this client; repeatable",
     )
     parser.add_argument("--keep-config", action="store_true", help="do not change client configurations")
     add_project_arguments(parser)
@@ -151,7 +155,7 @@ def remove(args: Namespace) -> int:
 
 
 def _configure_update(parser: ArgumentParser) -> None:
-    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
     parser.add_argument("--yes", action="store_true", help="write the changes into the lock")
     add_offline_argument(parser)
     parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
@@ -165,7 +169,7 @@ def _configure_update(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--literal",
         action="store_true",
-        help="for bundles installed with --literal: apply the installation rules to the letter again",
+        help="for bundles installed with --literal: again skip Pinwarden's stricter checks",
     )
     add_location_arguments(parser)
     add_permission_arguments(parser)
@@ -246,12 +250,12 @@ def _writable_clients(scope: str) -> list[str]:
     from pinwarden.clients.table import client_of, installation_location
     from pinwarden.lock.entry import LOCK_CLIENTS
 
-    named = [client for client in LOCK_CLIENTS if client != "generic"]
-    return [client for client in named if installation_location(client_of(client), scope)]
+    clients = [client for client in LOCK_CLIENTS if client != "generic"]
+    return [client for client in clients if installation_location(client_of(client), scope)]
 
 
 def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
-    """How to write the lock. An approver is needed only if something is approved; ``how`` says what happened."""
+    """How to write the lock. An approver is needed only if something is approved; ``how`` describes how."""
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.project.lock import LockOptions
     from pinwarden.system.clock import now
@@ -267,7 +271,7 @@ def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOp
 
 @contextmanager
 def _open_verification(args: Namespace, project: Project) -> Iterator[FetchContext | None]:
-    """What downloading needs, if --verify is given."""
+    """The context for downloading with --verify; None without it."""
     if not args.verify or args.offline:
         yield None
         return
@@ -285,14 +289,16 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
 
     names = [args.server]
     with open_fetch_context(args, project, "downloading and hashing") as context:
-        done = prove_servers(project, names, context, now())
-        if done.exit_code == EXIT_CLEAN:
-            done = fetch(project, names, context, FetchOptions(frozen=True))
-        if done.exit_code == EXIT_CLEAN:
-            done = enforce(project, names, now())
-    if done.exit_code != EXIT_CLEAN:
-        return replace(done, command="add", facts={**report.facts, "enforced": done.facts})
-    return replace(report, summary=f"{report.summary}; {done.summary}", facts={**report.facts, "enforced": done.facts})
+        outcome = prove_servers(project, names, context, now())
+        if outcome.exit_code == EXIT_CLEAN:
+            outcome = fetch(project, names, context, FetchOptions(frozen=True))
+        if outcome.exit_code == EXIT_CLEAN:
+            outcome = enforce(project, names, now())
+    if outcome.exit_code != EXIT_CLEAN:
+        return replace(outcome, command="add", facts={**report.facts, "enforced": outcome.facts})
+    return replace(
+        report, summary=f"{report.summary}; {outcome.summary}", facts={**report.facts, "enforced": outcome.facts}
+    )
 
 
 def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions, report: Report) -> Report:
@@ -313,7 +319,7 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
 
     trusted = load_trust(trust_file())
     with open_locations(args) as locations:
-        updating = UpdateContext(
+        context = UpdateContext(
             project=project,
             locations=locations,
             fetcher=RegistryBundleFetcher(
@@ -332,4 +338,4 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
             literal=args.literal,
             on_drift=args.on_drift,
         )
-        return merge_reports(report, update_bundles(args.server, updating), updating)
+        return merge_reports(report, update_bundles(args.server, context), context)

@@ -33,7 +33,7 @@ def _configure_policy_init(parser: ArgumentParser) -> None:
 def policy_init(args: Namespace) -> int:
     """Write a policy to start from: a [policy] table in pinwarden.toml, with every rule explained in a comment.
 
-    Without --recommended, only a minimum trust tier is in force; the other rules are there for you to switch on.
+    Without --recommended, only a minimum trust tier is enabled; you can enable the other rules in the file.
 
     Examples:
       pinwarden policy init --recommended
@@ -84,7 +84,9 @@ def _configure_policy_digest(parser: ArgumentParser) -> None:
 
 @command(_configure_policy_digest)
 def policy_digest(args: Namespace) -> int:
-    """Print the digest of the policy, which a signature of the lock includes. For ToolPin's policy, ToolPin's digest.
+    """Print the digest of the policy, which a signature of the lock includes.
+
+    For a ToolPin policy, this is the digest that ToolPin computes.
 
     Examples:
       pinwarden policy digest
@@ -97,7 +99,9 @@ def policy_digest(args: Namespace) -> int:
 def _configure_policy_generate(parser: ArgumentParser) -> None:
     parser.add_argument("--server", action="append", default=[], metavar="NAME", help="only this server; repeatable")
     parser.add_argument(
-        "--all", action="store_true", help="all recorded servers, also those of other projects and plain commands"
+        "--all",
+        action="store_true",
+        help="all recorded servers, also those of other projects and commands without a lock",
     )
     parser.add_argument("--only-called", action="store_true", help="leave out tools that were never called")
     parser.add_argument("--output", "-o", default="-", metavar="FILE", help="new file to write (default: stdout)")
@@ -125,8 +129,8 @@ def policy_generate(args: Namespace) -> int:
     if args.all and args.server:
         raise PinwardenError("USAGE", "--all and --server cannot be used together")
     project = project_from(args)
-    named = tuple(args.server)
-    coverage = Coverage(servers=named) if named or args.all else locked_servers(project)
+    names = tuple(args.server)
+    coverage = Coverage(servers=names) if names or args.all else locked_servers(project)
     with read_database(args, project) as state, Progress("reading the recorded events"):
         proposal = generate_policy(state, coverage, only_called=args.only_called)
     if args.output != "-":

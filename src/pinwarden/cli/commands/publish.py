@@ -1,4 +1,4 @@
-"""``publish``, and what publishers change later: ``registry point``, ``yank``, ``attest`` and ``keys``."""
+"""``publish``, and later changes by publishers: ``registry point``, ``yank``, ``attest`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinwarden.cli.registry_arguments import add_publisher_arguments, open_writa
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
 
-_REASON_HELP = "reason, which the public log records"
+_REASON_HELP = "reason to record in the public log"
 
 
 def _configure_publish(parser: ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def publish(args: Namespace) -> int:
     from pinwarden.registry.publish_client import PublishOptions, publish_bundle
 
     with open_writable_registry(args) as registry:
-        publishing = PublishOptions(
+        options = PublishOptions(
             registry=registry,
             files=bundle_files_from(args),
             signer=signer_from(args),
@@ -55,7 +55,7 @@ def publish(args: Namespace) -> int:
             allow_older=args.allow_older,
             registry_key=registry_key_from(args),
         )
-        return emit(publish_bundle(publishing), args.format)
+        return emit(publish_bundle(options), args.format)
 
 
 def _configure_registry_point(parser: ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def registry_point(args: Namespace) -> int:
     from pinwarden.registry.registry_documents import POINT
 
     body = {"tool": args.tool, "version": args.version, "channel": args.channel, "reason": args.reason}
-    return emit(_request(args, "registry point", POINT, body), args.format)
+    return emit(_request_change(args, "registry point", POINT, body), args.format)
 
 
 def _configure_registry_yank(parser: ArgumentParser) -> None:
@@ -89,7 +89,7 @@ def _configure_registry_yank(parser: ArgumentParser) -> None:
 
 @command(_configure_registry_yank)
 def registry_yank(args: Namespace) -> int:
-    """Yank a version: the log records it, and no channel points to the version any more.
+    """Yank a version: channels no longer point to it, and the log records the yank.
 
     The bundle stays available for users who locked it. --undo does not restore the channels.
 
@@ -100,7 +100,7 @@ def registry_yank(args: Namespace) -> int:
     from pinwarden.registry.registry_documents import UNYANK, YANK
 
     body = {"tool": args.tool, "version": args.version, "reason": args.reason}
-    return emit(_request(args, "registry yank", UNYANK if args.undo else YANK, body), args.format)
+    return emit(_request_change(args, "registry yank", UNYANK if args.undo else YANK, body), args.format)
 
 
 def _configure_registry_attest(parser: ArgumentParser) -> None:
@@ -150,7 +150,7 @@ def registry_keys(args: Namespace) -> int:
     from pinwarden.registry.registry_documents import KEYS
 
     body = keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
-    return emit(_request(args, "registry keys", KEYS, body), args.format)
+    return emit(_request_change(args, "registry keys", KEYS, body), args.format)
 
 
 def _add_change_arguments(parser: ArgumentParser) -> None:
@@ -159,10 +159,10 @@ def _add_change_arguments(parser: ArgumentParser) -> None:
     add_format_argument(parser)
 
 
-def _request(args: Namespace, name: str, kind: str, body: dict[str, Any]) -> Report:
+def _request_change(args: Namespace, name: str, kind: str, body: dict[str, Any]) -> Report:
     """Sign a change and send it to the registry."""
     from pinwarden.registry.publish_client import ChangeOptions, request_change
 
     with open_writable_registry(args) as registry:
-        changing = ChangeOptions(registry=registry, signer=signer_from(args), registry_key=registry_key_from(args))
-        return request_change(changing, name, kind, body)
+        options = ChangeOptions(registry=registry, signer=signer_from(args), registry_key=registry_key_from(args))
+        return request_change(options, name, kind, body)

@@ -1,4 +1,4 @@
-"""``registry`` for the operator of a bundle registry, and ``log`` for third parties that check its transparency log."""
+"""``registry``, for operators of a bundle registry, and ``log``, for third parties that check its transparency log."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ _FLUSH_SECONDS = 2.0  # how long shutdown waits for the reader of stderr
 
 def _configure_registry_serve(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8470, help="port; 0 picks a free one (default: 8470)")
+    parser.add_argument("--port", type=int, default=8470, help="port to listen on; 0 picks a free one (default: 8470)")
     parser.add_argument(
-        "--name", default="Pinwarden registry", help="name in its documents (default: Pinwarden registry)"
+        "--name",
+        default="Pinwarden registry",
+        help="the registry's name in its documents (default: Pinwarden registry)",
     )
-    parser.add_argument("--origin", metavar="NAME", help="origin of its log, such as registry.example/log")
+    parser.add_argument(
+        "--origin", metavar="NAME", help="origin in the log's checkpoints, such as registry.example/log"
+    )
     parser.add_argument("--public-url", metavar="URL", help="public address, if the registry is behind a reverse proxy")
     parser.add_argument(
         "--probe",
@@ -51,8 +55,12 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
         metavar="VKEY",
         help="verifier key of a witness whose cosignatures are accepted; repeatable",
     )
-    parser.add_argument("--max-archive", type=int, metavar="BYTES", help="largest archive (default: 268435456)")
-    parser.add_argument("--max-requests", type=int, metavar="N", help="requests per token and hour (default: 600)")
+    parser.add_argument(
+        "--max-archive", type=int, metavar="BYTES", help="maximum size of an archive (default: 268435456)"
+    )
+    parser.add_argument(
+        "--max-requests", type=int, metavar="N", help="maximum requests per token and hour (default: 600)"
+    )
     add_log_arguments(parser)
     add_operator_arguments(parser)
 
@@ -111,7 +119,9 @@ def registry_serve(args: Namespace) -> int:
 def _configure_registry_export(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="folder to write the files to")
     parser.add_argument(
-        "--base-url", metavar="URL", help="where the files will be served; adds the official registry API"
+        "--base-url",
+        metavar="URL",
+        help="URL at which the files will be served; also exports the API of the official MCP registry",
     )
     add_operator_arguments(parser)
     add_format_argument(parser)
@@ -119,7 +129,7 @@ def _configure_registry_export(parser: ArgumentParser) -> None:
 
 @command(_configure_registry_export)
 def registry_export(args: Namespace) -> int:
-    """Export a whole registry as static files, which any web server can serve and pinwarden install can use.
+    """Export a registry as static files, which any web server can serve and pinwarden install can use.
 
     Exporting into the same folder again writes only what is new.
 
@@ -133,7 +143,7 @@ def registry_export(args: Namespace) -> int:
 
 
 def _configure_registry_namespace(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("add", "list"), help="what to do")
+    parser.add_argument("action", choices=("add", "list"), help="add a namespace, or list all")
     parser.add_argument("name", nargs="?", metavar="NAME", help="with add: the namespace")
     parser.add_argument("--owner", metavar="KEY", help="with add: public key of the owner, a file or did:key:…")
     add_operator_arguments(parser)
@@ -176,12 +186,14 @@ def registry_namespace(args: Namespace) -> int:
 
 
 def _configure_registry_token(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("add", "list", "revoke"), help="what to do")
+    parser.add_argument("action", choices=("add", "list", "revoke"), help="add, list or revoke tokens")
     parser.add_argument(
         "subject", nargs="?", metavar="NAME", help="with add: the namespace; with revoke: the id of the token"
     )
     parser.add_argument("--label", default="", metavar="TEXT", help="with add: note on what the token is for")
-    parser.add_argument("--days", type=int, default=90, metavar="N", help="with add: days it is valid (default: 90)")
+    parser.add_argument(
+        "--days", type=int, default=90, metavar="N", help="with add: days until it expires (default: 90)"
+    )
     add_operator_arguments(parser)
     add_format_argument(parser)
 
@@ -220,7 +232,7 @@ def _configure_registry_rotate_key(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--new-key-env", metavar="NAME", help="environment variable with the new key in PEM format")
     parser.add_argument(
-        "--why", default="rotation", metavar="TEXT", help="reason, which the public log records (default: rotation)"
+        "--why", default="rotation", metavar="TEXT", help="reason to record in the public log (default: rotation)"
     )
     add_operator_arguments(parser)
     add_format_argument(parser)
@@ -242,28 +254,28 @@ def registry_rotate_key(args: Namespace) -> int:
     from pinwarden.registry.registry import activate_next_key, prepare_next_key
 
     settings = registry_settings_from(args)
-    given = args.new_key or args.new_key_env
+    has_new_key = args.new_key or args.new_key_env
     if args.new_key and args.new_key_env:
         raise PinwardenError("USAGE", "--new-key and --new-key-env cannot be used together")
-    if bool(args.key or args.key_env) != bool(given):
+    if bool(args.key or args.key_env) != bool(has_new_key):
         raise PinwardenError(
             "USAGE",
             "give both the current key (--key or --key-env) and the new one (--new-key or --new-key-env), or neither",
         )
     with open_operated_registry(args, settings) as registry:
-        new = (
+        new_key = (
             signer_from(Namespace(key=args.new_key, key_env=args.new_key_env))
-            if given
+            if has_new_key
             else prepare_next_key(settings.folder)
         )
-        _, change, count = rotate_key(registry, new, args.why)
-        if not given:
+        _, change, count = rotate_key(registry, new_key, args.why)
+        if not has_new_key:
             activate_next_key(settings.folder)
         return emit(rotation_report(change, count), args.format)
 
 
 def _configure_registry_audit(parser: ArgumentParser) -> None:
-    parser.add_argument("--most", type=int, default=100, metavar="N", help="number of requests (default: 100)")
+    parser.add_argument("--limit", type=int, default=100, metavar="N", help="maximum number of requests (default: 100)")
     add_operator_arguments(parser)
     add_format_argument(parser)
 
@@ -278,7 +290,7 @@ def registry_audit(args: Namespace) -> int:
     from pinwarden.registry.access import audit
 
     with open_operated_registry(args) as registry:
-        report = audit(registry, args.most)
+        report = audit(registry, args.limit)
     if args.format == "text" and report.facts["requests"]:
         from pinwarden.cli.render.text import table
 
@@ -303,10 +315,10 @@ def _configure_log_verify(parser: ArgumentParser) -> None:
 
 @command(_configure_log_verify)
 def log_verify(args: Namespace) -> int:
-    """Verify a registry's whole transparency log: its signed checkpoint, every entry and every tile.
+    """Verify a registry's complete transparency log: its signed checkpoint, every entry and every tile.
 
-    Each entry has to be an event that the registry signed and that follows from the one before on its channel, and all
-    entries together have to hash to the signed checkpoint. With --witness, the witnesses must have signed it too.
+    Each entry must be an event that the registry signed and that continues the previous event of its channel, and all
+    entries together must hash to the signed checkpoint. With --witness, the witnesses must have signed it too.
 
     Examples:
       pinwarden log verify export
@@ -323,7 +335,7 @@ def _configure_log_monitor(parser: ArgumentParser) -> None:
         "--state", required=True, metavar="FILE", help="file that remembers the last verified checkpoint"
     )
     parser.add_argument(
-        "--watch", nargs="+", action="extend", default=[], metavar="NAME", help="tools or whole namespaces to watch"
+        "--watch", nargs="+", action="extend", default=[], metavar="NAME", help="tools or namespaces to watch"
     )
     add_format_argument(parser)
 

@@ -1,7 +1,7 @@
 """``review``: see the changes that the gateway blocked, and decide about them.
 
-There is no way to approve everything, or all changes of a server: something else could arrive between looking and
-deciding. A decision names the changes it is about; the name of a change is a digest of its content.
+You cannot approve everything at once, or all changes of a server: a new change could arrive between reading and
+deciding. A decision names its changes, and the name of a change is a digest of its content.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
 _ANSWERS = {"a": "approved", "r": "rejected", "s": "skipped"}
-_WORDS = {"approve": "a", "reject": "r", "definition": "d", "skip": "s", "quit": "q"}
+_ANSWER_WORDS = {"approve": "a", "reject": "r", "definition": "d", "skip": "s", "quit": "q"}
 _ERRORS_OF_ONE_CHANGE = (
     "REVIEW_STALE",
     "SURFACE_INVALID",
@@ -55,7 +55,7 @@ def _configure_review(parser: ArgumentParser) -> None:
     parser.add_argument("--server", metavar="NAME", help="only changes of this server")
     add_database_argument(parser)
     add_approval_arguments(parser)
-    parser.set_defaults(why="")  # asked for each decision, unless --why gives one for all
+    parser.set_defaults(why="")  # without --why, Pinwarden asks for a reason at each decision
 
 
 @command(_configure_review)
@@ -70,16 +70,16 @@ def review(args: Namespace) -> int:
     """
     project = current_project()
     with read_database(args, project) as state:
-        return _go_through(args, state, project)
+        return _review_all(args, state, project)
 
 
 def _configure_review_list(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--all", action="store_true", help="also changes that are decided, or that the server no longer serves"
+        "--all", action="store_true", help="also list decided changes, and changes that the server no longer serves"
     )
     parser.add_argument("--server", metavar="NAME", help="only changes of this server")
     parser.add_argument(
-        "--level", action="append", default=[], choices=_LEVELS, help="only changes of this level; repeatable"
+        "--level", action="append", default=[], choices=_LEVELS, help="only changes of this severity; repeatable"
     )
     parser.add_argument(
         "--names", action="store_true", help="print only the names, one per line, for review approve --names-from"
@@ -181,7 +181,7 @@ def review_approve(args: Namespace) -> int:
 
 
 def _configure_decision(parser: ArgumentParser) -> None:
-    """What is decided, where it is stored, who decides and why."""
+    """The options of every decision: names of changes, database, approver and reason."""
     parser.add_argument("name", nargs="*", help="names of changes, as pinwarden review list prints them")
     parser.add_argument(
         "--names-from",
@@ -213,8 +213,8 @@ def review_reject(args: Namespace) -> int:
 def review_reopen(args: Namespace) -> int:
     """Undo decisions: a rejected change is pending review again, an approved one is blocked again.
 
-    The definition that was approved before takes the place of a withdrawn one, in the lock or in the database. The
-    audit log records who undid what, and why.
+    The previously approved definition is restored, in the lock or in the database. The audit log records who undid
+    what, and why.
 
     Examples:
       pinwarden review reopen NAME
@@ -229,7 +229,7 @@ def review_reopen(args: Namespace) -> int:
     return emit(report, args.format)
 
 
-def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
+def _review_all(args: Namespace, state: GatewayState, project: Project) -> int:
     from pinwarden.gateway.review import list_reviews
 
     listed = list_reviews(state, server=args.server)
@@ -262,12 +262,12 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
         _, report = show_review(state, project, name)
         sys.stdout.write("\n")
         _print_review(report, heading=heading)
-        answer = _ask(report)
+        answer = _ask_decision(report)
         if answer in ("a", "r"):
-            why = approver.why or _ask_reason(needed=answer == "a" and report.facts["review"]["level"] == "critical")
-            if not why:
+            reason = approver.why or _ask_reason(needed=answer == "a" and report.facts["review"]["level"] == "critical")
+            if not reason:
                 return "q"
-            _record_decision(state, project, name, answer, replace(approver, why=why))
+            _record_decision(state, project, name, answer, replace(approver, why=reason))
     except PinwardenError as err:
         if err.code not in _ERRORS_OF_ONE_CHANGE:
             raise
@@ -277,7 +277,7 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
 
 
 def _record_decision(state: GatewayState, project: Project, name: str, answer: str, approver: Approver) -> None:
-    """Decide by the full name, a digest of what was shown: a later change is not approved by accident."""
+    """Decide by the full name, which is a digest of the displayed definition, so that no later change is approved."""
     from pinwarden.gateway.review import approve_reviews, reject_reviews
     from pinwarden.system.clock import now
 
@@ -289,12 +289,12 @@ def _record_decision(state: GatewayState, project: Project, name: str, answer: s
     emit(replace(report, rows=()), "text")
 
 
-def _ask(report: Report) -> str:
+def _ask_decision(report: Report) -> str:
     can_be_approved = report.facts["approval_goes_to"] is not None
     while True:
         line = _read_line(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
         typed = line.strip().lower()
-        answer = _WORDS.get(typed, typed)  # full words only: "abort" must not approve
+        answer = _ANSWER_WORDS.get(typed, typed)  # full words only: "abort" must not approve
         if answer == "d":
             _print_definition(report)
         elif not line or answer == "q":
@@ -344,7 +344,7 @@ def _describe(report: Report) -> list[tuple[str, str]]:
     level = f"{review['level']}: " if review["level"] else ""
     return [
         ("blocked", f"{level}{review['reason'] or 'it differs from what was approved'} ({review['code']})"),
-        ("approved", ", ".join(review["expected"]) or "nothing of this name"),
+        ("approved", ", ".join(review["expected"]) or "nothing with this name"),
         ("served", review["digest"] or "has no digest"),
         ("seen", f"first {review['opened']}, last {review['last_seen']}"),
         ("approval", report.facts["approval_goes_to"] or "not possible, because the item cannot be identified"),
@@ -352,7 +352,7 @@ def _describe(report: Report) -> list[tuple[str, str]]:
 
 
 def _rows_without_new_items(report: Report) -> tuple[Row, ...]:
-    """A new item is shown as its definition, not as one long row."""
+    """The rows, without the text of new items: these are printed as definitions."""
     return tuple(replace(row, after=None) if row.before is None and not row.path else row for row in report.rows)
 
 
@@ -366,8 +366,10 @@ def _format_baseline(baseline: str) -> str:
     if lock == baseline:
         return "first use"
     path = Path(lock)
-    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else lock
-    return shown if len(shown) <= _MAX_PATH else f"…{shown[1 - _MAX_PATH :]}"  # the end tells projects apart
+    displayed = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else lock
+    if len(displayed) <= _MAX_PATH:
+        return displayed
+    return f"…{displayed[1 - _MAX_PATH :]}"  # projects differ at the end of the path
 
 
 def _read_names(args: Namespace) -> list[str]:

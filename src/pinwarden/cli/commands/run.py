@@ -1,4 +1,4 @@
-"""``run`` starts a server behind the gateway; ``enforce`` makes clients do that."""
+"""``run`` starts a server behind the gateway; ``enforce`` makes clients start servers with ``run``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ def _configure_run(parser: ArgumentParser) -> None:
         help="print the command that would be started, and which lock and policy apply; start nothing",
     )
     parser.add_argument(
-        "--sandbox", action="store_true", help="start it in bubblewrap without network, even if no policy requires that"
+        "--sandbox",
+        action="store_true",
+        help="start the server in a bubblewrap sandbox, offline, even if no policy requires it",
     )
     parser.add_argument(
-        "--name", metavar="NAME", help="name for the command after --: its name in the lock, or one to remember it by"
+        "--name",
+        metavar="NAME",
+        help="name for the command after --: its name in the lock, or a new name to record it under",
     )
     parser.add_argument(
         "--require-lock",
@@ -62,7 +66,7 @@ def _configure_run(parser: ArgumentParser) -> None:
         help="start an installed bundle without its sandbox, so that its permissions are not enforced",
     )
     add_project_arguments(parser)
-    parser.set_defaults(project=None)  # whether it was given matters
+    parser.set_defaults(project=None)  # None: not given, so the project is searched for
 
 
 @command(_configure_run, takes_command=True)
@@ -96,7 +100,7 @@ def run(args: Namespace) -> int:
 
 
 def _configure_enforce(parser: ArgumentParser) -> None:
-    parser.add_argument("server", nargs="*", help="names in the lock (default: all)")
+    parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
     parser.add_argument(
         "--allow-execute",
         action="store_true",
@@ -132,17 +136,17 @@ def enforce(args: Namespace) -> int:
 
 
 def _find_authority(args: Namespace, here: Project) -> Authority:
-    """Which lock and policy apply. A policy given with --policy is used as it is."""
+    """Which lock and policy apply. ``--policy`` takes precedence."""
     from pinwarden.project.authority import RunRequest, resolve_authority
 
-    start = RunRequest(
+    request = RunRequest(
         name=args.server or args.name,
         command=tuple(args.command),
         by_name=args.server is not None,
         names_project=args.project is not None or args.file is not None,
         typed=sys.stdin is not None and sys.stdin.isatty(),
     )
-    authority = resolve_authority(here, start)
+    authority = resolve_authority(here, request)
     if not args.policy:
         return authority
     return replace(authority, project=replace(authority.project, policy=Path(args.policy)))
@@ -169,12 +173,12 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
         )
     name = args.name or command_name(words, str(Path.cwd()))
 
-    def started() -> ServerLaunch:
+    def find_launch() -> ServerLaunch:
         program = _find_program(words[0])
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PINWARDEN_")}
         return ServerLaunch(command=(program, *words[1:]), environment=environment)
 
-    prepared = prepare_start(project, name, started, sandbox=args.sandbox)
+    prepared = prepare_start(project, name, find_launch, sandbox=args.sandbox)
     return GatedServer(
         server=name,
         command=server_command(prepared, name),

@@ -87,11 +87,13 @@ def _configure_attest(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--claim", nargs="+", action="extend", choices=_CLAIMS, help="what you attest (default: integrity)"
     )
-    until = parser.add_mutually_exclusive_group()
-    until.add_argument("--expires", metavar="TIME", help="when the attestation expires, e.g. 2027-01-31T00:00:00Z")
-    until.add_argument("--expires-in", type=_duration, metavar="DURATION", help="how long it is valid: 90d, 12h")
+    expiry = parser.add_mutually_exclusive_group()
+    expiry.add_argument("--expires", metavar="TIME", help="when the attestation expires, e.g. 2027-01-31T00:00:00Z")
+    expiry.add_argument(
+        "--expires-in", type=_parse_duration, metavar="DURATION", help="how long it is valid, e.g. 90d or 12h"
+    )
     parser.add_argument(
-        "--output", "-o", metavar="FILE", help="where to write it (default: ARCHIVE.ROLE.attestation.json)"
+        "--output", "-o", metavar="FILE", help="where to write the attestation (default: ARCHIVE.ROLE.attestation.json)"
     )
     add_format_argument(parser)
 
@@ -108,29 +110,31 @@ def attest(args: Namespace) -> int:
     from pinwarden.bundle.signed_documents import AttestOptions, attest
     from pinwarden.system.clock import now
 
-    files, moment = bundle_files_from(args), now()
-    beside = files.archive.with_name(f"{files.archive.name}.{args.role}.attestation.json")
-    attesting = AttestOptions(
+    files, time = bundle_files_from(args), now()
+    default_output = files.archive.with_name(f"{files.archive.name}.{args.role}.attestation.json")
+    options = AttestOptions(
         files=files,
         signer=signer_from(args),
         role=args.role,
         claims=tuple(dict.fromkeys(args.claim or ("integrity",))),
-        now=moment,
-        expires=_add_duration(moment, args.expires_in) if args.expires_in else args.expires,
-        output=Path(args.output) if args.output else beside,
+        now=time,
+        expires=_add_duration(time, args.expires_in) if args.expires_in else args.expires,
+        output=Path(args.output) if args.output else default_output,
     )
-    return emit(attest(attesting), args.format)
+    return emit(attest(options), args.format)
 
 
 def _configure_lock_sign(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--key", action="append", required=True, metavar="FILE", help="private key; repeatable with --dsse"
     )
-    parser.add_argument("--policy", metavar="FILE", help="policy under which you reviewed the lock")
+    parser.add_argument("--policy", metavar="FILE", help="policy whose digest the signature includes")
     parser.add_argument(
-        "--dsse", action="store_true", help="sign the whole file in a DSSE envelope, which may have several signatures"
+        "--dsse",
+        action="store_true",
+        help="sign the complete file in a DSSE envelope, which may have several signatures",
     )
-    parser.add_argument("--add", action="store_true", help="with --dsse: keep the signatures that the file has")
+    parser.add_argument("--add", action="store_true", help="with --dsse: keep the existing signatures")
     parser.add_argument(
         "--output",
         "-o",
@@ -145,8 +149,8 @@ def _configure_lock_sign(parser: ArgumentParser) -> None:
 def lock_sign(args: Namespace) -> int:
     """Sign the lockfile with an Ed25519 key, in a separate file.
 
-    The default is ToolPin's format, which covers only the fields of lockfileVersion 2. --dsse signs the whole file. A
-    lock that was changed outside Pinwarden is not signed. The passphrase of an encrypted key is read from
+    The default is ToolPin's format, which covers only the fields of lockfileVersion 2. --dsse signs the complete file.
+    A lock that was changed outside Pinwarden is not signed. The passphrase of an encrypted key is read from
     PINWARDEN_KEY_PASSPHRASE or from the terminal.
 
     Examples:
@@ -188,7 +192,7 @@ def _configure_lock_verify_signature(parser: ArgumentParser) -> None:
         type=signature_count,
         default=1,
         metavar="N",
-        help="minimum number of different keys that signed (default: 1)",
+        help="minimum number of distinct keys that must have signed (default: 1)",
     )
     parser.add_argument("--policy", metavar="FILE", help="policy that the signature must cover")
     add_partial_argument(parser)
@@ -200,7 +204,7 @@ def _configure_lock_verify_signature(parser: ArgumentParser) -> None:
 def lock_verify_signature(args: Namespace) -> int:
     """Check that enough of the given keys signed the lockfile.
 
-    Without --require and --threshold, one signature by any of the keys is enough. An invalid signature beside valid
+    Without --require and --threshold, one signature by any of the keys is enough. An invalid signature among valid
     ones is reported and ignored. The exit code is 1 if a required signature is missing or the lock was changed.
 
     Examples:
@@ -219,7 +223,7 @@ def lock_verify_signature(args: Namespace) -> int:
     return emit(verify_lock_signatures(project.lock, signatures, keys, required, policy), args.format)
 
 
-def _duration(text: str) -> timedelta:
+def _parse_duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if not match:
         raise ArgumentTypeError(f"{text[:40]!a} is not a number of days or hours, such as 90d or 12h")
@@ -227,5 +231,5 @@ def _duration(text: str) -> timedelta:
     return timedelta(days=count) if match[2] == "d" else timedelta(hours=count)
 
 
-def _add_duration(moment: str, duration: timedelta) -> str:
-    return (datetime.fromisoformat(moment) + duration).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _add_duration(start: str, duration: timedelta) -> str:
+    return (datetime.fromisoformat(start) + duration).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""``list``, ``explain``, ``doctor`` and ``secrets audit``: what is locked, and whether the machine matches it."""
+"""``list``, ``explain``, ``doctor`` and ``secrets audit``: the locked servers, and whether configurations match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _configure_list(parser: ArgumentParser) -> None:
 def list_servers(args: Namespace) -> int:
     """List the locked servers: version, client, trust tier, whether the surface is pinned, and who approved it.
 
-    The exit code is 1 if the lock was changed outside Pinwarden; the list is printed all the same.
+    The exit code is 1 if the lock was changed outside Pinwarden; the list is still printed.
 
     Examples:
       pinwarden list
@@ -51,13 +51,11 @@ def list_servers(args: Namespace) -> int:
 
 
 def _configure_explain(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "server", metavar="SERVER[:client]", help="the server's name, for one client or for all of them"
-    )
+    parser.add_argument("server", metavar="SERVER[:client]", help="the server's name, optionally for one client only")
     parser.add_argument(
         "--registry",
         action="store_true",
-        help="explain the server's entry in a local registry file or cache, whether it is locked or not",
+        help="explain the server's entry in a local registry file or cache, even if it is not locked",
     )
     add_project_arguments(parser)
     add_format_argument(parser)
@@ -75,8 +73,8 @@ def explain(args: Namespace) -> int:
     from pinwarden.project.explain import explain_locked, explain_registry_entry
     from pinwarden.system.clock import now
 
-    explained = explain_registry_entry if args.registry else explain_locked
-    report = explained(project_from(args), args.server, now=now())
+    explain_entry = explain_registry_entry if args.registry else explain_locked
+    report = explain_entry(project_from(args), args.server, now=now())
     if args.format == "text":
         from pinwarden.cli.render.text import sections
 

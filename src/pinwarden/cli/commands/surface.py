@@ -1,4 +1,4 @@
-"""``inspect``, ``diff`` and ``scan``: look at what servers tell the model."""
+"""``inspect``, ``diff`` and ``scan``: show, compare and check the surfaces of servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _configure_inspect(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--compare-client",
         metavar="NAME",
-        help="connect a second time under this client name, and report what the server shows differently",
+        help="connect a second time with this client name, and report differences between the two surfaces",
     )
     add_format_argument(parser)
     add_target_arguments(parser)
@@ -112,19 +112,19 @@ def diff(args: Namespace) -> int:
         raise PinwardenError("USAGE", "give two sides to compare, or one side and a command after --")
     before = load_surface(names[0], args)
     if args.command:
-        shown = mask_command(args.command)
+        masked = mask_command(args.command)
         after = probe_target(None, command_target(args.command, args), args)
     else:
-        shown = mask_target(names[1])
+        masked = mask_target(names[1])
         after = load_surface(names[1], args)
-    return emit_report(compare_surfaces(before, after, f"{mask_target(names[0])} -> {shown}"), args, about=names)
+    return emit_report(compare_surfaces(before, after, f"{mask_target(names[0])} -> {masked}"), args, about=names)
 
 
 def _configure_scan(parser: ArgumentParser) -> None:
     parser.add_argument(
         "target", nargs="*", help="surface files, URLs, or names of servers from a client configuration"
     )
-    parser.add_argument("--fail-on-warning", action="store_true", help="exit with 1 if there is a warning")
+    parser.add_argument("--fail-on-warning", action="store_true", help="exit with code 1 if there is a warning")
     add_report_arguments(parser)
     add_target_arguments(parser)
     add_probe_arguments(parser)
@@ -147,9 +147,9 @@ def scan(args: Namespace) -> int:
 
     surfaces: dict[str, Surface] = {}
     for name in dict.fromkeys(args.target):
-        shown = mask_target(name)
+        masked = mask_target(name)
         # Two URLs that differ only in their masked secrets are two servers.
-        surfaces[f"{shown} ({len(surfaces) + 1})" if shown in surfaces else shown] = load_surface(name, args)
+        surfaces[f"{masked} ({len(surfaces) + 1})" if masked in surfaces else masked] = load_surface(name, args)
     if args.command:
         surfaces[mask_command(args.command)] = probe_target(None, command_target(args.command, args), args)
     if not surfaces:

@@ -32,20 +32,24 @@ def _configure_trust_add(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         choices=("verifier", "maintainer", "auditor", "registry"),
-        help="role in which you trust it; repeatable",
+        help="role in which you trust the key; repeatable",
     )
     parser.add_argument("--replaces", metavar="KEY", help="key or name that this key replaces; the old key is revoked")
     parser.add_argument("--why", default="", metavar="TEXT", help="with --replaces: the reason to record")
     registry = parser.add_argument_group("for a registry")
-    registry.add_argument("--url", metavar="URL", help="its location: a URL, a folder, or oci://host/repository")
-    registry.add_argument("--pointer-key", metavar="KEY", help="key that signs its pointers, if not the key of its log")
+    registry.add_argument(
+        "--url", metavar="URL", help="the registry's location: a URL, a folder, or oci://host/repository"
+    )
+    registry.add_argument(
+        "--pointer-key", metavar="KEY", help="key that signs its pointers, if it is not the log's key"
+    )
     add_witness_arguments(registry)
     registry.add_argument(
         "--max-age-days",
         type=int,
         default=14,
         metavar="N",
-        help="refuse a log whose newest checkpoint is older than this (default: 14)",
+        help="refuse a log whose newest checkpoint is older than N days (default: 14)",
     )
     add_format_argument(parser)
 
@@ -91,7 +95,9 @@ def trust_add(args: Namespace) -> int:
 
 def _configure_trust_remove(parser: ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="did:key:…, or the name you gave the key")
-    parser.add_argument("--revoke", action="store_true", help="also remember the key as revoked, so it cannot be added")
+    parser.add_argument(
+        "--revoke", action="store_true", help="also revoke the key, so that it can never be trusted again"
+    )
     parser.add_argument("--why", default="", metavar="TEXT", help="with --revoke: the reason to record")
     add_format_argument(parser)
 
@@ -120,7 +126,7 @@ def _configure_trust_list(parser: ArgumentParser) -> None:
 def trust_list(args: Namespace) -> int:
     """List the registries and keys you trust, with their roles, and the keys that no longer count.
 
-    Those are keys that you revoked, and keys that a registry replaced, with the log entry that says so.
+    These are the keys that you revoked, and the keys that a registry replaced, with the log entry that replaced them.
 
     Examples:
       pinwarden trust list
@@ -134,7 +140,7 @@ def trust_list(args: Namespace) -> int:
 
         rows = [(root["name"] or "-", ", ".join(root["roles"]), root["key_id"]) for root in facts["registries"]]
         rows += [
-            (root["name"] or "-", f"ended by entry {ended['log_index']}", ended["key_id"])
+            (root["name"] or "-", f"replaced by entry {ended['log_index']}", ended["key_id"])
             for root in facts["registries"]
             for ended in root["ended_keys"]
         ]
@@ -145,7 +151,7 @@ def trust_list(args: Namespace) -> int:
 
 
 def _read_keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
-    """The plain key and the log key. A registry has a log key, everything else a plain one."""
+    """The public key and the log key. Only a registry has a log key."""
     from pinwarden.cli.key_arguments import read_public_keys
 
     pointer = next(iter(read_public_keys([args.pointer_key]).values())) if args.pointer_key else None

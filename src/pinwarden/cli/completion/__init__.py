@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pinwarden.cli.grammar import Command
+    from pinwarden.cli.grammar import CommandSpec
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def completion_script(shell: str, commands: tuple[Command, ...]) -> str:
+def completion_script(shell: str, commands: tuple[CommandSpec, ...]) -> str:
     """The completion script for a shell."""
-    function: Callable[[tuple[Command, ...]], str] = import_module(f"pinwarden.cli.completion.{shell}").script
+    function: Callable[[tuple[CommandSpec, ...]], str] = import_module(f"pinwarden.cli.completion.{shell}").script
     return function(commands)
 
 
-def quoted(text: str) -> str:
+def shell_quote(text: str) -> str:
     """Text in single quotes, for bash and zsh."""
     return "'" + text.replace("'", "'\\''") + "'"

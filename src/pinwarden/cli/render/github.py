@@ -1,4 +1,4 @@
-"""GitHub workflow annotations: one workflow command per row, which GitHub shows beside the file.
+"""GitHub workflow annotations: one workflow command per row, which GitHub shows next to the file.
 
 GitHub treats an output line as a command if it begins with ``::`` or contains ``##[``. Text from servers is always
 inside one of our commands, on a single line, so it cannot start another.
@@ -30,7 +30,7 @@ def render(report: Report) -> str:
 
 def render_error(err: PinwardenError, command: str) -> str:
     """One command with the error code as its title."""
-    return _command("error", {"title": err.code}, f"{command}: {_cut(err.message)}", f"hint: {err.hint}") + "\n"
+    return _command("error", {"title": err.code}, f"{command}: {_shorten(err.message)}", f"hint: {err.hint}") + "\n"
 
 
 def _row(report: Report, row: Row) -> str:
@@ -47,23 +47,23 @@ def _row(report: Report, row: Row) -> str:
     if before is not None and after is not None:
         before, after = omit_common_text(before, after, _MAX_TEXT)
     texts = (("before", before), ("after", after), ("text", row.excerpt))
-    details = [f"{name}: {_cut(text)}" for name, text in texts if text]
+    details = [f"{name}: {_shorten(text)}" for name, text in texts if text]
     return _command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *details)
 
 
 def _command(name: str, properties: dict[str, str], *lines: str) -> str:
-    shown = ",".join(f"{key}={_escaped_property(value)}" for key, value in properties.items())
-    return f"::{name} {shown}::" + "%0A".join(map(_escaped, lines))
+    property_list = ",".join(f"{key}={_escape_property(value)}" for key, value in properties.items())
+    return f"::{name} {property_list}::" + "%0A".join(map(_escape, lines))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape a text. ``show_invisible`` already escapes line breaks, so only the percent sign is left."""
     return show_invisible(text).replace("%", "%25")
 
 
-def _escaped_property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return shorten_middle(text, _MAX_TEXT)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """One suite with one test case per row, or one for the command itself if there are no rows."""
-    failing = _failing(report)
+    failing = _failing_levels(report)
     kind = "error" if report.exit_code == EXIT_UNCHECKED else "failure"
     cases = [line for row in report.rows for line in _case(report, row, kind if row.severity in failing else "")]
     if not report.rows:
@@ -30,8 +30,8 @@ def render(report: Report) -> str:
         failures=str(failed if kind == "failure" else 0),
         errors=str(failed if kind == "error" else 0),
     )
-    about = _attributes(name="subject", value=report.subject)
-    return _document(f"pinwarden {report.command}", counts, about, cases, (*report.notes, report.summary))
+    property_attributes = _attributes(name="subject", value=report.subject)
+    return _document(f"pinwarden {report.command}", counts, property_attributes, cases, (*report.notes, report.summary))
 
 
 def render_error(err: PinwardenError, command: str) -> str:
@@ -48,12 +48,12 @@ def render_error(err: PinwardenError, command: str) -> str:
     return _document(command, counts, _attributes(name="code", value=err.code), case, (err.message,))
 
 
-def _document(suite: str, counts: str, about: str, cases: Iterable[str], output: Iterable[str]) -> str:
+def _document(suite: str, counts: str, property_attributes: str, cases: Iterable[str], output: Iterable[str]) -> str:
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuites name="pinwarden"{counts}>',
         f'  <testsuite{_attributes(name=suite)}{counts} skipped="0">',
-        f"    <properties><property{about}/></properties>",
+        f"    <properties><property{property_attributes}/></properties>",
         *(f"    {line}" for line in cases),
         f"    <system-out>{_lines(*output)}</system-out>",
         "  </testsuite>",
@@ -62,7 +62,7 @@ def _document(suite: str, counts: str, about: str, cases: Iterable[str], output:
     return "\n".join(lines) + "\n"
 
 
-def _failing(report: Report) -> tuple[str, ...]:
+def _failing_levels(report: Report) -> tuple[str, ...]:
     """The levels that made the command fail: those that need a decision, else warnings, else all."""
     if report.exit_code == 0:
         return ()
@@ -97,13 +97,13 @@ def _command_case(report: Report, kind: str) -> list[str]:
 
 
 def _attributes(**values: str) -> str:
-    return "".join(f' {name}="{_text(value)}"' for name, value in values.items())
+    return "".join(f' {name}="{_escape(value)}"' for name, value in values.items())
 
 
 def _lines(*texts: str) -> str:
-    return "\n".join(map(_text, texts))
+    return "\n".join(map(_escape, texts))
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape a text for XML. ``show_invisible`` escapes the characters that XML does not allow."""
     return escape(neutralize_log_commands(show_invisible(text)))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
     from pinwarden.core.report import Report, Row
 
-_SIGNS = {"critical": "🛑 critical", "review": "🔍 review", "warning": "⚠️ warning", "info": "ℹ️ info"}  # noqa: RUF001
-_WWW = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes it a link even without a scheme
+_SEVERITY_LABELS = {"critical": "🛑 critical", "review": "🔍 review", "warning": "⚠️ warning", "info": "ℹ️ info"}  # noqa: RUF001
+_WWW_PREFIX = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes it a link even without a scheme
 _MAX_ROWS = 200  # comments have a size limit; the rest is counted
 _MAX_COMMENT = 60_000  # characters; GitHub refuses comments above 65,536
 _MAX_TABLE = 40_000
@@ -25,27 +25,27 @@ _MAX_PIECE = 2000  # characters of an unchanged, removed or added text; escaping
 def render(report: Report) -> str:
     """A heading, a table of the rows, and the changed texts below it."""
     lines = [
-        f"### Pinwarden {report.command}: {_safe(_cell(report.subject))}",
+        f"### Pinwarden {report.command}: {_escape(_cell(report.subject))}",
         "",
-        f"**{_safe(_cell(report.summary))}**",
+        f"**{_escape(_cell(report.summary))}**",
         "",
     ]
     table = _rows(report.rows[:_MAX_ROWS])
-    shown = report.rows[: len(table)]
-    if shown:
+    displayed_rows = report.rows[: len(table)]
+    if displayed_rows:
         lines += ["| | what | where | why |", "|---|---|---|---|", *table, ""]
-    if len(report.rows) > len(shown):
-        lines += [f"…and {len(report.rows) - len(shown)} more.", ""]
-    notes = [f"> {_safe(_cell(note))}" for note in report.notes[:_MAX_NOTES]]
+    if len(report.rows) > len(displayed_rows):
+        lines += [f"…and {len(report.rows) - len(displayed_rows)} more.", ""]
+    notes = [f"> {_escape(_cell(note))}" for note in report.notes[:_MAX_NOTES]]
     if len(report.notes) > _MAX_NOTES:
         notes.append(f"> …and {len(report.notes) - _MAX_NOTES} more notes.")
-    return "\n".join([*_within_size(lines, [_texts(row) for row in shown], notes), *notes]).rstrip() + "\n"
+    return "\n".join([*_fit_comment(lines, [_texts(row) for row in displayed_rows], notes), *notes]).rstrip() + "\n"
 
 
 def render_error(err: PinwardenError, command: str) -> str:
     """A section with the error in place of a report."""
     heading = f"### {command.capitalize()} did not finish"
-    return f"{heading}\n\n**{_safe(err.message)}** (`{err.code}`)\n\n> {_safe(err.hint)}\n"
+    return f"{heading}\n\n**{_escape(err.message)}** (`{err.code}`)\n\n> {_escape(err.hint)}\n"
 
 
 def _rows(rows: tuple[Row, ...]) -> list[str]:
@@ -53,8 +53,9 @@ def _rows(rows: tuple[Row, ...]) -> list[str]:
     lines: list[str] = []
     budget = _MAX_TABLE
     for row in rows:
-        label = f"{_safe(_cell(row.entity))} {_quoted(_cell(row.name))}"
-        line = f"| {_SIGNS[row.severity]} | {label} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
+        label = f"{_escape(_cell(row.entity))} {_code_span(_cell(row.name))}"
+        reason = f"{_escape(_cell(row.message))} (`{row.code}`)"
+        line = f"| {_SEVERITY_LABELS[row.severity]} | {label} | {_locate(row)} | {reason} |"
         budget -= len(line) + 1
         if budget < 0:
             break
@@ -66,27 +67,27 @@ def _cell(text: str) -> str:
     return shorten_middle(text, _MAX_CELL)
 
 
-def _within_size(lines: list[str], texts: list[list[str]], notes: list[str]) -> list[str]:
+def _fit_comment(lines: list[str], texts: list[list[str]], notes: list[str]) -> list[str]:
     """The lines, followed by as many texts as fit into a comment."""
     budget = _MAX_COMMENT - sum(len(line) + 1 for line in (*lines, *notes))
-    left_out = 0
+    omitted = 0
     for text in filter(None, texts):
         budget -= sum(len(line) + 1 for line in text)
-        if budget < 0 or left_out:
-            left_out += 1
+        if budget < 0 or omitted:
+            omitted += 1
         else:
             lines += text
-    return [*lines, f"…and {left_out} more texts, which are too long for a comment.", ""] if left_out else lines
+    return [*lines, f"…and {omitted} more texts, which are too long for a comment.", ""] if omitted else lines
 
 
-def _where(row: Row) -> str:
+def _locate(row: Row) -> str:
     """The file with its line, and the location in it or in the item."""
     file = "" if row.file is None else row.file if row.line is None else f"{row.file}:{row.line}"
-    return " ".join(_quoted(_cell(location)) for location in (file, row.path) if location)
+    return " ".join(_code_span(_cell(location)) for location in (file, row.path) if location)
 
 
-def _quoted(text: str) -> str:
-    return f"`{_code(text)}`" if text else ""
+def _code_span(text: str) -> str:
+    return f"`{_escape_code(text)}`" if text else ""
 
 
 def _texts(row: Row) -> list[str]:
@@ -96,18 +97,18 @@ def _texts(row: Row) -> list[str]:
     marks = {"equal": ("", ""), "delete": ("<del>", "</del>"), "insert": ("<ins>", "</ins>")}
     if row.before is not None and row.after is not None:
         pieces = [(operation, shorten_middle(text, _MAX_PIECE)) for operation, text in text_diff(row.before, row.after)]
-        body = "".join(_safe(text).join(marks[operation]) for operation, text in pieces)
+        body = "".join(_escape(text).join(marks[operation]) for operation, text in pieces)
     elif row.before is not None:
-        body = _safe(shorten_middle(row.before, _MAX_PIECE)).join(marks["delete"])
+        body = _escape(shorten_middle(row.before, _MAX_PIECE)).join(marks["delete"])
     else:
-        body = _safe(shorten_middle(row.after or "", _MAX_PIECE)).join(marks["insert"])
-    locations = "".join(f" <code>{_safe(_cell(text))}</code>" for text in (row.name, row.path) if text)
-    return [f"<details><summary>{_safe(row.entity)}{locations}</summary>", "", body, "", "</details>", ""]
+        body = _escape(shorten_middle(row.after or "", _MAX_PIECE)).join(marks["insert"])
+    locations = "".join(f" <code>{_escape(_cell(text))}</code>" for text in (row.name, row.path) if text)
+    return [f"<details><summary>{_escape(row.entity)}{locations}</summary>", "", body, "", "</details>", ""]
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape text from a server, so that it cannot become markup, a link, a mention or an image."""
-    return _WWW.sub(r"\1&#46;", show_invisible(text).translate(_ESCAPES))
+    return _WWW_PREFIX.sub(r"\1&#46;", show_invisible(text).translate(_ESCAPES))
 
 
 _ESCAPES = str.maketrans(
@@ -115,5 +116,5 @@ _ESCAPES = str.maketrans(
 )
 
 
-def _code(text: str) -> str:
+def _escape_code(text: str) -> str:
     return neutralize_log_commands(show_invisible(text)).replace("`", "'").replace("|", "\\|")

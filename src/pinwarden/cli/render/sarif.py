@@ -76,7 +76,7 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
         "message": {"text": show_invisible(f"{row.entity} {row.name}: {row.message}".replace("\n", " "))},
         "locations": [
             {
-                **_physical(report, row),
+                **_physical_location(report, row),
                 "logicalLocations": [
                     {"name": show_invisible(row.name), "fullyQualifiedName": show_invisible(location), "kind": "member"}
                 ],
@@ -92,7 +92,7 @@ def _texts(row: Row) -> dict[str, str]:
     return {name: show_invisible(text) for name, text in texts.items() if text is not None}
 
 
-def _physical(report: Report, row: Row) -> dict[str, Any]:
+def _physical_location(report: Report, row: Row) -> dict[str, Any]:
     """File and line, which code scanning requires. A finding about a whole file is at line 1."""
     file = row.file or report.file
     if file is None:
@@ -105,9 +105,9 @@ def _physical(report: Report, row: Row) -> dict[str, Any]:
 def _uri(file: str) -> str:
     """A relative reference, which viewers resolve against the sources; a file URI for an absolute path."""
     if file[1:3] == ":/":  # a Windows drive
-        return f"file:///{file[0]}:{_encoded(file[2:])}"
-    return f"file://{_encoded(file)}" if file.startswith("/") else _encoded(file)
+        return f"file:///{file[0]}:{_percent_encode(file[2:])}"
+    return f"file://{_percent_encode(file)}" if file.startswith("/") else _percent_encode(file)
 
 
-def _encoded(path: str) -> str:
+def _percent_encode(path: str) -> str:
     return quote(path, safe="/", errors="backslashreplace")

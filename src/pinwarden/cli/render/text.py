@@ -1,6 +1,6 @@
 """Text for a terminal: reports, wrapped sentences, tables and lists.
 
-Readable without colour, and safe to print whatever a server or file contains: such text is made harmless first.
+Readable without colour. Text from servers and files is escaped, so that it is safe to print.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pinwarden.core.text import neutralize_log_commands, show_invisible
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
-_PAINT = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
+_COLOURS = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
 _LEVEL_WIDTH = 8
 _MAX_CELL = 60
 
@@ -33,22 +33,22 @@ def render_text(report: Report, *, colour: bool = False) -> str:
 def render_rows(rows: tuple[Row, ...], *, colour: bool = False) -> str:
     """Render only rows."""
     width = terminal_width()
-    lines = (line for row, names in _group_alike(rows) for line in _row(row, names, width, colour))
+    lines = (line for row, names in _group_similar(rows) for line in _row(row, names, width, colour))
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
-def wrap(text: str, label: str = "", *, to: TextIO | None = None) -> str:
+def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
     """A sentence wrapped to the terminal; on a single line if the output is not a terminal.
 
-    A ``label`` stands before the first line, and the other lines are indented by its width. ``to`` is the stream that
-    the text is written to, stdout by default.
+    A ``label`` precedes the first line; the other lines are indented by its width. ``stream`` is where the text will be
+    written (default: stdout).
     """
-    shown = show_invisible(text)
-    width = _width_of(to)
+    displayed = show_invisible(text)
+    width = _width_of(stream)
     if not width:
-        return neutralize_log_commands(f"{label}{shown}\n")
+        return neutralize_log_commands(f"{label}{displayed}\n")
     lines = textwrap.wrap(
-        shown,
+        displayed,
         max(40, width),
         initial_indent=label,
         subsequent_indent=" " * len(label) or "  ",
@@ -70,14 +70,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     On a terminal that is too narrow for the table, each row becomes a block of lines.
     """
     cells = [[_cell(text, last=column == len(row) - 1) for column, text in enumerate(row)] for row in rows]
-    lines_of_cells = [list(headings), *cells]
-    widths = [max(len(row[column]) for row in lines_of_cells) for column in range(len(headings))]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in lines_of_cells
-    ]
+    all_rows = [list(headings), *cells]
+    widths = [max(len(row[column]) for row in all_rows) for column in range(len(headings))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in all_rows]
     terminal = _width_of()
     if terminal and sum(widths[:-1]) + 2 * len(widths) > terminal:  # only the last column may exceed the edge
-        return "".join(map(_block, repeat(headings), cells))
+        return "".join(map(_row_as_block, repeat(headings), cells))
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
@@ -110,8 +108,8 @@ def terminal_width() -> int:
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
-def _group_alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
-    """Group rows that differ only in the item: thirteen tools with the same change are one block to read."""
+def _group_similar(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
+    """Group rows that differ only in the item: thirteen tools with the same change are printed as one block."""
     groups: dict[tuple[object, ...], tuple[Row, list[str]]] = {}
     for row in rows:
         location, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
@@ -129,16 +127,16 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
         lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
     else:
         lines = [f"{level}  {len(distinct)} {show_invisible(f'{_plural(row.entity)}{path}')}"]
-        lines += _wrapped(show_invisible(", ".join(distinct)), width)
-    lines += _wrapped(show_invisible(f"{row.message} ({row.code})"), width)
+        lines += _wrap_lines(show_invisible(", ".join(distinct)), width)
+    lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
-        lines += _wrapped(_inline(row.before, row.after), width, colour=colour)
+        lines += _wrap_lines(_inline_diff(row.before, row.after), width, colour=colour)
     elif row.before is not None:
-        lines += _wrapped(_marked("delete", show_invisible(row.before)), width, colour=colour)
+        lines += _wrap_lines(_mark_text("delete", show_invisible(row.before)), width, colour=colour)
     elif row.after is not None:
-        lines += _wrapped(_marked("insert", show_invisible(row.after)), width, colour=colour)
+        lines += _wrap_lines(_mark_text("insert", show_invisible(row.after)), width, colour=colour)
     elif row.excerpt:
-        lines += _wrapped(f"> {show_invisible(row.excerpt)}", width)
+        lines += _wrap_lines(f"> {show_invisible(row.excerpt)}", width)
     return lines
 
 
@@ -152,23 +150,23 @@ def _file_location(row: Row) -> str:
     return ":".join(str(part) for part in known if part is not None)
 
 
-def _inline(before: str, after: str) -> str:
+def _inline_diff(before: str, after: str) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
     from pinwarden.surface.drift.text_diff import text_diff
 
-    return "".join(_marked(operation, text) for operation, text in text_diff(before, after))
+    return "".join(_mark_text(operation, text) for operation, text in text_diff(before, after))
 
 
 _MARKS = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}
-_FORGED = re.compile(r"(?<=\[)-|-(?=\])|(?<=\{)\+|\+(?=\})|^[\]}]")
+_MARK_IN_TEXT = re.compile(r"(?<=\[)-|-(?=\])|(?<=\{)\+|\+(?=\})|^[\]}]")
 
 
-def _marked(operation: str, text: str) -> str:
+def _mark_text(operation: str, text: str) -> str:
     """A text between its marks. Marks inside it are escaped, or they could make new text look unchanged."""
-    return _FORGED.sub(lambda match: f"<U+{ord(match[0]):04X}>", text).join(_MARKS[operation])
+    return _MARK_IN_TEXT.sub(lambda match: f"<U+{ord(match[0]):04X}>", text).join(_MARKS[operation])
 
 
-def _wrapped(text: str, width: int, *, colour: bool = False) -> list[str]:
+def _wrap_lines(text: str, width: int, *, colour: bool = False) -> list[str]:
     indent = " " * (_LEVEL_WIDTH + 2)
     lines = textwrap.wrap(
         text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
@@ -178,19 +176,19 @@ def _wrapped(text: str, width: int, *, colour: bool = False) -> list[str]:
     # Coloured after wrapping, so that escape codes do not count as width. A mark may span lines.
     painted, open_mark = [], ""
     for line in lines:
-        shown = open_mark + line[len(indent) :]
+        displayed = open_mark + line[len(indent) :]
         for start, end, name in (("[-", "-]", "remove"), ("{+", "+}", "add")):
-            shown = shown.replace(start, f"\x1b[{_PAINT[name]}m{start}").replace(end, f"{end}\x1b[0m")
+            displayed = displayed.replace(start, f"\x1b[{_COLOURS[name]}m{start}").replace(end, f"{end}\x1b[0m")
             if line.rfind(start) > line.rfind(end):
-                open_mark = f"\x1b[{_PAINT[name]}m"
+                open_mark = f"\x1b[{_COLOURS[name]}m"
             elif end in line:
                 open_mark = ""
-        painted.append(indent + shown + "\x1b[0m")
+        painted.append(indent + displayed + "\x1b[0m")
     return painted
 
 
 def _paint(text: str, name: str, colour: bool) -> str:
-    return f"\x1b[{_PAINT[name]}m{text}\x1b[0m" if colour else text
+    return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
 def _width_of(stream: TextIO | None = None) -> int:
@@ -203,11 +201,11 @@ def _width_of(stream: TextIO | None = None) -> int:
         return 0
 
 
-def _block(headings: Sequence[str], cells: Sequence[str]) -> str:
+def _row_as_block(headings: Sequence[str], cells: Sequence[str]) -> str:
     rows = zip(headings[1:], cells[1:], strict=True)
     return f"{cells[0]}\n" + "".join(wrap(f"  {heading.lower()}: {text}") for heading, text in rows)
 
 
 def _cell(text: str, *, last: bool) -> str:
-    shown = show_invisible(text)
-    return shown if last or len(shown) <= _MAX_CELL else shown[: _MAX_CELL - 1] + "…"
+    displayed = show_invisible(text)
+    return displayed if last or len(displayed) <= _MAX_CELL else displayed[: _MAX_CELL - 1] + "…"

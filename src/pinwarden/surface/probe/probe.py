@@ -18,7 +18,7 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.core.text import show_invisible
 from pinwarden.surface.probe.message import NoMessage, ProbeTransport
 from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets
-from pinwarden.surface.probe.session import ClientIdentity, Opening, Session, no_response
+from pinwarden.surface.probe.session import ClientIdentity, Opening, ProbeSession, no_response
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.masking import mask_words
@@ -60,7 +60,7 @@ class ProbeOptions(Record):
     limits: ProbeLimits = field(default_factory=ProbeLimits)
 
 
-class Progress(Record):
+class ProbeProgress(Record):
     """One of many probes is done."""
 
     index: int
@@ -85,7 +85,7 @@ def probe_all(
     options: ProbeOptions | Sequence[ProbeOptions] | None = None,
     *,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ProbeProgress], None] | None = None,
 ) -> list[Surface | PinwardenError]:
     """Probe many servers in parallel. The results, surfaces or errors, are in the order of the targets.
 
@@ -108,7 +108,7 @@ def probe_all(
             index = futures[future]
             results[index] = future.result()
             if on_progress is not None:
-                on_progress(Progress(index=index, done=len(results), total=len(targets)))
+                on_progress(ProbeProgress(index=index, done=len(results), total=len(targets)))
         return [results[index] for index in range(len(targets))]
     except BaseException:
         transports.abort()  # an interrupt must leave no server behind
@@ -283,7 +283,7 @@ def _converse(
     transport: ProbeTransport, options: ProbeOptions, budget: ProbeBudget, *, discover: bool
 ) -> Surface | NoMessage:
     """1. Find the protocol era. 2. Read every list. 3. Record the surface and how it was read."""
-    session = Session(transport, options.client, budget)
+    session = ProbeSession(transport, options.client, budget)
     opening = session.open(discover=discover)
     if isinstance(opening, NoMessage):
         return opening

@@ -62,7 +62,7 @@ class Listing(Record):
     pages: int
 
 
-class Session:
+class ProbeSession:
     """One session over one transport."""
 
     def __init__(self, transport: ProbeTransport, client: ClientIdentity, budget: ProbeBudget) -> None:

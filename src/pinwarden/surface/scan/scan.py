@@ -44,7 +44,7 @@ MESSAGES: Mapping[str, str] = {
 """The message of each of our own codes."""
 
 
-class Finding(Record):
+class ScanFinding(Record):
     """One finding of the scan."""
 
     code: str
@@ -64,14 +64,14 @@ class Finding(Record):
         return f"{self.entity}:{self.name}"
 
 
-def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[Finding, ...]:
+def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[ScanFinding, ...]:
     """Every finding in every string of a surface, in the order sent.
 
     ``neighbours`` are the other servers of the same agent, by name; tools that shadow theirs are reported.
     """
     names = Counter(item.name for item in surface.items_of_kind(TOOL))
     scanner = _Scanner(siblings=toolpin.ToolNames(names), beside=OtherServers.from_surfaces(surface, neighbours))
-    findings: list[Finding] = []
+    findings: list[ScanFinding] = []
     if surface.server:
         findings += scanner.findings_in("server", "", surface.server)
     for item in surface.all_items():
@@ -96,9 +96,9 @@ class _Fact(Record):
     tool: str | None = None
     """The tool that the text tells the agent to use. A tool that mentions itself is not a finding."""
 
-    def at(self, entity: str, name: str, path: str) -> Finding:
+    def at(self, entity: str, name: str, path: str) -> ScanFinding:
         """The finding at a location."""
-        return Finding(
+        return ScanFinding(
             code=self.code,
             severity=self.severity,
             entity=entity,
@@ -131,7 +131,7 @@ class _Scanner:
         self._innocent: set[str] = set(VOCABULARY)
         self._suspect: set[str] = set()
 
-    def findings_in(self, entity: str, name: str, value: Any) -> Iterator[Finding]:
+    def findings_in(self, entity: str, name: str, value: Any) -> Iterator[ScanFinding]:
         """Every finding in the strings of one item."""
         if not self._is_suspect(value):
             return
@@ -190,13 +190,13 @@ def _cued(cues: Iterable[Cue]) -> Iterator[_Fact]:
         yield _Fact(code=code, severity=severity, message=message, excerpt=cue.excerpt)
 
 
-def _duplicates(names: Mapping[str, int], entity: str) -> Iterator[Finding]:
+def _duplicates(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
     for name, count in names.items():
         if count > 1:
             yield _advised(toolpin.duplicate_name(count), name).at(entity, name, "/name")
 
 
-def _alike(names: Iterable[str]) -> Iterator[Finding]:
+def _alike(names: Iterable[str]) -> Iterator[ScanFinding]:
     first: dict[str, str] = {}
     for name in names:
         earlier = first.setdefault(fold_word(name).replace("-", "_"), name)
@@ -358,7 +358,7 @@ def _common_share(one: str, other: str) -> float:
 WARNING = "warning"
 
 
-def new_warnings(seen: Surface, approved: Iterable[Surface] = ()) -> tuple[Finding, ...]:
+def new_warnings(seen: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
     """The warnings about a surface, without those that an approved surface has for the same unchanged item.
 
     A changed item gets its warnings again: the scan reports one location per kind of warning, so an approved text with
@@ -373,7 +373,7 @@ def new_warnings(seen: Surface, approved: Iterable[Surface] = ()) -> tuple[Findi
     return warnings
 
 
-def _is_unchanged(finding: Finding, approved: Surface, seen: Surface) -> bool:
+def _is_unchanged(finding: ScanFinding, approved: Surface, seen: Surface) -> bool:
     """Whether the subject of the finding is the same in both surfaces."""
     if finding.entity == "server":
         member = server_member(finding)
@@ -382,11 +382,11 @@ def _is_unchanged(finding: Finding, approved: Surface, seen: Surface) -> bool:
     return None not in now and before == now
 
 
-def server_member(finding: Finding) -> str:
+def server_member(finding: ScanFinding) -> str:
     """The member of the server's information that a finding is about."""
     return finding.path.removeprefix("/").partition("/")[0].replace("~1", "/").replace("~0", "~")
 
 
-def _digests(surface: Surface, finding: Finding) -> list[str | None]:
+def _digests(surface: Surface, finding: ScanFinding) -> list[str | None]:
     items = (item for item in surface.all_items() if (item.kind.entity, item.name) == (finding.entity, finding.name))
     return [None if item.digest is None else str(item.digest) for item in items]
