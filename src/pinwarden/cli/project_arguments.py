@@ -140,7 +140,7 @@ def open_database(args: Namespace, project: Project | None = None) -> GatewaySta
 
 
 def read_database(args: Namespace, project: Project | None = None, *, must_exist: bool = False) -> GatewayState:
-    """The gateway's database, for commands that only read it: it is not created. ``must_exist``: raise if it is missing."""
+    """The gateway's database, for commands that only read it. Raises if ``must_exist`` and there is none."""
     from pinwarden.gateway.state import state_to_read
 
     return state_to_read(project or current_project(), args.audit, needed=must_exist)
