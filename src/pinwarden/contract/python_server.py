@@ -153,7 +153,7 @@ def _introspection_error(err: PinwardenError, facts: Path, server: PythonServer,
     if not isinstance(failed, dict):
         return err
     code = _FAILURES.get(str(failed.get("reason")), "SERVER_IMPORT_FAILED")
-    message = mask.text(str(failed.get("message")))
+    message = mask.mask_text(str(failed.get("message")))
     if code != "SERVER_OBJECT_UNKNOWN":
         message = f"{server.module} cannot be imported: {message}"
     return PinwardenError(code, message[:600], data=data)

@@ -39,7 +39,14 @@ from pinwarden.lock.trust_tiers import (
     unique_evidence,
     with_verification,
 )
-from pinwarden.surface.interop import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name, toolpin_hashes
+from pinwarden.surface.interop import (
+    Advisory,
+    ToolNames,
+    advisories_of,
+    cross_tool_advisory,
+    duplicate_name_advisory,
+    toolpin_hashes,
+)
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Container registries and download hosts that ToolPin considers trust anchors.
@@ -158,9 +165,11 @@ def tool_scan(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]
         description = tool.get("description")
         text = description if isinstance(description, str) else ""
         advisories += [(name, advisory) for advisory, _, _ in advisories_of(f"{name}\n{text}")]
-        advisories += [(name, cross_tool(other)) for other, _, _ in siblings.commanded_in(text) if other != name]
+        advisories += [
+            (name, cross_tool_advisory(other)) for other, _, _ in siblings.find_commands(text) if other != name
+        ]
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    advisories += [(name, duplicate_name(count)) for name, count in counts.items() if count > 1]
+    advisories += [(name, duplicate_name_advisory(count)) for name, count in counts.items() if count > 1]
     rows = [
         {"severity": advisory.severity, "code": advisory.code, "subject": f"tool:{name}", "message": advisory.message}
         for name, advisory in advisories

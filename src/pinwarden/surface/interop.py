@@ -1,7 +1,7 @@
-"""Digests and advisories of a surface as other tools compute them, beside our own digests.
+"""Digests and advisories of a surface as other tools compute them, next to our own digests.
 
 Each digest is computed as its owner computes it, defects included, so that their records can be compared with a live
-server. None of the foreign ones covers as much as ``pinwarden`` does.
+server. None of them covers as much as the ``pinwarden`` digest.
 
 ================  ==========================================================================================
 name              covers
@@ -45,8 +45,8 @@ class ToolPinHashes(Record):
     tool_manifest_hash: Digest
     tool_surface_hash: Digest
     locale_dependent: bool
-    """Whether the first two, which ToolPin sorts by locale, may differ from ToolPin's, because the order of these
-    names could only be approximated. The third never depends on a locale."""
+    """Whether the first two may differ from ToolPin's: it sorts names by locale, and for these names that order could
+    only be approximated. The third never depends on a locale."""
 
     def to_json(self) -> dict[str, str | bool]:
         """The hashes as ToolPin writes them: hex under its names."""
@@ -60,20 +60,22 @@ class ToolPinHashes(Record):
 
 def toolpin_hashes(tools: Iterable[Mapping[str, Any]]) -> ToolPinHashes:
     """ToolPin's hashes of tools in the order sent, which matters for tools with the same name."""
-    listed = list(tools)
-    if not all(isinstance(tool.get("name"), str) for tool in listed):
-        raise PinwardenError("TOOL_INVALID", "a tool has no name")
-    by_locale, exact = locale_sorted(listed, _name)
-    by_utf16 = sorted(listed, key=lambda tool: _name(tool).encode("utf-16-be", "surrogatepass"))
+    tool_list = list(tools)
+    if not all(isinstance(tool.get("name"), str) for tool in tool_list):
+        raise PinwardenError("TOOL_INVALID", "every tool must have a name")
+    by_locale, exact = locale_sorted(tool_list, _name)
+    by_utf16 = sorted(tool_list, key=lambda tool: _name(tool).encode("utf-16-be", "surrogatepass"))
     return ToolPinHashes(
-        tool_description_hash=_toolpin([_described(tool) for tool in by_locale]),
-        tool_manifest_hash=_toolpin([_described(tool) | _schema_or_empty(tool) for tool in by_locale]),
-        tool_surface_hash=_toolpin([{m: tool[m] for m in TOOLPIN_COVERAGE if m in tool} for tool in by_utf16]),
+        tool_description_hash=_toolpin_digest([_name_and_description(tool) for tool in by_locale]),
+        tool_manifest_hash=_toolpin_digest([_name_and_description(tool) | _input_schema(tool) for tool in by_locale]),
+        tool_surface_hash=_toolpin_digest(
+            [{member: tool[member] for member in TOOLPIN_COVERAGE if member in tool} for tool in by_utf16]
+        ),
         locale_dependent=not exact,
     )
 
 
-def _toolpin(rows: list[dict[str, Any]]) -> Digest:
+def _toolpin_digest(rows: list[dict[str, Any]]) -> Digest:
     return Digest.of_bytes(canonicalize(rows, "toolpin"))
 
 
@@ -82,12 +84,12 @@ def _name(tool: Mapping[str, Any]) -> str:
     return name
 
 
-def _described(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _name_and_description(tool: Mapping[str, Any]) -> dict[str, Any]:
     description = tool.get("description")
     return {"name": tool["name"], "description": "" if description is None else description}
 
 
-def _schema_or_empty(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _input_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     schema = tool.get("inputSchema")
     return {"inputSchema": {} if schema is None else schema}
 
@@ -105,28 +107,35 @@ def surface_digests(surface: Surface) -> dict[str, Any]:
     A digest that cannot be computed is None, and ``unavailable`` has the reason, in rows of digest, item (None for the
     complete list) and reason. If two items share a name, it has no digest.
     """
-    missed = _Missed()
+    unavailable = _UnavailableDigests()
     return {
         "pinwarden": {
-            "surface": missed.unless("pinwarden", None, lambda: _whole(surface)),
-            **{member: _digest_items("pinwarden", items, _own, missed) for member, items in surface.items.items()},
+            "surface": unavailable.compute_or_record("pinwarden", None, lambda: _surface_digest(surface)),
+            **{
+                member: _digest_items("pinwarden", items, _item_digest, unavailable)
+                for member, items in surface.items.items()
+            },
         },
-        "api-surface": missed.unless("api-surface", None, lambda: _api_surface(surface)),
-        "hangar-1.2": _digest_items("hangar-1.2", surface.items_of_kind(TOOL), _hangar("hangar-1.2"), missed),
-        "hangar": _digest_items("hangar", surface.items_of_kind(TOOL), _hangar("hangar"), missed),
-        "toolpin": missed.unless("toolpin", None, lambda: toolpin_hashes(_all_tools(surface)).to_json()),
-        "fusion": _digest_items("fusion", surface.items_of_kind(TOOL), fusion_input_schema_digest, missed),
-        "unavailable": missed.rows,
+        "api-surface": unavailable.compute_or_record("api-surface", None, lambda: _api_surface(surface)),
+        "hangar-1.2": _digest_items(
+            "hangar-1.2", surface.items_of_kind(TOOL), _hangar_digest("hangar-1.2"), unavailable
+        ),
+        "hangar": _digest_items("hangar", surface.items_of_kind(TOOL), _hangar_digest("hangar"), unavailable),
+        "toolpin": unavailable.compute_or_record(
+            "toolpin", None, lambda: toolpin_hashes(_all_tools(surface)).to_json()
+        ),
+        "fusion": _digest_items("fusion", surface.items_of_kind(TOOL), fusion_input_schema_digest, unavailable),
+        "unavailable": unavailable.rows,
     }
 
 
-class _Missed:
+class _UnavailableDigests:
     """Digests that could not be computed, with the reason."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str | None]] = []
 
-    def unless(self, digest: str, item: str | None, compute: Callable[[], _Result]) -> _Result | None:
+    def compute_or_record(self, digest: str, item: str | None, compute: Callable[[], _Result]) -> _Result | None:
         """The computed value, or None with the reason recorded."""
         try:
             return compute()
@@ -136,18 +145,21 @@ class _Missed:
 
 
 def _digest_items(
-    name: str, items: Iterable[Item], digest: Callable[[Any], Digest], missed: _Missed
+    name: str, items: Iterable[Item], digest: Callable[[Any], Digest], unavailable: _UnavailableDigests
 ) -> dict[str, str | None]:
     by_key: dict[str, list[Item]] = {}
     for item in items:
         by_key.setdefault(item.key, []).append(item)
-    return {key: missed.unless(name, key, partial(_only_digest, sharing, digest)) for key, sharing in by_key.items()}
+    return {
+        key: unavailable.compute_or_record(name, key, partial(_digest_single_item, items_with_key, digest))
+        for key, items_with_key in by_key.items()
+    }
 
 
-def _only_digest(sharing: list[Item], digest: Callable[[Any], Digest]) -> str:
-    if len(sharing) > 1:
-        raise PinwardenError("SURFACE_INVALID", f"{len(sharing)} items share this name")
-    return str(digest(_value(sharing[0])))
+def _digest_single_item(items_with_key: list[Item], digest: Callable[[Any], Digest]) -> str:
+    if len(items_with_key) > 1:
+        raise PinwardenError("SURFACE_INVALID", f"{len(items_with_key)} items share this name")
+    return str(digest(_value(items_with_key[0])))
 
 
 def _value(item: Item) -> Any:
@@ -162,17 +174,17 @@ def _all_tools(surface: Surface) -> list[Any]:
     return [_value(item) for item in surface.items_of_kind(TOOL)]
 
 
-def _whole(surface: Surface) -> str:
+def _surface_digest(surface: Surface) -> str:
     if surface.digest is None:
         raise PinwardenError("SURFACE_INVALID", "an item is undigestable")
     return str(surface.digest)
 
 
-def _own(value: Any) -> Digest:
+def _item_digest(value: Any) -> Digest:
     return Digest.of_bytes(canonicalize(value))
 
 
-def _hangar(profile: str) -> Callable[[Any], Digest]:
+def _hangar_digest(profile: str) -> Callable[[Any], Digest]:
     return lambda tool: tool_digest(tool, profile)
 
 
@@ -187,7 +199,7 @@ _LIST_TAG = b'["pinwarden:api-surface:v1",'
 
 
 def api_surface_hash(tools: Iterable[Any]) -> Digest:
-    """The API surface hash of all tools of a server, given as strictly parsed values."""
+    """The API surface hash of all tools of a server, as strictly parsed values."""
     return hash_of_leaves(api_surface_leaves(tools))
 
 
@@ -205,10 +217,10 @@ def api_surface_leaves(tools: Iterable[Any]) -> dict[str, Digest]:
     2. no name occurs twice (TOOL_NAME_DUPLICATE);
     3. every covered member has a canonical form (JSON_CANONICALIZATION_ERROR).
     """
-    listed = list(tools)
-    names = [_name_of(tool) for tool in listed]
+    tool_list = list(tools)
+    names = [_require_name(tool) for tool in tool_list]
     _refuse_duplicates(names)
-    leaves = {name: Digest.of_bytes(leaf_preimage(tool)) for name, tool in zip(names, listed, strict=True)}
+    leaves = {name: Digest.of_bytes(leaf_preimage(tool)) for name, tool in zip(names, tool_list, strict=True)}
     return {name: leaves[name] for name in sorted(leaves, key=_utf16)}
 
 
@@ -216,15 +228,15 @@ def leaf_preimage(tool: Mapping[str, Any]) -> bytes:
     """The bytes whose SHA-256 is the leaf digest of a tool. Absent members are omitted."""
     covered = {member: tool[member] for member in COVERED_MEMBERS if member in tool}
     if "inputSchema" in covered:
-        covered["inputSchema"] = _normal_schema(covered["inputSchema"], JITER_DEPTH)
+        covered["inputSchema"] = _normalize_schema(covered["inputSchema"], JITER_DEPTH)
     # Composed from canonical parts, which equals the canonical form of the array.
     return _TOOL_TAG + canonicalize(covered) + b"]"
 
 
-def _name_of(tool: Any) -> str:
+def _require_name(tool: Any) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
     if not isinstance(name, str) or not name:
-        raise PinwardenError("TOOL_INVALID", "a tool is not an object with a name")
+        raise PinwardenError("TOOL_INVALID", "every tool must be an object with a name")
     return name
 
 
@@ -239,16 +251,16 @@ def _refuse_duplicates(names: list[str]) -> None:
 
 
 def _utf16(name: str) -> bytes:
-    # Lone surrogates are refused later, when the name is encoded.
+    # Encoding the name refuses lone surrogates later.
     return name.encode("utf-16-be", "surrogatepass")
 
 
 # The order of ``required`` and of a ``type`` array has no meaning, but only if they are keywords. The walk descends to
-# nothing but schemas in the sense of JSON Schema (draft 4 to 2020-12): a property named "required" is a name, and the
+# schemas only, in the sense of JSON Schema (draft 4 to 2020-12): a property named "required" is a name, and the
 # content of enum, const, default, examples or an unknown keyword is data.
 
 
-def _normal_schema(schema: Any, depth: int) -> Any:
+def _normalize_schema(schema: Any, depth: int) -> Any:
     if not isinstance(schema, dict):
         return schema
     if depth == 0:
@@ -259,34 +271,34 @@ def _normal_schema(schema: Any, depth: int) -> Any:
     return normal
 
 
-def _schema_or_list(value: Any, depth: int) -> Any:
-    return _list(value, depth) if isinstance(value, list | tuple) else _normal_schema(value, depth)
+def _normalize_schema_or_list(value: Any, depth: int) -> Any:
+    return _normalize_list(value, depth) if isinstance(value, list | tuple) else _normalize_schema(value, depth)
 
 
-def _list(value: Any, depth: int) -> Any:
-    return [_normal_schema(item, depth) for item in value] if isinstance(value, list | tuple) else value
+def _normalize_list(value: Any, depth: int) -> Any:
+    return [_normalize_schema(item, depth) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _map(value: Any, depth: int) -> Any:
-    return {name: _normal_schema(item, depth) for name, item in value.items()} if isinstance(value, dict) else value
+def _normalize_map(value: Any, depth: int) -> Any:
+    return {name: _normalize_schema(item, depth) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _string_set(value: Any, _depth: int) -> Any:
-    """Sorted if it is an array of strings, with repeated strings; other values are unchanged."""
+def _sort_strings(value: Any, _depth: int) -> Any:
+    """Sort an array of strings, keeping repeated strings; other values are unchanged."""
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         return value
     return sorted(value, key=_utf16)
 
 
 _KEYWORDS: Mapping[str, Callable[[Any, int], Any]] = {
-    **dict.fromkeys(("required", "type"), _string_set),
-    **dict.fromkeys(("$defs", "definitions", "dependencies", "dependentSchemas"), _map),
-    **dict.fromkeys(("patternProperties", "properties"), _map),
-    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _list),
-    **dict.fromkeys(("additionalItems", "additionalProperties", "contains", "contentSchema"), _normal_schema),
-    **dict.fromkeys(("else", "if", "not", "propertyNames", "then"), _normal_schema),
-    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _normal_schema),
-    "items": _schema_or_list,  # an array of schemas up to draft 2019-09, prefixItems since
+    **dict.fromkeys(("required", "type"), _sort_strings),
+    **dict.fromkeys(("$defs", "definitions", "dependencies", "dependentSchemas"), _normalize_map),
+    **dict.fromkeys(("patternProperties", "properties"), _normalize_map),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _normalize_list),
+    **dict.fromkeys(("additionalItems", "additionalProperties", "contains", "contentSchema"), _normalize_schema),
+    **dict.fromkeys(("else", "if", "not", "propertyNames", "then"), _normalize_schema),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _normalize_schema),
+    "items": _normalize_schema_or_list,  # an array of schemas up to draft 2019-09, prefixItems since
 }
 
 
@@ -336,7 +348,7 @@ _PATTERNS = (
     (
         FORCED_ORDER,
         frozenset((b"always", b"must")),
-        # "required to" is written with one plain space in the definition.
+        # ToolPin's pattern has a single space in "required to".
         re.compile(
             rf"\b(?:always|must|required[ ]to){_SPACE}+(?:call|use|invoke|run){_SPACE}+[a-zA-Z0-9_.:/-]+"
             rf"(?:{_SPACE}+first)?\b",
@@ -345,11 +357,13 @@ _PATTERNS = (
     ),
 )
 _CALL = _pattern(r"\b(?:call|use|invoke|run) ")
-_LOWER_CALL = re.compile(rf"(?:call|use|invoke|run){_SPACE}+")  # no boundary and no case: the engine can skip ahead
+_LOWER_CALL = re.compile(
+    rf"(?:call|use|invoke|run){_SPACE}+"
+)  # without a boundary and in lower case, so that the regex engine can skip ahead
 CALL_GATE = frozenset((b"call", b"use", b"invoke", b"run"))
-"""Text without any of these words cannot command the use of a tool."""
+"""Text without any of these words cannot tell the agent to use a tool."""
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_HEAD = 4  # letters by which names are indexed
+_PREFIX_LENGTH = 4  # letters by which names are indexed
 _MAX_NAME = 256  # MCP allows 128; longer names are not searched for in other texts
 
 
@@ -373,14 +387,14 @@ def may_have_advisories(text: str, has: Callable[[frozenset[bytes]], bool]) -> b
     return any(has(gate) and pattern.search(text) is not None for _, gate, pattern in _PATTERNS)
 
 
-def duplicate_name(count: int) -> Advisory:
+def duplicate_name_advisory(count: int) -> Advisory:
     """The advisory for a name that ``count`` tools of one server share."""
     message = f"tool name appears {count} times in this server's tools/list response"
     return Advisory(code="duplicate_tool_name", severity="warning", message=message)
 
 
-def cross_tool(name: str) -> Advisory:
-    """The advisory for text that commands the use of the tool ``name``."""
+def cross_tool_advisory(name: str) -> Advisory:
+    """The advisory for text that tells the agent to use the tool ``name``."""
     message = f"description instructs the agent to use sibling tool {name}"
     return Advisory(code="cross_tool_instruction", severity="info", message=message)
 
@@ -392,38 +406,38 @@ class ToolNames:
     number of names.
     """
 
-    __slots__ = ("_by_fold", "_lengths")
+    __slots__ = ("_by_folded", "_lengths")
 
     def __init__(self, names: Iterable[str]) -> None:
-        by_fold: dict[str, list[str]] = {}
+        by_folded: dict[str, list[str]] = {}
         lengths: dict[str, set[int]] = {}
         for name in dict.fromkeys(names):
             if 0 < len(name) <= _MAX_NAME:
-                fold = _upper(name)
-                by_fold.setdefault(fold, []).append(name)
-                lengths.setdefault(fold[:_HEAD], set()).add(len(fold))
-        self._by_fold = by_fold
-        self._lengths = {head: sorted(known) for head, known in lengths.items()}
+                folded = _uppercase(name)
+                by_folded.setdefault(folded, []).append(name)
+                lengths.setdefault(folded[:_PREFIX_LENGTH], set()).add(len(folded))
+        self._by_folded = by_folded
+        self._lengths = {prefix: sorted(known) for prefix, known in lengths.items()}
 
-    def commanded_in(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Each name that ``text`` commands to use, with its first span."""
+    def find_commands(self, text: str) -> Iterator[tuple[str, int, int]]:
+        """Each tool name that ``text`` tells the agent to use, with its first span."""
         known: set[str] = set()
-        for begin, start in _calls(text):
-            for length in self._possible_lengths(_upper(text[start : start + _HEAD])):
-                for name in self._by_fold.get(_upper(text[start : start + length]), ()):
+        for begin, start in _find_calls(text):
+            for length in self._possible_lengths(_uppercase(text[start : start + _PREFIX_LENGTH])):
+                for name in self._by_folded.get(_uppercase(text[start : start + length]), ()):
                     if name not in known and _is_boundary(text, start + length):
                         known.add(name)
                         yield name, begin, start + length
 
-    def _possible_lengths(self, head: str) -> Iterator[int]:
-        for size in range(1, len(head) + 1):  # names shorter than the head are indexed as a whole
-            for length in self._lengths.get(head[:size], ()):
-                if size in (_HEAD, length):
+    def _possible_lengths(self, prefix: str) -> Iterator[int]:
+        for size in range(1, len(prefix) + 1):  # shorter names are indexed by the complete name
+            for length in self._lengths.get(prefix[:size], ()):
+                if size in (_PREFIX_LENGTH, length):
                     yield length
 
 
-def _calls(text: str) -> Iterator[tuple[int, int]]:
-    """Start of each command to use something, and start of the name in it."""
+def _find_calls(text: str) -> Iterator[tuple[int, int]]:
+    """The start of each command such as ``call``, and the start of the name after it."""
     if not text.isascii():
         for match in _CALL.finditer(text):
             yield match.span()
@@ -438,7 +452,7 @@ def _is_boundary(text: str, position: int) -> bool:
     return (text[position - 1] in _WORD) != (after in _WORD)
 
 
-def _upper(text: str) -> str:
+def _uppercase(text: str) -> str:
     """Upper case if it keeps the length, as in JavaScript's case-insensitive comparison."""
     if text.isascii():
         return text.upper()

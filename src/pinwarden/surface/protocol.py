@@ -39,7 +39,7 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 """Also for blocked requests, which count as failed validation (SEP-2624); ``data`` has the details."""
 INTERNAL_ERROR = -32603
-SERVER_AWAY = -32000
+SERVER_UNAVAILABLE = -32000
 """The server is unreachable, exited or timed out."""
 HEADER_MISMATCH = -32020
 CAPABILITY_MISSING = -32021

@@ -1,6 +1,6 @@
 """`Surface`: a server's tools, prompts, resources, templates, instructions and identity, exactly as sent.
 
-Items are kept verbatim, with a digest over all members. Absent, null and empty are different. An item without a
+Items are kept verbatim, with a digest over all members. Absent, null and empty members are different. An item without a
 canonical form (a repeated member, a lone surrogate, a 400-digit integer) is kept as *undigestable* with the reason; it
 never hides other items.
 """
@@ -21,9 +21,9 @@ from pinwarden.core.typed_json import JsonObject
 
 FORMAT = "pinwarden-surface/1"
 SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
-_MAX_RAW = 4096  # how much of an undigestable item's text is kept for display
+_MAX_RAW = 4096  # characters of an undigestable item's text that are kept for display
 _MAX_DEPTH = 150  # of one item; the surface file nests it a few levels deeper and must stay parseable
-_KNOWN = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
+_KNOWN_MEMBERS = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
 
 
 class ItemKind(Record):
@@ -63,14 +63,14 @@ class Item(Record):
         """An item from a strictly parsed value."""
         key = value.get(kind.key) if isinstance(value, dict) else None
         if not isinstance(key, str) or not key:
-            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=f"it has no {kind.key}")
+            return cls(kind=kind, value=_keep_parts(kind, value), digest=None, problem=f"it has no {kind.key}")
         try:
             canonical = canonicalize(value)
         except PinwardenError as err:
-            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=err.message)
+            return cls(kind=kind, value=_keep_parts(kind, value), digest=None, problem=err.message)
         if canonical.count(b"{") + canonical.count(b"[") > _MAX_DEPTH and strict_json.nesting_depth(value) > _MAX_DEPTH:
             problem = f"it is nested more than {_MAX_DEPTH} levels deep"
-            return cls(kind=kind, value=_shown(kind, value), digest=None, problem=problem)
+            return cls(kind=kind, value=_keep_parts(kind, value), digest=None, problem=problem)
         return cls(kind=kind, value=value, digest=Digest.of_bytes(canonical))
 
     @classmethod
@@ -79,7 +79,7 @@ class Item(Record):
         try:
             return cls.from_value(kind, strict_json.parse_json(data, limits))
         except PinwardenError as err:
-            return cls(kind=kind, value=_shown_text(kind, data), digest=None, problem=err.message)
+            return cls(kind=kind, value=_keep_text(kind, data), digest=None, problem=err.message)
 
     @property
     def key(self) -> str:
@@ -102,12 +102,12 @@ class Surface(Record):
     """The result of one probe. ``observed`` describes the probe and is not compared."""
 
     server: Mapping[str, Any] | None
-    """The sent ones of serverInfo, capabilities and instructions; None if that response was not recorded."""
+    """The sent members of serverInfo, capabilities and instructions; None if the response was not recorded."""
     items: Mapping[str, tuple[Item, ...]]
     """The items of each list by its member name, in the order sent. A list that is not offered is absent."""
     observed: Mapping[str, Any]
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Members of the file that this release does not know. They are kept."""
+    """Members of the file that this release does not know; they are preserved."""
 
     def items_of_kind(self, kind: ItemKind) -> tuple[Item, ...]:
         """The items of one kind; none if the list is not offered."""
@@ -120,7 +120,7 @@ class Surface(Record):
 
     @property
     def undigestable(self) -> tuple[Item, ...]:
-        """The items that cannot be digested, and so can be neither approved nor served."""
+        """The items without a digest, which can be neither approved nor served."""
         return tuple(item for item in self.all_items() if item.digest is None)
 
     @property
@@ -134,7 +134,7 @@ class Surface(Record):
 
     @property
     def problem(self) -> str | None:
-        """Why the surface as a whole has no digest, and so cannot be approved; None if it has one."""
+        """Why the surface has no digest and cannot be approved; None if it has one."""
         for item in self.undigestable:
             return f"{item.kind.entity} {item.key[:80]!a}: {item.problem}"
         if (problem := self.server_problem) is not None:
@@ -185,43 +185,43 @@ def parse_surface(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     """Parse a surface file. Raises if a digest in it does not match its content."""
     document = strict_json.parse_json(data, limits)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        _corrupt(f"not a surface document of format {FORMAT}")
+        _fail(f"not a surface document of format {FORMAT}")
     members = JsonObject(document, "", _invalid)
     server = members.optional_object("server")
     surface = Surface(
         server=None if server is None else server.value,
         items=_items_of(document, _undigestable(members)),
         observed=members.object("observed").value,
-        extra={name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS},
+        extra={name: value for name, value in document.items() if name not in _KNOWN_MEMBERS and name not in _LISTS},
     )
     if strict_json.parse_json(encode_surface(surface), limits) != document:
-        _corrupt("its digests do not match its content")
+        _fail("its digests do not match its content")
     return surface
 
 
 def surface_from_listing(listing: Any) -> Surface:
-    """A surface from a plain object with any of serverInfo, capabilities, instructions and the four lists.
+    """A surface from an object with any of serverInfo, capabilities, instructions and the four lists.
 
-    The first three are in one response: if all are missing, that response was not recorded, and they are not compared.
-    A recording with ``initialize`` has them there.
+    A server sends the first three in one response. If all are missing, that response was not recorded, and they are
+    not compared. They may also be in a member ``initialize``.
     """
     if not isinstance(listing, dict):
-        _corrupt("the listing is not an object")
-    facts = listing.get("initialize", listing)
-    if not isinstance(facts, dict):
-        _corrupt("initialize is not an object")
-    server = {member: facts[member] for member in SERVER_MEMBERS if member in facts}
+        _fail("the listing is not an object")
+    initialize = listing.get("initialize", listing)
+    if not isinstance(initialize, dict):
+        _fail("initialize is not an object")
+    server = {member: initialize[member] for member in SERVER_MEMBERS if member in initialize}
     return Surface(server=server or None, items=_items_of(listing, []), observed={})
 
 
 def parse_surface_or_listing(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
-    """Parse a surface document or a plain listing. Raises for other files, which are not empty listings."""
+    """Parse a surface file or a listing. Raises for any other JSON file."""
     document = strict_json.parse_json(data, limits)
     if isinstance(document, dict) and "format" in document:
         return parse_surface(data, limits)
     surface = surface_from_listing(document)
     if surface.server is None and not surface.items:
-        _corrupt("it has no member of a surface or listing")
+        _fail("the file is neither a surface nor a listing")
     return surface
 
 
@@ -231,8 +231,8 @@ def _items_of(document: Mapping[str, Any], undigestable: list[Item]) -> dict[str
         if kind.member not in document:
             continue
         values = JsonObject(document, "", _invalid).items(kind.member)
-        bad = tuple(item for item in undigestable if item.kind is kind)
-        lists[kind.member] = tuple(Item.from_value(kind, value) for value in values) + bad
+        undigestable_items = tuple(item for item in undigestable if item.kind is kind)
+        lists[kind.member] = tuple(Item.from_value(kind, value) for value in values) + undigestable_items
     return lists
 
 
@@ -251,8 +251,8 @@ def _order(item: Item) -> tuple[str, str]:
     return item.key, str(item.digest)
 
 
-def _shown(kind: ItemKind, value: Any) -> dict[str, Any]:
-    """What is kept of an undigestable item: its key and name if they are valid, and the beginning of its text."""
+def _keep_parts(kind: ItemKind, value: Any) -> dict[str, Any]:
+    """The parts of an undigestable item to keep: its key and name if they are valid, and the beginning of its text."""
     from json import dumps
 
     try:
@@ -260,11 +260,11 @@ def _shown(kind: ItemKind, value: Any) -> dict[str, Any]:
     except ValueError:  # an integer with more digits than Python writes
         text = "unreadable"
     members = value if isinstance(value, dict) else {}
-    return {**_clean_names(kind, members.items()), "text": text[:_MAX_RAW]}
+    return {**_valid_names(kind, members.items()), "text": text[:_MAX_RAW]}
 
 
-def _shown_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
-    """Like `_shown`, for an item that could not be parsed."""
+def _keep_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
+    """Like `_keep_parts`, for an item that could not be parsed."""
     members: list[tuple[str, Any]] = []
     try:
         for name, text in object_members(data):
@@ -272,10 +272,10 @@ def _shown_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
                 members.append((name, strict_json.parse_json(text)))
     except PinwardenError:
         members = []  # not an object, or its name is invalid
-    return {**_clean_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}
+    return {**_valid_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}
 
 
-def _clean_names(kind: ItemKind, members: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+def _valid_names(kind: ItemKind, members: Iterable[tuple[Any, Any]]) -> dict[str, str]:
     names: dict[str, str] = {}
     for name, value in members:
         if name in (kind.key, "name") and isinstance(value, str) and len(value) <= _MAX_RAW:
@@ -291,5 +291,5 @@ def _invalid(path: str, problem: str) -> PinwardenError:
     return PinwardenError("SURFACE_INVALID", f"{path} {problem}")
 
 
-def _corrupt(why: str) -> NoReturn:
-    raise PinwardenError("SURFACE_INVALID", why)
+def _fail(problem: str) -> NoReturn:
+    raise PinwardenError("SURFACE_INVALID", problem)

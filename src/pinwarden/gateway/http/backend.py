@@ -25,7 +25,7 @@ from pinwarden.surface.protocol import (
     HANDSHAKE_VERSIONS,
     INITIALIZED,
     INTERNAL_ERROR,
-    SERVER_AWAY,
+    SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
     VERSION_META,
 )
@@ -82,11 +82,11 @@ class ResponseFuture:
     def refused_unread(self, why: str) -> None:
         """Fail, because the server did not execute the request: it does not know the session."""
         if not self._future.done():
-            self._future.set_exception(RefusedUnreadError(SERVER_AWAY, why))
+            self._future.set_exception(RefusedUnreadError(SERVER_UNAVAILABLE, why))
 
     def dropped(self) -> None:
         """Fail, because the request was cancelled."""
-        self.failed(SERVER_AWAY, "the request was cancelled")
+        self.failed(SERVER_UNAVAILABLE, "the request was cancelled")
 
     def __await__(self) -> Any:
         return self._future.__await__()
@@ -164,7 +164,7 @@ class Backend:
             self.upstream.era = ""  # another release may have started
             error = response.members.get("error")
             why = str(error.get("message")) if isinstance(error, dict) else "the server did not complete the handshake"
-            raise BackendError(SERVER_AWAY, why[:_MAX_REASON])
+            raise BackendError(SERVER_UNAVAILABLE, why[:_MAX_REASON])
         initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.notify(Frame(data=encode(initialized), message=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
@@ -216,13 +216,13 @@ class Backend:
     async def request(self, method: str, params: dict[str, Any]) -> Frame:
         """Send a request of the gateway itself."""
         if self.conversation is None:
-            raise BackendError(SERVER_AWAY, "the server is unavailable")
+            raise BackendError(SERVER_UNAVAILABLE, "the server is unavailable")
         return await self._request(self.conversation, method, params)
 
     def relay(self, frame: Frame, response: ResponseFuture, parameters: bytes) -> RequestId | None:
         """Forward a request of the client."""
         if self.conversation is None or self.conversation.closed:
-            response.failed(SERVER_AWAY, "the server is unavailable")
+            response.failed(SERVER_UNAVAILABLE, "the server is unavailable")
             return None
         if frame.method == "resources/subscribe":
             self.conversation.stream_counts = True  # the client waits for updates
@@ -390,5 +390,5 @@ class ServerRequests:
 
 def refuse(backend: Backend, frame: Frame, why: str) -> None:
     """Answer a request of a server with an error, in place of the client."""
-    response = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": why}}
+    response = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_UNAVAILABLE, "message": why}}
     backend.notify(Frame(encode(response), response))

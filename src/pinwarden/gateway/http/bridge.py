@@ -43,8 +43,8 @@ from pinwarden.surface.protocol import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     PROGRESS,
-    SERVER_AWAY,
     SERVER_META,
+    SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
     VERSION_META,
 )
@@ -167,7 +167,7 @@ class Bridge:
             if relayed.cancelled:
                 sink.dropped()
             else:
-                sink.failed(SERVER_AWAY, "the session ended")
+                sink.failed(SERVER_UNAVAILABLE, "the session ended")
             raise
         except Exception as err:
             sink.failed(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
@@ -252,7 +252,7 @@ class Bridge:
         backend = self._backends.get(upstream.slug)
         if backend is None or not backend.is_open:
             why = self._failures.get(upstream.slug, "its session ended")
-            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is unavailable: {why}")
+            raise BackendError(SERVER_UNAVAILABLE, f"the server {upstream.slug} is unavailable: {why}")
         return backend
 
     # Forwarded requests

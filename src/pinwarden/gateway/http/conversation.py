@@ -54,7 +54,7 @@ from pinwarden.gateway.session.messages import (
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
 from pinwarden.gateway.session.splice import replace_id
-from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
+from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_UNAVAILABLE
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Conversation:
         """Send a request; ``sink`` gets the response. Returns the id towards the server, or None if it was not sent."""
         now = self.used = self._clock()
         if self.closed or self._open.full:
-            sink.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
+            sink.failed(SERVER_UNAVAILABLE, "too many requests wait for this server" if not self.closed else "closed")
             return None
         if self.ended:
             sink.refused_unread("the server ended the session")
@@ -187,7 +187,7 @@ class Conversation:
         try:
             self._executor.reserve(self.client)
         except OverloadedError as err:
-            sink.failed(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
+            sink.failed(SERVER_UNAVAILABLE, f"{err.message}; try again in {err.retry_after} s")
             return False
         self._slow_requests += 1
         return True
@@ -372,7 +372,7 @@ class Conversation:
 
     def _unanswered(self, request_id: RequestId, why: str) -> None:
         if not self.closed:
-            data = error_response(request_id[1], SERVER_AWAY, why)
+            data = error_response(request_id[1], SERVER_UNAVAILABLE, why)
             self._decide_server_message(Frame(data, parse_server(data, self._json)), self._clock(), request_id, 0)
 
     def _answer_if_unanswered(self, expected_id: RequestId | None, answers: bool) -> None:
@@ -454,7 +454,7 @@ class Conversation:
             if cancelled:
                 sink.dropped()
             else:
-                sink.failed(SERVER_AWAY, why)
+                sink.failed(SERVER_UNAVAILABLE, why)
         self.end_stream()
         if self.link is not None:
             self.link.close()

@@ -33,7 +33,7 @@ from pinwarden.surface.protocol import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
     PARSE_ERROR,
-    SERVER_AWAY,
+    SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
     VERSION_META,
 )
@@ -95,11 +95,11 @@ class Endpoint:
         try:
             work()
         except AccessDenied as denied:
-            code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
+            code = SERVER_UNAVAILABLE if denied.status == 503 else INVALID_REQUEST
             reply.send(denied.status, _refusal(code, denied.why), headers=_STATUS_HEADERS.get(denied.status))
         except PinwardenError as err:
             self.failures += 1
-            reply.send(500, _refusal(SERVER_AWAY, err.message))
+            reply.send(500, _refusal(SERVER_UNAVAILABLE, err.message))
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
         """Authenticate the sender of a large body before it is read. Returns the client's name."""
@@ -157,7 +157,9 @@ class Endpoint:
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
         status = 200 if request_id is not None and not modern else 503
-        reply.send(status, error_response(request_id, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
+        reply.send(
+            status, error_response(request_id, SERVER_UNAVAILABLE, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status)
+        )
 
     def _find_route(self, path: str, client: Client) -> Route | None:
         if path == "/mcp":
@@ -192,7 +194,9 @@ class Endpoint:
 
         def on_parsed(reading: asyncio.Future[Frame]) -> None:
             if reading.cancelled():
-                reply.send(503, _refusal(SERVER_AWAY, "The gateway is shutting down."), headers=_STATUS_HEADERS[503])
+                reply.send(
+                    503, _refusal(SERVER_UNAVAILABLE, "The gateway is shutting down."), headers=_STATUS_HEADERS[503]
+                )
                 return
             err = reading.exception()
             if isinstance(err, OverloadedError):
@@ -210,7 +214,7 @@ class Endpoint:
             doing.add_done_callback(on_parsed)
 
     def _overloaded(self, reply: Reply, err: OverloadedError) -> None:
-        reply.send(503, _refusal(SERVER_AWAY, err.message), headers={"retry-after": str(err.retry_after)})
+        reply.send(503, _refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
 
     def _resume(self, request: Request, reply: Reply, frame: Frame) -> None:
         client = self.access.client_of(request.headers)
@@ -268,7 +272,7 @@ class Endpoint:
                 return
             session = self._manager.open_session(route, client)
             if session is None:
-                reply.send(503, _refusal(SERVER_AWAY, "Too many sessions."), headers={"retry-after": "5"})
+                reply.send(503, _refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
                 return
             exchange = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
             initialize(self._manager, session, frame, exchange, request.parameters)

@@ -23,7 +23,7 @@ from pinwarden.gateway.http.session_manager import (
     Upstream,
 )
 from pinwarden.gateway.session.messages import LISTEN, Frame
-from pinwarden.surface.protocol import SERVER_AWAY
+from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
 
 class BridgedRoute:
@@ -82,10 +82,10 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a requ
         if conversation is not None:
             conversation.give_up(request_id)
         if sink.open:
-            sink.failed(SERVER_AWAY, "the gateway is shutting down")
+            sink.failed(SERVER_UNAVAILABLE, "the gateway is shutting down")
         raise
     except PinwardenError as err:
-        sink.failed(SERVER_AWAY, err.message)
+        sink.failed(SERVER_UNAVAILABLE, err.message)
 
 
 def initialize(

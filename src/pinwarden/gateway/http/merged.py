@@ -29,8 +29,8 @@ from pinwarden.surface.protocol import (
     CLIENT_META,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    SERVER_AWAY,
     SERVER_META,
+    SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
 )
 
@@ -117,7 +117,7 @@ class MergedConversation(Bridge):
         missing = self._unavailable()
         if missing and not any(backend.is_open for backend in self._backends.values()):
             reasons = "; ".join(f"{slug}: {why}" for slug, why in missing.items())
-            raise BackendError(SERVER_AWAY, f"no server is available: {reasons}")
+            raise BackendError(SERVER_UNAVAILABLE, f"no server is available: {reasons}")
 
     def _unavailable(self) -> dict[str, str]:
         """The servers without an open session, and the reasons."""
@@ -180,7 +180,7 @@ class MergedConversation(Bridge):
         """The items of one server. Raises `BackendError` if they take too long: the whole list waits for them."""
         key = backend, method
         if key in self._late:
-            raise BackendError(SERVER_AWAY, "the server has not sent its list yet")
+            raise BackendError(SERVER_UNAVAILABLE, "the server has not sent its list yet")
         task = asyncio.get_running_loop().create_task(self._items_in_session(backend, method, member, meta))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._limits.merged_list_seconds)
@@ -191,7 +191,7 @@ class MergedConversation(Bridge):
             return task.result()
         self._late[key] = task
         task.add_done_callback(lambda _: self._on_late_list(key))
-        raise BackendError(SERVER_AWAY, "the server did not send its list in time")
+        raise BackendError(SERVER_UNAVAILABLE, "the server did not send its list in time")
 
     async def _items_in_session(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
         """The items of one server, from a new session if the server forgot the old one."""

@@ -19,7 +19,7 @@ from pinwarden.surface.protocol import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     PROGRESS,
-    SERVER_AWAY,
+    SERVER_UNAVAILABLE,
     SUBSCRIPTION_META,
     VERSION_UNSUPPORTED,
 )
@@ -438,9 +438,9 @@ class HttpResponseSink:
     def refused_unread(self, why: str) -> None:
         """Send status 404, by which clients of the handshake era know that they need a new session."""
         if self._modern or self._reply.streaming:
-            self.failed(SERVER_AWAY, why)
+            self.failed(SERVER_UNAVAILABLE, why)
         else:
-            self._reply.send(404, error_response(self._id, SERVER_AWAY, why), headers=self._headers)
+            self._reply.send(404, error_response(self._id, SERVER_UNAVAILABLE, why), headers=self._headers)
 
     def dropped(self) -> None:
         """End the exchange without a response, as servers do after a cancellation."""

@@ -8,7 +8,7 @@ from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
 from pinwarden.gateway.session.messages import Frame, RequestId, encode
 from pinwarden.gateway.session.session import Session
-from pinwarden.surface.protocol import SERVER_AWAY
+from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
 
 class WatchedConversation(Protocol):
@@ -54,7 +54,7 @@ class Watchdog:
             else:
                 conversation.give_up(request_id)
                 hangs = hangs or silent
-                pending.sink.failed(SERVER_AWAY, "the server did not answer in time")
+                pending.sink.failed(SERVER_UNAVAILABLE, "the server did not answer in time")
         if self._pinged is not None and conversation.last_received >= self._pinged:
             self._pinged = None
         link, oldest = conversation.link, now - self._seconds

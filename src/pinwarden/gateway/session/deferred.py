@@ -15,7 +15,7 @@ from pinwarden.gateway.session.messages import (
     error_response,
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
-from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_AWAY
+from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_UNAVAILABLE
 
 DeferredMessage = ClientRequest | ServerResponse | TaskNotification
 
@@ -43,7 +43,7 @@ class DeferredMessages:
             self._bytes += size
         elif not isinstance(message, TaskNotification):  # the client can still poll the task
             text = "pinwarden: too many requests wait for a list"
-            out.to_client.append(error_response(message.request_id, SERVER_AWAY, text))
+            out.to_client.append(error_response(message.request_id, SERVER_UNAVAILABLE, text))
 
     def cancel(self, request_id: Any) -> bool:
         """Drop a request that the client cancelled. Returns whether it waited."""

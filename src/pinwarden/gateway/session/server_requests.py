@@ -28,7 +28,7 @@ from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.gateway.session.requests import UnknownMethodDecider
 from pinwarden.gateway.session.server import JudgedServer
 from pinwarden.gateway.session.tasks import TASK_METHODS
-from pinwarden.surface.protocol import INVALID_REQUEST, SERVER_AWAY, TASK_NOTIFICATIONS
+from pinwarden.surface.protocol import INVALID_REQUEST, SERVER_UNAVAILABLE, TASK_NOTIFICATIONS
 
 _PING = "ping"
 _MAX_METHOD = 100  # characters in the log
@@ -81,7 +81,7 @@ class ServerRequestDecider:
         if refusal is not None:
             self._audit.record_refused_server_request(refusal, method, request_id, out)
             data = {"pinwarden": {"code": refusal.code}}
-            out.to_server.append(error_response(request_id, SERVER_AWAY, f"pinwarden: {refusal.reason}", data))
+            out.to_server.append(error_response(request_id, SERVER_UNAVAILABLE, f"pinwarden: {refusal.reason}", data))
             return
         self.open[request_id] = method
         out.to_client.append(self._content.sanitize(frame, message, "params", request, out))

@@ -66,7 +66,7 @@ from pinwarden.surface.protocol import (
     LIST_CHANGED,
     PARSE_ERROR,
     PROGRESS,
-    SERVER_AWAY,
+    SERVER_UNAVAILABLE,
     TASK_NOTIFICATIONS,
 )
 from pinwarden.surface.surface import TOOL
@@ -217,7 +217,7 @@ class Session:
             waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
             for request_id in (*waiting, *self._deferred.take_request_ids()):
                 text = "pinwarden: the server ended without an answer"
-                out.to_client.append(error_response(request_id, SERVER_AWAY, text))
+                out.to_client.append(error_response(request_id, SERVER_UNAVAILABLE, text))
             self._open.clear()
             self._cancelled.clear()
         return out.build()
@@ -330,7 +330,9 @@ class Session:
                 self._open.pop(cancelled, None)
             self._cancelled.clear()
         if len(self._open) >= self._limits.max_open:
-            out.to_client.append(error_response(request_id, SERVER_AWAY, "pinwarden: too many requests are open"))
+            out.to_client.append(
+                error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: too many requests are open")
+            )
             return
         self._update_client(method, message)
         self._decide_request(ClientRequest(frame, message, now), now, out)
@@ -577,7 +579,7 @@ class Session:
             if was_cancelled:
                 continue
             reason = f"the server did not answer within {self._timeouts.seconds:g} seconds"
-            out.to_client.append(error_response(request_id, SERVER_AWAY, f"pinwarden: {reason}"))
+            out.to_client.append(error_response(request_id, SERVER_UNAVAILABLE, f"pinwarden: {reason}"))
             if request.method == "initialize":
                 self._lists.end_handshake(None)
             else:  # a handshake cannot be cancelled
@@ -611,4 +613,4 @@ class Session:
 
 
 def _undelivered_response(request_id: Any) -> bytes:
-    return error_response(request_id, SERVER_AWAY, "pinwarden: the server accepts no more messages")
+    return error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: the server accepts no more messages")

@@ -19,13 +19,13 @@ class EventParser:
     """Parses an event stream as in the WHATWG HTML standard, section 9.2.6."""
 
     def __init__(self, max_event_bytes: int) -> None:
-        self._max = max_event_bytes
+        self._max_bytes = max_event_bytes
         self._line = bytearray()
         self._data: bytearray | None = None
         # Byte arrays, because a list of small parts can take twenty times their size.
         self._name = ""
         self._size = 0
-        self._begun = False
+        self._started = False
         self._after_return = False
 
     @property
@@ -41,25 +41,25 @@ class EventParser:
         if self._after_return and chunk[:1] == b"\n":
             chunk = chunk[1:]
         self._after_return = chunk[-1:] == b"\r"
-        *ended, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        *complete_lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         events: list[Event] = []
-        for end in ended:
-            line = end
+        for text in complete_lines:
+            line = text
             if self._line:
-                self._line += end
+                self._line += text
                 line, self._line = bytes(self._line), bytearray()
-            event = self._take(line)
+            event = self._add_line(line)
             if event is not None:
                 events.append(event)
                 self._size = len(rest)
         self._line += rest
-        if self._size > self._max:
-            raise probe_limit_exceeded("bytes in one event", self._max)
+        if self._size > self._max_bytes:
+            raise probe_limit_exceeded("bytes in one event", self._max_bytes)
         return events
 
-    def _take(self, line: bytes) -> Event | None:
-        if not self._begun:
-            self._begun = True
+    def _add_line(self, line: bytes) -> Event | None:
+        if not self._started:
+            self._started = True
             line = line.removeprefix(_BOM)
         if not line:
             return self._dispatch()

@@ -1,4 +1,4 @@
-"""MCP over Streamable HTTP (each message is a POST, answered with JSON or with events) and over the older HTTP+SSE."""
+"""MCP over Streamable HTTP (each message is a POST with a JSON or event stream response) and the older HTTP+SSE."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from pinwarden.system.target import HttpAddress
 _ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _EVENTS = "text/event-stream"
 _MAX_SESSION_ID = 1024
-_GOODBYE_SECONDS = 2.0
-_OVER = NoMessage(reason="ended", detail="the server's response ended without a message")
-_HUNG_UP = NoMessage(reason="ended", detail="the server closed the connection before its answer was complete")
-_QUIET = NoMessage(reason="quiet", detail="the server sent nothing")
+_DELETE_SECONDS = 2.0
+_RESPONSE_ENDED = NoMessage(reason="ended", detail="the server's response ended without a message")
+_CONNECTION_CLOSED = NoMessage(
+    reason="ended", detail="the server closed the connection before its response was complete"
+)
+_TIMED_OUT = NoMessage(reason="quiet", detail="the server sent nothing")
 
 
 class StreamableHttpTransport:
@@ -35,87 +37,89 @@ class StreamableHttpTransport:
         self._version: Mapping[str, str] = {}
         self._messages: Iterator[bytes] = iter(())
         self._response: HttpResponse | None = None
-        self._silence = _OVER
+        self._if_no_message = _RESPONSE_ENDED
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
         """Post one message. If a response is expected, ``receive`` returns it."""
         if expects_response:
-            self._let_go()
-        sent = {**_ACCEPT, **self._session, **headers}
-        request = HttpRequest(method="POST", address=self._client.address, headers=sent, body=message, wait=wait)
+            self._discard_response()
+        all_headers = {**_ACCEPT, **self._session, **headers}
+        request = HttpRequest(method="POST", address=self._client.address, headers=all_headers, body=message, wait=wait)
         try:
             response = self._client.request(request)
             if expects_response:
-                self._remember(response, headers)
-                self._expect(response)
+                self._store_session(response, headers)
+                self._read_response(response)
             else:
                 response.close()
-        except NoResponse as unanswered:
+        except NoResponse as err:
             if expects_response:
-                self._silence = _HUNG_UP if unanswered.hung_up else _QUIET
+                self._if_no_message = _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
         """The next message of the response to the last request."""
         del wait  # the request was sent with it
         try:
-            return next(self._messages, self._silence)
-        except NoResponse as unanswered:
-            return _HUNG_UP if unanswered.hung_up else _QUIET
+            return next(self._messages, self._if_no_message)
+        except NoResponse as err:
+            return _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
 
     def restart(self) -> None:
         """Discard the last response and the session."""
-        self._let_go()
+        self._discard_response()
         self._session = {}
 
     def close(self) -> None:
         """End the session, if there is one, and close all connections."""
-        self._let_go()
+        self._discard_response()
         if self._session and not self._budget.is_expired:
             with suppress(PinwardenError, NoResponse):
                 headers = {**self._session, **self._version}
                 address = self._client.address
-                goodbye = HttpRequest(method="DELETE", address=address, headers=headers, wait=_GOODBYE_SECONDS)
-                self._client.request(goodbye).close()
+                delete_session = HttpRequest(method="DELETE", address=address, headers=headers, wait=_DELETE_SECONDS)
+                self._client.request(delete_session).close()
         self._client.close()
 
     def abort(self) -> None:
-        """Cut all connections."""
+        """Close all connections immediately."""
         self._client.abort()
 
-    def _remember(self, response: HttpResponse, headers: Mapping[str, str]) -> None:
+    def _store_session(self, response: HttpResponse, headers: Mapping[str, str]) -> None:
         self._version = {name: value for name, value in headers.items() if name == "MCP-Protocol-Version"}
         session = response.header("mcp-session-id")
         if session and not self._session and len(session) <= _MAX_SESSION_ID and session.isprintable():
             self._session = {"Mcp-Session-Id": session}
 
-    def _expect(self, response: HttpResponse) -> None:
-        self._silence = _OVER
+    def _read_response(self, response: HttpResponse) -> None:
+        self._if_no_message = _RESPONSE_ENDED
         if response.content_type == _EVENTS and response.status < 400:
             self._response = response
-            self._messages = self._events(response)
+            self._messages = self._event_messages(response)
             return
         body = response.body(self._budget.limits.max_message_bytes).strip()
         if body.startswith(b"{") or (response.status < 300 and body):
             self._messages = iter((body,))
         else:
-            self._silence = NoMessage(reason="refused", detail=f"HTTP status {response.status}", status=response.status)
+            self._if_no_message = NoMessage(
+                reason="refused", detail=f"HTTP status {response.status}", status=response.status
+            )
 
-    def _events(self, response: HttpResponse) -> Iterator[bytes]:
+    def _event_messages(self, response: HttpResponse) -> Iterator[bytes]:
         parser = EventParser(self._budget.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from (event.data for event in parser.feed(chunk) if event.name == "message")
 
-    def _let_go(self) -> None:
+    def _discard_response(self) -> None:
         self._messages = iter(())
-        self._silence = _OVER
+        self._if_no_message = _RESPONSE_ENDED
         response, self._response = self._response, None
         if response is not None:
             response.close()
 
 
-_MAX_REPLY = 1 << 16
+_MAX_IGNORED_BODY = 1 << 16
 
 
 class SseTransport:
@@ -139,21 +143,21 @@ class SseTransport:
             self._response = self._open()
             self._events = self._read(self._response)
             self._endpoint = self._find_endpoint()
-        sent = {"Content-Type": "application/json", **headers}
-        request = HttpRequest(method="POST", address=self._endpoint, headers=sent, body=message, wait=wait)
+        all_headers = {"Content-Type": "application/json", **headers}
+        request = HttpRequest(method="POST", address=self._endpoint, headers=all_headers, body=message, wait=wait)
         try:
             response = self._client.request(request)
-        except NoResponse as unanswered:
-            raise probe_failed("ended", "the server did not accept a message") from unanswered
+        except NoResponse as err:
+            raise probe_failed("ended", "the server did not accept a message") from err
         if response.status >= 400 and expects_response:
             response.close()
             raise probe_failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
         with suppress(NoResponse):  # the body of this response is not used
-            response.body(_MAX_REPLY)
+            response.body(_MAX_IGNORED_BODY)
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
         """The next message of the stream."""
-        del wait  # there is nothing else to try in the meantime
+        del wait  # messages arrive on the open stream, which has its own timeout
         with suppress(NoResponse):
             for event in self._events:
                 if event.name == "message":
@@ -170,15 +174,15 @@ class SseTransport:
         self._client.close()
 
     def abort(self) -> None:
-        """Cut all connections."""
+        """Close all connections immediately."""
         self._client.abort()
 
     def _open(self) -> HttpResponse:
         try:
             headers = {"Accept": "text/event-stream"}
             response = self._client.request(HttpRequest(method="GET", address=self._client.address, headers=headers))
-        except NoResponse as unanswered:
-            raise probe_failed("ended", "the server did not open its event stream") from unanswered
+        except NoResponse as err:
+            raise probe_failed("ended", "the server did not open its event stream") from err
         if response.status != 200 or response.content_type != "text/event-stream":
             response.close()
             details = {"status": response.status}
@@ -193,8 +197,8 @@ class SseTransport:
     def _find_endpoint(self) -> HttpAddress:
         try:
             event = next(self._events, None)
-        except NoResponse as unanswered:
-            raise probe_failed("ended", "the event stream ended before its first event") from unanswered
+        except NoResponse as err:
+            raise probe_failed("ended", "the event stream ended before its first event") from err
         if event is None or event.name != "endpoint":
             raise probe_failed("protocol", "the event stream does not begin with the endpoint")
         base = self._client.address
@@ -204,8 +208,10 @@ class SseTransport:
         except (PinwardenError, ValueError) as err:
             raise probe_failed("protocol", "the endpoint of the event stream is not a web address") from err
         if endpoint.origin != base.origin:
-            # The server could redirect our headers to any host.
+            # Otherwise the server could have our headers sent to any host.
             raise PinwardenError(
-                "ADDRESS_REFUSED", "the endpoint is on another host than its stream", data={"reason": "endpoint"}
+                "ADDRESS_REFUSED",
+                "the endpoint and its event stream are on different hosts",
+                data={"reason": "endpoint"},
             )
         return endpoint

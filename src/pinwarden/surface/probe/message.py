@@ -1,4 +1,4 @@
-"""JSON-RPC messages from a probed server, and the transport interface. One bad item cannot hide the others."""
+"""JSON-RPC messages from a probed server, and the transport interface. One invalid item does not hide the others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pinwarden.core.strict_json import Limits
 from pinwarden.surface.surface import Item, ItemKind
 from pinwarden.system.probe_budget import probe_failed
 
-_UNREAD = frozenset({"result", "params"})  # members that are cut out and judged by their own text
+_RAW_MEMBERS = frozenset({"result", "params"})  # members that are kept as text and parsed later
 
 
 class Message(Record):
     """A request, notification or response from the server."""
 
     members: dict[str, Any]
-    """The members of the envelope; members that are not strict JSON as bytes."""
+    """The members of the envelope. Members that are not strict JSON are bytes."""
     problem: PinwardenError | None
     """Why the message is not strict JSON; then ``result`` and ``params`` are bytes."""
 
@@ -42,7 +42,7 @@ def parse_message(text: bytes, limits: Limits) -> Message:
     try:
         members = strict_json.parse_json(text, limits)
     except PinwardenError as err:
-        return Message(members=_members(text, limits, err), problem=err)
+        return Message(members=_split_members(text, limits, err), problem=err)
     if not isinstance(members, dict):
         raise probe_failed("protocol", "the server sent JSON that is not a message")
     return Message(members=members, problem=None)
@@ -51,7 +51,9 @@ def parse_message(text: bytes, limits: Limits) -> Message:
 def parse_result(message: Message) -> dict[str, Any]:
     """The result of a response that must be strict JSON."""
     if message.problem is not None:
-        raise probe_failed("protocol", f"the server's response is ambiguous: {message.problem}") from message.problem
+        raise probe_failed(
+            "protocol", f"the server's response is not strict JSON: {message.problem}"
+        ) from message.problem
     return _result_object(message.members.get("result"))
 
 
@@ -59,17 +61,17 @@ def parse_page(message: Message, kind: ItemKind, limits: Limits, max_items: int 
     """The items of one list response. Raises for more than ``max_items``; invalid items are kept as undigestable."""
     if message.problem is None:
         result = _result_object(message.members.get("result"))
-        values = _member(result, kind)
+        values = _list_member(result, kind)
         if not isinstance(values, list):
             raise probe_failed("protocol", f"the server's response to {kind.method} has no list of {kind.member}")
         _check_count(values, kind, max_items)
-        return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_cursor(result, kind))
-    texts = _members(message.members.get("result", b""), limits, message.problem, cut=kind.member)
-    values = _member(texts, kind)
-    elements = _elements(values, message.problem)
+        return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_next_cursor(result, kind))
+    texts = _split_members(message.members.get("result", b""), limits, message.problem, raw_member=kind.member)
+    values = _list_member(texts, kind)
+    elements = _split_elements(values, message.problem)
     _check_count(elements, kind, max_items)
     items = [Item.from_json_text(kind, element, limits) for element in elements]
-    return ListPage(items=items, cursor=_cursor(texts, kind))
+    return ListPage(items=items, cursor=_next_cursor(texts, kind))
 
 
 def _check_count(items: list[Any], kind: ItemKind, max_items: int | None) -> None:
@@ -80,30 +82,34 @@ def _check_count(items: list[Any], kind: ItemKind, max_items: int | None) -> Non
         )
 
 
-def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | None = None) -> dict[str, Any]:
-    """The members of an object with a member that is not strict JSON. The object itself must be strict."""
+def _split_members(
+    text: bytes, limits: Limits, problem: PinwardenError, raw_member: str | None = None
+) -> dict[str, Any]:
+    """The members of an object that has a member which is not strict JSON. Raises if a member name is repeated."""
     try:
-        parts = object_members(text)
+        texts_by_name = object_members(text)
     except PinwardenError as err:
         raise probe_failed("protocol", f"the server sent text that is not a message: {problem}") from err
     members: dict[str, Any] = {}
-    for name, part in parts:
+    for name, part in texts_by_name:
         if name in members:
             raise probe_failed(
                 "protocol", f"the server's response has the member {name[:80]!a} more than once"
             ) from problem
-        members[name] = part if name == cut or (cut is None and name in _UNREAD) else _small(part, limits)
+        members[name] = (
+            part if name == raw_member or (raw_member is None and name in _RAW_MEMBERS) else _parse_member(part, limits)
+        )
     return members
 
 
-def _small(part: bytes, limits: Limits) -> Any:
+def _parse_member(part: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse_json(part, limits)
     except PinwardenError as err:
-        raise probe_failed("protocol", f"the server's response is ambiguous: {err}") from err
+        raise probe_failed("protocol", f"the server's response is not strict JSON: {err}") from err
 
 
-def _elements(text: Any, problem: PinwardenError) -> list[bytes]:
+def _split_elements(text: Any, problem: PinwardenError) -> list[bytes]:
     try:
         return array_elements(text)
     except PinwardenError as err:
@@ -116,7 +122,7 @@ def _result_object(result: Any) -> dict[str, Any]:
     return result
 
 
-def _member(result: dict[str, Any], kind: ItemKind) -> Any:
+def _list_member(result: dict[str, Any], kind: ItemKind) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise probe_failed("protocol", f"the server requests input before it responds to {kind.method}")
     if kind.member not in result:
@@ -124,7 +130,7 @@ def _member(result: dict[str, Any], kind: ItemKind) -> Any:
     return result[kind.member]
 
 
-def _cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
+def _next_cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
     cursor = result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
         raise probe_failed("protocol", f"the server's response to {kind.method} has a nextCursor that is not a string")
@@ -135,7 +141,7 @@ class NoMessage(Record):
     """No message was received. The reason decides whether another protocol era or transport is tried."""
 
     reason: Literal["quiet", "refused", "ended"]
-    """Nothing within the wait, an HTTP error status, or the end of the stream."""
+    """No message within the wait, an HTTP error status, or the end of the stream."""
     detail: str
     status: int | None = None
 
@@ -145,7 +151,7 @@ class ProbeTransport(Protocol):
 
     name: str
     line_based: bool
-    """Messages are lines in both directions: other lines may come between them, and requests can overlap."""
+    """Whether messages are lines: other lines may occur between them, and requests can overlap."""
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
@@ -153,7 +159,7 @@ class ProbeTransport(Protocol):
         """Send one message. Only HTTP uses the headers."""
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The text of the next message within ``wait`` seconds, or else within the time of the probe."""
+        """The text of the next message. Waits ``wait`` seconds, or until the end of the probe."""
 
     def restart(self) -> None:
         """Start again after the server ended."""

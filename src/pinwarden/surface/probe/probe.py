@@ -1,7 +1,7 @@
-"""Probe a live MCP server for its complete surface.
+"""Probe a live MCP server: read its complete surface.
 
-No command runs without consent and no private address is contacted without permission. Whatever a server does, the
-probe ends within its time limit, with a surface or an error.
+Without consent, no command is started and no private address is contacted. A probe always ends within its time limit,
+with a surface or an error.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pinwarden.system.target import (
     placeholder_values,
 )
 
-_MAX_WORKERS = 32  # servers spend most of their time starting; more at once only need more memory
-_DENIED = frozenset({401, 403})
+_MAX_WORKERS = 32  # more parallel probes need memory and save little time
+_DENIED_STATUSES = frozenset({401, 403})
 
 
 class ProbeOptions(Record):
@@ -49,19 +49,19 @@ class ProbeOptions(Record):
     allow_private: bool = False
     """Whether the host of a target may be at a private or local address."""
     allow_plain_http: bool = False
-    """Whether http:// may be used for other hosts than this machine."""
+    """Whether http:// may be used for hosts other than this machine."""
     allow_redirects: bool = False
     env_allow: tuple[str, ...] = ()
     """Names of further variables that a command inherits."""
     send_only: tuple[str, ...] | None = None
     """Names of the variables that may be sent in an address and its headers; None for all, if the user typed the
-    target. A configuration file, and the host in it, can come from anyone."""
+    target. Anyone may have written a configuration file and the host in it."""
     sandbox: Sandbox | None = None
     limits: ProbeLimits = field(default_factory=ProbeLimits)
 
 
 class ProbeProgress(Record):
-    """One of many probes is done."""
+    """Reported after each of several probes."""
 
     index: int
     done: int
@@ -87,7 +87,7 @@ def probe_all(
     workers: int | None = None,
     on_progress: Callable[[ProbeProgress], None] | None = None,
 ) -> list[Surface | PinwardenError]:
-    """Probe many servers in parallel. The results, surfaces or errors, are in the order of the targets.
+    """Probe many servers in parallel. Returns a surface or an error for each target, in order.
 
     The options are the same for all, or one per target. ``on_progress`` is called in the calling thread.
     """
@@ -100,8 +100,8 @@ def probe_all(
     pool = ThreadPoolExecutor(workers or min(len(targets), _MAX_WORKERS), thread_name_prefix="probe")
     try:
         futures = {
-            pool.submit(_outcome, target, own, transports): index
-            for index, (target, own) in enumerate(zip(targets, per_target, strict=True))
+            pool.submit(_probe_or_error, target, target_options, transports): index
+            for index, (target, target_options) in enumerate(zip(targets, per_target, strict=True))
         }
         results: dict[int, Surface | PinwardenError] = {}
         for future in as_completed(futures):
@@ -111,7 +111,7 @@ def probe_all(
                 on_progress(ProbeProgress(index=index, done=len(results), total=len(targets)))
         return [results[index] for index in range(len(targets))]
     except BaseException:
-        transports.abort()  # an interrupt must leave no server behind
+        transports.abort()  # an interrupt must not leave servers running
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -126,13 +126,13 @@ class _OpenTransports:
         self._aborted = False
 
     @contextmanager
-    def hold(self, transport: ProbeTransport) -> Iterator[None]:
+    def track(self, transport: ProbeTransport) -> Iterator[None]:
         """Register the transport, and close it at the end of the block."""
         try:
             with self._lock:
                 self._transports.add(transport)
-                stopped = self._aborted
-            if stopped:
+                aborted_before = self._aborted
+            if aborted_before:
                 transport.abort()
                 raise probe_failed("ended", "the probe was stopped")
             yield
@@ -155,7 +155,7 @@ class _OpenTransports:
         return self._aborted
 
 
-def _outcome(target: Target, options: ProbeOptions, transports: _OpenTransports) -> Surface | PinwardenError:
+def _probe_or_error(target: Target, options: ProbeOptions, transports: _OpenTransports) -> Surface | PinwardenError:
     try:
         return _probe(target, options, transports)
     except PinwardenError as err:
@@ -175,13 +175,13 @@ def _probe(target: Target, options: ProbeOptions, transports: _OpenTransports) -
 
 def values_sent_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
     """Names and values of the variables, headers and query parameters that a server gets."""
-    named, texts = (
+    variables, texts = (
         (target.env, (*target.command, target.cwd or ""))
         if isinstance(target, StdioTarget)
         else (target.headers, (target.url,))
     )
-    yield from ((name, expand_placeholders(text, os.environ)) for name, text in named.items())
-    for text in (*named.values(), *texts):
+    yield from ((name, expand_placeholders(text, os.environ)) for name, text in variables.items())
+    for text in (*variables.values(), *texts):
         yield from placeholder_values(text, os.environ)
     if isinstance(target, StdioTarget):
         yield from ((name, os.environ[name]) for name in options.env_allow if name in os.environ)
@@ -191,34 +191,36 @@ def values_sent_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str,
 
 def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTransports) -> Surface:
     if not options.allow_execute:
-        raise PinwardenError("CONSENT_REQUIRED", f"not run without consent: {_shown_command(target.command)}")
+        raise PinwardenError("CONSENT_REQUIRED", f"not run without consent: {_displayable_command(target.command)}")
     from pinwarden.surface.probe.stdio import StdioCommand, StdioTransport
 
     variables = os.environ
-    own = {name: expand_placeholders(value, variables) for name, value in target.env.items()}
+    target_env = {name: expand_placeholders(value, variables) for name, value in target.env.items()}
     command = tuple(expand_placeholders(word, variables) for word in target.command)
     cwd = None if target.cwd is None else expand_placeholders(target.cwd, variables)
-    environment = child_environment(own, variables, options.env_allow)
-    mask = _mask((*target.command, target.cwd or ""), (*own.values(), *_inherited(options.env_allow)))
+    environment = child_environment(target_env, variables, options.env_allow)
+    mask = _secret_mask(
+        (*target.command, target.cwd or ""), (*target_env.values(), *_inherited_values(options.env_allow))
+    )
     transport: StdioTransport | None = None
     try:
         if options.sandbox is not None:
             command = tuple(sandboxed(command, environment, cwd, options.sandbox))
         budget = ProbeBudget(options.limits, options.timeout)
         transport = StdioTransport(StdioCommand(words=command, environment=environment, cwd=cwd), budget)
-        with transports.hold(transport):
-            surface = _converse(transport, options, budget, discover=True)
+        with transports.track(transport):
+            surface = _read_surface(transport, options, budget, discover=True)
     except PinwardenError as err:
         # The transport is closed here, so the output of the server is complete.
-        tail = "" if transport is None else mask.text(transport.stderr_tail())
-        raise mask.error(err, {"stderr": _lines_shown(tail)} if tail else {}) from err
+        tail = "" if transport is None else mask.mask_text(transport.stderr_tail())
+        raise mask.mask_error(err, {"stderr": _displayable_lines(tail)} if tail else {}) from err
     if isinstance(surface, NoMessage):
-        tail = mask.text(transport.stderr_tail())
-        raise mask.error(no_response("initialize", surface), {"stderr": _lines_shown(tail)} if tail else {})
+        tail = mask.mask_text(transport.stderr_tail())
+        raise mask.mask_error(no_response("initialize", surface), {"stderr": _displayable_lines(tail)} if tail else {})
     return surface
 
 
-def _shown_command(command: Sequence[str]) -> str:
+def _displayable_command(command: Sequence[str]) -> str:
     return show_invisible(" ".join(mask_words(command)))
 
 
@@ -227,59 +229,59 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, transports: _OpenTran
     from pinwarden.system.net.connections import NetworkRules
     from pinwarden.system.net.http_client import HttpOptions
 
-    _check_sent(target, options)
-    filled = HttpTarget(
+    _refuse_unnamed_variables(target, options)
+    expanded = HttpTarget(
         url=expand_placeholders(target.url, os.environ),
         headers={name: expand_placeholders(value, os.environ) for name, value in target.headers.items()},
         transport=target.transport,
     )
     http = HttpOptions(
-        address=HttpAddress.parse(filled.url),
-        headers=filled.headers,
+        address=HttpAddress.parse(expanded.url),
+        headers=expanded.headers,
         rules=NetworkRules(allow_private=options.allow_private, allow_plain_http=options.allow_plain_http),
         allow_redirects=options.allow_redirects,
     )
     budget = ProbeBudget(options.limits, options.timeout)
-    mask = _mask((target.url,), (*filled.headers.values(), http.address.path.partition("?")[2]))
+    mask = _secret_mask((target.url,), (*expanded.headers.values(), http.address.path.partition("?")[2]))
     try:
         refused: NoMessage | None = None
         if target.transport != "sse":
             streamable = StreamableHttpTransport(http, budget)
-            with transports.hold(streamable):
-                outcome = _converse(streamable, options, budget, discover=True)
+            with transports.track(streamable):
+                outcome = _read_surface(streamable, options, budget, discover=True)
             if isinstance(outcome, Surface):
                 return outcome
             refused = outcome
-            if target.transport != "auto" or refused.status is None or refused.status in _DENIED:
+            if target.transport != "auto" or refused.status is None or refused.status in _DENIED_STATUSES:
                 raise no_response("initialize", refused)
         sse = SseTransport(http, budget)
-        with transports.hold(sse):
-            outcome = _converse(sse, options, budget, discover=False)
+        with transports.track(sse):
+            outcome = _read_surface(sse, options, budget, discover=False)
         if isinstance(outcome, NoMessage):
             raise no_response("initialize", outcome)
         return outcome
     except PinwardenError as err:
-        raise mask.error(err, {}) from err
+        raise mask.mask_error(err, {}) from err
 
 
-def _check_sent(target: HttpTarget, options: ProbeOptions) -> None:
+def _refuse_unnamed_variables(target: HttpTarget, options: ProbeOptions) -> None:
     """Refuse to send variables to a host from a file unless the user named them."""
     if options.send_only is None:
         return
     texts = (target.url, *target.headers.values())
-    named = {name for text in texts for name in placeholder_names(text)}
-    unsent = sorted(name for name in named - set(options.send_only) if name in os.environ)
-    if unsent:
+    placeholders = {name for text in texts for name in placeholder_names(text)}
+    unnamed = sorted(name for name in placeholders - set(options.send_only) if name in os.environ)
+    if unnamed:
         host = show_invisible(target.url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2])
         raise PinwardenError(
             "CONSENT_REQUIRED",
-            f"not sent to {host[:200]} without consent: the variables {', '.join(unsent)[:400]}",
-            hint=f"To send them to this host, add {' '.join(f'--pass-env {name}' for name in unsent)}.",
-            data={"host": host, "variables": unsent},
+            f"not sent to {host[:200]} without consent: the variables {', '.join(unnamed)[:400]}",
+            hint=f"To send them to this host, add {' '.join(f'--pass-env {name}' for name in unnamed)}.",
+            data={"host": host, "variables": unnamed},
         )
 
 
-def _converse(
+def _read_surface(
     transport: ProbeTransport, options: ProbeOptions, budget: ProbeBudget, *, discover: bool
 ) -> Surface | NoMessage:
     """1. Find the protocol era. 2. Read every list. 3. Record the surface and how it was read."""
@@ -287,18 +289,18 @@ def _converse(
     opening = session.open(discover=discover)
     if isinstance(opening, NoMessage):
         return opening
-    lists, unsettled = session.lists(opening)
-    observed = _observed(transport, options.client, opening)
-    observed["pages"] = {kind.member: listing.pages for kind, listing in lists.items()}
+    listings, unsettled = session.read_lists(opening)
+    observed = _probe_metadata(transport, options.client, opening)
+    observed["pages"] = {kind.member: listing.pages for kind, listing in listings.items()}
     if session.noise_lines:
         observed["noiseLines"] = session.noise_lines
     if unsettled:
         observed["unsettled"] = unsettled
-    items = {kind.member: listing.items for kind, listing in lists.items()}
+    items = {kind.member: listing.items for kind, listing in listings.items()}
     return Surface(server=opening.server, items=items, observed=observed)
 
 
-def _observed(transport: ProbeTransport, client: ClientIdentity, opening: Opening) -> dict[str, Any]:
+def _probe_metadata(transport: ProbeTransport, client: ClientIdentity, opening: Opening) -> dict[str, Any]:
     return {
         "client": client.to_json(),
         "era": opening.era,
@@ -307,20 +309,20 @@ def _observed(transport: ProbeTransport, client: ClientIdentity, opening: Openin
     }
 
 
-def _mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
+def _secret_mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
     """A mask for these secrets and for the values of placeholders in ``texts``."""
-    filled: list[str] = []
+    expanded: list[str] = []
     for text in texts:
         with suppress(PinwardenError):
-            filled += [value for _, value in placeholder_values(text, os.environ)]
-    return SecretMask([*filled, *secrets])
+            expanded += [value for _, value in placeholder_values(text, os.environ)]
+    return SecretMask([*expanded, *secrets])
 
 
-def _inherited(names: Sequence[str]) -> list[str]:
+def _inherited_values(names: Sequence[str]) -> list[str]:
     variables: Mapping[str, str] = os.environ
     return [variables[name] for name in names if name in variables]
 
 
-def _lines_shown(text: str) -> str:
+def _displayable_lines(text: str) -> str:
     """Output of the server for display, with line breaks but without other control characters."""
     return "\n".join(show_invisible(line) for line in text.splitlines())

@@ -1,6 +1,6 @@
 """The MCP session of a probe: find the protocol era, read every page of every list, within limits.
 
-It has its own JSON-RPC code, because the models of the SDKs drop unknown members, and exactly these must be visible.
+It does not use an SDK, because the models of SDKs drop unknown members, which a reviewer must see.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pinwarden.surface.protocol import (
 from pinwarden.surface.surface import ITEM_KINDS, Item, ItemKind
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 
-_MAX_ID = 200  # characters of a server's request id that are sent back
+_MAX_REQUEST_ID = 200  # characters of a server's request id that are sent back
 
 
 class ClientIdentity(Record):
@@ -73,7 +73,7 @@ class ProbeSession:
         self._limits = budget.limits
         self._json_limits = budget.limits.json
         self._last_id = 0
-        self._strays = 0
+        self._unsolicited = 0
         self._server_requests = 0
         self._changed: set[ItemKind] = set()
         self._stateless = False
@@ -86,15 +86,15 @@ class ProbeSession:
         opening = self._discover() if discover else None
         return self._initialize() if opening is None else opening
 
-    def lists(self, opening: Opening) -> tuple[dict[ItemKind, Listing], list[str]]:
-        """Every offered list, and the names of lists that kept changing while they were read."""
+    def read_lists(self, opening: Opening) -> tuple[dict[ItemKind, Listing], list[str]]:
+        """Every list that the server offers, and the names of lists that kept changing while they were read."""
         offered = [kind for kind in ITEM_KINDS if _offers(opening.server["capabilities"], kind)]
         listings: dict[ItemKind, Listing] = {}
         pending = offered
         for _ in range(self._limits.max_rounds):
             self._changed.clear()
             for kind in pending:
-                listing = self._list(kind)
+                listing = self._read_list(kind)
                 if listing is not None:
                     listings[kind] = listing
             pending = [kind for kind in listings if kind in self._changed]
@@ -110,7 +110,7 @@ class ProbeSession:
         self._stateless = False
         response = self._receive_response({discover_id}, wait)
         if isinstance(response, NoMessage) and response.reason == "quiet" and self._transport.line_based:
-            # Some old servers ignore unknown requests. A server that is only slow responds to the first request first.
+            # Some old servers ignore unknown requests. A slow server still responds to the first request first.
             self._initialize_id = self._send("initialize", self._initialize_params())
             response = self._receive_response({discover_id, self._initialize_id}, None)
         if isinstance(response, NoMessage):
@@ -123,11 +123,11 @@ class ProbeSession:
         if _is_id(response, self._initialize_id):
             self._initialize_response = response
             return None
-        opening = self._discovered(response)
+        opening = self._parse_discovery(response)
         self._stateless = opening is not None
         return opening
 
-    def _discovered(self, response: Message) -> Opening | None:
+    def _parse_discovery(self, response: Message) -> Opening | None:
         error = response.members.get("error")
         if error is not None:
             supported = _supported_versions(error)
@@ -140,7 +140,9 @@ class ProbeSession:
             return None
         self._version_header = {"MCP-Protocol-Version": STATELESS_VERSIONS[0]}
         return Opening(
-            era="discover", version=STATELESS_VERSIONS[0], server={**_stamped_info(result), **_facts(result)}
+            era="discover",
+            version=STATELESS_VERSIONS[0],
+            server={**_server_info_from_meta(result), **_capabilities_and_instructions(result)},
         )
 
     def _initialize(self) -> Opening | NoMessage:
@@ -157,7 +159,7 @@ class ProbeSession:
         self._version_header = {"MCP-Protocol-Version": version}
         self._notify(INITIALIZED)
         info = {"serverInfo": result["serverInfo"]} if "serverInfo" in result else {}
-        return Opening(era="initialize", version=version, server={**info, **_facts(result)})
+        return Opening(era="initialize", version=version, server={**info, **_capabilities_and_instructions(result)})
 
     def _initialize_params(self) -> dict[str, Any]:
         return {
@@ -166,7 +168,7 @@ class ProbeSession:
             "clientInfo": {"name": self._client.name, "version": self._client.version},
         }
 
-    def _list(self, kind: ItemKind) -> Listing | None:
+    def _read_list(self, kind: ItemKind) -> Listing | None:
         items: list[Item] = []
         cursors: set[str] = set()
         params: dict[str, Any] = {}
@@ -185,8 +187,8 @@ class ProbeSession:
             if page.cursor is None:
                 return Listing(items=tuple(items), pages=page_number)
             if page.cursor in cursors:
-                what = f"the list of {kind.member} loops: the server repeats a cursor"
-                raise PinwardenError("PROBE_LIMIT", what, data={"limit": "loop"})
+                message = f"the list of {kind.member} loops: the server repeats a cursor"
+                raise PinwardenError("PROBE_LIMIT", message, data={"limit": "loop"})
             cursors.add(page.cursor)
             params = {"cursor": page.cursor}
         raise probe_limit_exceeded(f"pages of {kind.member}", self._limits.max_pages)
@@ -226,10 +228,10 @@ class ProbeSession:
                 continue
             if message.is_call:
                 self._respond(message)
-            elif any(_is_id(message, request_id) for request_id in request_ids) or _is_lost_error(message):
+            elif any(_is_id(message, request_id) for request_id in request_ids) or _is_error_without_id(message):
                 return message
             else:
-                self._count_stray()
+                self._count_unsolicited()
 
     def _read(self, text: bytes) -> Message | None:
         """The message, or None for a line that is not a message."""
@@ -246,7 +248,7 @@ class ProbeSession:
 
     def _respond(self, call: Message) -> None:
         method = call.members["method"]
-        self._count_stray()
+        self._count_unsolicited()
         self._changed.update(LIST_CHANGED.get(method, ()))
         if "id" not in call.members:
             return
@@ -254,7 +256,7 @@ class ProbeSession:
         if self._server_requests > self._limits.max_server_requests:
             raise probe_limit_exceeded("requests of its own", self._limits.max_server_requests)
         request_id = call.members["id"]
-        if not isinstance(request_id, int | str) or len(str(request_id)) > _MAX_ID:
+        if not isinstance(request_id, int | str) or len(str(request_id)) > _MAX_REQUEST_ID:
             raise probe_failed("protocol", "the server sent a request with an invalid id")
         response: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id}
         if method == "ping":
@@ -262,12 +264,12 @@ class ProbeSession:
         elif method == "roots/list" and "roots" in self._client.capabilities:
             response["result"] = {"roots": []}
         else:
-            response["error"] = {"code": METHOD_NOT_FOUND, "message": "this client only lists"}
+            response["error"] = {"code": METHOD_NOT_FOUND, "message": "this client does not support server requests"}
         self._transport.send(_encode(response), self._version_header, expects_response=False)
 
-    def _count_stray(self) -> None:
-        self._strays += 1
-        if self._strays > self._limits.max_stray_messages:
+    def _count_unsolicited(self) -> None:
+        self._unsolicited += 1
+        if self._unsolicited > self._limits.max_stray_messages:
             raise probe_limit_exceeded("unsolicited messages", self._limits.max_stray_messages)
 
     def _count_noise(self) -> None:
@@ -289,9 +291,9 @@ def _refuse_error(method: str, response: Message) -> None:
     if error is None:
         return
     text = error.get("message") if isinstance(error, dict) else None
-    shown = f": {show_invisible(text[:200])}" if isinstance(text, str) else ""
+    detail = f": {show_invisible(text[:200])}" if isinstance(text, str) else ""
     raise probe_failed(
-        "error", f"the server answered {method} with error {_error_code(response)}{shown}", {"method": method}
+        "error", f"the server responded to {method} with error {_error_code(response)}{detail}", {"method": method}
     )
 
 
@@ -312,12 +314,12 @@ def _is_id(message: Message, request_id: int | None) -> bool:
     return request_id is not None and type(message_id) is int and message_id == request_id
 
 
-def _is_lost_error(message: Message) -> bool:
+def _is_error_without_id(message: Message) -> bool:
     """An error without an id belongs to the only open request (JSON-RPC 2.0, section 5)."""
     return message.members.get("id") is None and message.members.get("error") is not None
 
 
-def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
+def _capabilities_and_instructions(result: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(result.get("capabilities"), dict):
         raise probe_failed("protocol", "the server's response has no capabilities")
     return {member: result[member] for member in ("capabilities", "instructions") if member in result}
@@ -327,7 +329,7 @@ def _offers(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
     return capabilities.get(CAPABILITY[kind]) not in (None, False)
 
 
-def _stamped_info(result: Mapping[str, Any]) -> dict[str, Any]:
+def _server_info_from_meta(result: Mapping[str, Any]) -> dict[str, Any]:
     """Without a handshake, the server's name and version are in the ``_meta`` of the result."""
     meta = result.get("_meta")
     return {"serverInfo": meta[SERVER_META]} if isinstance(meta, dict) and SERVER_META in meta else {}

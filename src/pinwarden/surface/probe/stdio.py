@@ -19,9 +19,9 @@ from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit
 from pinwarden.system.processes import ProcessTree
 
 _CHUNK = 1 << 16
-_QUEUED_CHUNKS = 64  # when the queue is full, the server has to wait
-_CAN_POLL = hasattr(select, "poll")
-_LAST_OUTPUT_SECONDS = 0.5  # to read the last output of an ended server; only an escaped process needs longer
+_QUEUED_CHUNKS = 64  # a server that writes more has to wait
+_HAS_POLL = hasattr(select, "poll")
+_LAST_OUTPUT_SECONDS = 0.5  # to read the last output of an ended server
 
 
 class StdioCommand(Record):
@@ -58,7 +58,7 @@ class StdioTransport:
 
     def restart(self) -> None:
         """Run the command once more."""
-        self._child.close(at_once=True)
+        self._child.close(immediately=True)
         with self._closing:
             if self._aborted:
                 raise probe_failed("ended", "the probe was stopped")
@@ -70,7 +70,7 @@ class StdioTransport:
 
     def close(self) -> None:
         """End the server and its descendants, with a grace period if there is time."""
-        self._child.close(at_once=self._budget.is_expired or self._aborted)
+        self._child.close(immediately=self._budget.is_expired or self._aborted)
 
     def abort(self) -> None:
         """End the server now, from any thread."""
@@ -89,7 +89,7 @@ class _Child:
         self._stderr_bytes = 0
         self._line: list[bytes] = []
         self._line_bytes = 0
-        self._lines: list[bytes] = []  # complete ones, the next one last
+        self._lines: list[bytes] = []  # complete lines in reverse order
         self._chunks: Queue[bytes | PinwardenError] = Queue(_QUEUED_CHUNKS)
         self._ended = False
         self._stopping = False
@@ -97,29 +97,29 @@ class _Child:
         self._threads: list[Thread] = []
         self._wake_read, self._wake_write = os.pipe()
         try:
-            self._process = _start(command)
+            self._process = _start_process(command)
         except BaseException:
             os.close(self._wake_read)
             os.close(self._wake_write)
             raise
         self.tree = ProcessTree(self._process)
         try:
-            self._stdin, stdout, stderr = _streams(self._process)
-            if _CAN_POLL:
+            self._stdin, stdout, stderr = _standard_streams(self._process)
+            if _HAS_POLL:
                 os.set_blocking(self._stdin.fileno(), False)
             self._start_thread(stdout, self._chunks.put)
             self._start_thread(stderr, self._keep_stderr)
         except BaseException:
-            self.close(at_once=True)
+            self.close(immediately=True)
             raise
 
     def _start_thread(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:
-        thread = Thread(target=self._read, args=(stream, deliver), name="probe-reader", daemon=True)
+        thread = Thread(target=self._read_stream, args=(stream, deliver), name="probe-reader", daemon=True)
         thread.start()
         self._threads.append(thread)
 
     def write(self, data: bytes) -> None:
-        """Write all data. Raises a timeout if the server does not read; ``next_line`` reports a server that ended."""
+        """Write all data. Raises if the server does not read in time; ``next_line`` reports a server that ended."""
         view = memoryview(data)
         while view:
             try:
@@ -132,11 +132,11 @@ class _Child:
                 return
 
     def next_line(self, wait: float | None) -> bytes | NoMessage:
-        """The next line that is not empty, for at most ``wait`` seconds."""
+        """The next line that is not empty. Waits at most ``wait`` seconds."""
         end = None if wait is None else monotonic() + wait
         while not self._lines:
             if self._ended:
-                return NoMessage(reason="ended", detail=self._how_it_ended())
+                return NoMessage(reason="ended", detail=self._describe_end())
             left = None if end is None else end - monotonic()
             if left is not None and left <= 0:
                 return NoMessage(reason="quiet", detail="the server sent nothing")
@@ -146,10 +146,10 @@ class _Child:
                 continue
             if isinstance(chunk, PinwardenError):
                 raise chunk
-            self._take(chunk)
+            self._add_chunk(chunk)
         return self._lines.pop()
 
-    def close(self, *, at_once: bool) -> None:
+    def close(self, *, immediately: bool) -> None:
         """End the process and the threads."""
         if self._closed:
             return
@@ -158,37 +158,37 @@ class _Child:
         with suppress(OSError):
             self._stdin.close()
         try:
-            self._discard()
-            self.tree.end(self._limits.grace_seconds, immediately=at_once)
-            self._join(_LAST_OUTPUT_SECONDS)
+            self._drain_queue()
+            self.tree.end(self._limits.grace_seconds, immediately=immediately)
+            self._join_threads(_LAST_OUTPUT_SECONDS)
         finally:
             self._stopping = True
             os.close(self._wake_write)
-            self._join(None)
+            self._join_threads(None)
             _close_all(self._process, self._wake_read)
 
-    def _join(self, seconds: float | None) -> None:
+    def _join_threads(self, seconds: float | None) -> None:
         end = None if seconds is None else monotonic() + seconds
         for thread in self._threads:
             while thread.is_alive() and (end is None or monotonic() < end):
-                self._discard()
+                self._drain_queue()
                 thread.join(0.02)
 
-    def _discard(self) -> None:
-        """Empty the queue, so that neither the reading thread nor the ending server waits for it."""
+    def _drain_queue(self) -> None:
+        """Empty the queue, so that neither the reader thread nor the server blocks on it."""
         with suppress(Empty):
             while True:
                 self._chunks.get_nowait()
 
-    def _take(self, chunk: bytes) -> None:
+    def _add_chunk(self, chunk: bytes) -> None:
         if not chunk:
             self._ended = True
             return
         self._budget.count_bytes(len(chunk))
-        *ended, rest = chunk.split(b"\n")
+        *line_ends, rest = chunk.split(b"\n")
         lines: list[bytes] = []
-        for end in ended:
-            self._line.append(end)
+        for line_end in line_ends:
+            self._line.append(line_end)
             line = b"".join(self._line).strip()
             self._line.clear()
             self._line_bytes = 0
@@ -200,14 +200,14 @@ class _Child:
         if self._line_bytes > self._limits.max_message_bytes:
             raise probe_limit_exceeded("bytes in one message", self._limits.max_message_bytes)
 
-    def _how_it_ended(self) -> str:
+    def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(self._limits.grace_seconds)
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return f"the server {how}{' in the middle of a message' if any(self._line) else ''}"
-        return "the server closed its stdout"
+            ending = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return f"the server {ending}{' in the middle of a message' if any(self._line) else ''}"
+        return "the server closed its standard output"
 
-    def _read(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:
+    def _read_stream(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:
         chunk = b"-"
         while chunk and not self._stopping:
             chunk = self._read_chunk(stream)
@@ -215,8 +215,8 @@ class _Child:
 
     def _read_chunk(self, stream: IO[bytes]) -> bytes:
         try:
-            if _CAN_POLL:
-                # A process that left the tree could keep the stream open forever, so ``close`` can end the wait.
+            if _HAS_POLL:
+                # ``close`` can end this wait: a process that left the process tree could keep the stream open forever.
                 readable = select.poll()
                 readable.register(stream, select.POLLIN)
                 readable.register(self._wake_read, select.POLLIN)
@@ -235,9 +235,9 @@ class _Child:
             self._chunks.put(probe_limit_exceeded("bytes on standard error", self._limits.max_stderr_bytes))
 
 
-def _start(command: StdioCommand) -> subprocess.Popen[bytes]:
+def _start_process(command: StdioCommand) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(  # noqa: S603  the caller consented to run it; there is no shell
+        return subprocess.Popen(  # noqa: S603  the user allowed this command; no shell is involved
             list(command.words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -252,14 +252,14 @@ def _start(command: StdioCommand) -> subprocess.Popen[bytes]:
         raise probe_failed("start", f"{command.words[0]} could not be started: {reason}") from err
 
 
-def _streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+def _standard_streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise probe_failed("start", "the server has no standard streams")
     return process.stdin, process.stdout, process.stderr
 
 
 def _close_all(process: subprocess.Popen[bytes], wake_read: int) -> None:
-    for stream in _streams(process):
+    for stream in _standard_streams(process):
         with suppress(OSError):
             stream.close()
     with suppress(OSError):

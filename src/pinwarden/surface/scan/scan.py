@@ -159,7 +159,7 @@ class _Scanner:
         return (
             may_hold_cues(texts, words)
             or toolpin.may_have_advisories(texts, words.have)
-            or (words.have(toolpin.CALL_GATE) and any(self._siblings.commanded_in(texts)))
+            or (words.have(toolpin.CALL_GATE) and any(self._siblings.find_commands(texts)))
             or self.beside.can_be_referenced(words.have)
         )
 
@@ -170,8 +170,8 @@ class _Scanner:
             if fact.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
                 fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin reports as hidden
             yield fact
-        for sibling, start, end in self._siblings.commanded_in(text):
-            yield _advised(toolpin.cross_tool(sibling), text[start:end], sibling)
+        for sibling, start, end in self._siblings.find_commands(text):
+            yield _advised(toolpin.cross_tool_advisory(sibling), text[start:end], sibling)
         yield from _cued(cues)
         for why, excerpt in self.beside.find_references(text):
             yield _shadowing(why, excerpt)
@@ -193,7 +193,7 @@ def _cued(cues: Iterable[Cue]) -> Iterator[_Fact]:
 def _duplicates(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
     for name, count in names.items():
         if count > 1:
-            yield _advised(toolpin.duplicate_name(count), name).at(entity, name, "/name")
+            yield _advised(toolpin.duplicate_name_advisory(count), name).at(entity, name, "/name")
 
 
 def _alike(names: Iterable[str]) -> Iterator[ScanFinding]:
