@@ -138,7 +138,7 @@ class TestPages:
         }
         error = failure(scripted(script), ALLOWED)
         assert (error.code, error.data) == ("PROBE_FAILED", {"reason": "error", "method": "prompts/list"})
-        assert error.message == "the server answered prompts/list with error -32603: boom <U+001B>[31m"
+        assert error.message == "the server responded to prompts/list with error -32603: boom <U+001B>[31m"
 
 
 class TestItems:
