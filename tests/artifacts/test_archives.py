@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.artifacts.archives.package_tarball import tarball_files
+from pinwarden.artifacts.archives.package_tarball import read_tarball_files
 from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.archives.zip import ZipMember, zip_members
 from pinwarden.core.errors import PinwardenError
@@ -77,7 +77,7 @@ def test_devices_and_pipes_in_a_tarball_are_refused(tmp_path: Path, kind: bytes)
 def test_links_are_left_out_where_the_package_client_leaves_them_out(tmp_path: Path) -> None:
     link = named("package/x", kind=tarfile.SYMTYPE, target="/etc/passwd")
     path = tarball(tmp_path / "a.tgz", (link, b""), (named("package/y"), b"y"))
-    assert list(tarball_files(path)) == [("y", False, b"y")]
+    assert list(read_tarball_files(path)) == [("y", False, b"y")]
 
 
 def test_a_file_that_comes_twice_is_refused_because_readers_would_disagree(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pinwarden.artifacts.artifact_drift import (
     compare_releases,
     registry_change,
 )
-from pinwarden.artifacts.evidence import judge_artifact, unavailable_artifact
+from pinwarden.artifacts.evidence import evaluate_artifact, unavailable_artifact
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
@@ -58,16 +58,16 @@ def image(root: Digest = GOOD, **members: Any) -> ArtifactFacts:
 
 
 def issues(found: ArtifactFacts, **how: Any) -> list[tuple[str, str]]:
-    return [(issue.severity, issue.code) for issue in judge_artifact(found, **how).issues]
+    return [(issue.severity, issue.code) for issue in evaluate_artifact(found, **how).issues]
 
 
 def status(found: ArtifactFacts, **how: Any) -> str:
-    return str(judge_artifact(found, **how).evidence[0]["status"])
+    return str(evaluate_artifact(found, **how).evidence[0]["status"])
 
 
 class TestJudging:
     def test_bytes_that_match_the_registrys_digest_are_proof(self) -> None:
-        outcome = judge_artifact(HONEST)
+        outcome = evaluate_artifact(HONEST)
         assert outcome.issues == ()
         assert outcome.evidence == (
             {
@@ -105,7 +105,7 @@ class TestJudging:
     ) -> None:
         """Attack: a bundle or image agrees with the digest that its own author published beside it."""
         package = PackageRef(ecosystem=ecosystem, name=name, version="1")
-        row = judge_artifact(facts(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
+        row = evaluate_artifact(facts(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
         assert row["trustedAnchor"] is anchored
 
     @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ class TestJudging:
     )
     def test_anything_that_does_not_agree_is_critical_and_never_passed(self, found: ArtifactFacts, code: str) -> None:
         assert issues(found) == [("critical", code)]
-        row = judge_artifact(found).evidence[0]
+        row = evaluate_artifact(found).evidence[0]
         assert (row["status"], row["required"]) == ("failed", True)
-        assert row["failureReason"] == judge_artifact(found).issues[0].message
+        assert row["failureReason"] == evaluate_artifact(found).issues[0].message
 
     def test_attack_one_wrong_file_among_correct_ones_fails_the_release(self) -> None:
         two = facts(file(GOOD, claims=(GOOD,)), file(EVIL, claims=(GOOD,), name="other.whl"))
@@ -147,7 +147,7 @@ class TestJudging:
     @pytest.mark.parametrize(("claim", "expected"), [(GOOD, "passed"), (GOOD_512, "passed"), (EVIL, "failed")])
     def test_the_claim_of_the_servers_metadata_counts_too(self, claim: Digest, expected: str) -> None:
         assert status(HONEST, claim=claim) == expected
-        assert judge_artifact(HONEST, claim=claim).evidence[0]["claim"] == str(claim)
+        assert evaluate_artifact(HONEST, claim=claim).evidence[0]["claim"] == str(claim)
 
     @pytest.mark.parametrize(("claim", "expected"), [(GOOD, "passed"), (EVIL, "failed")])
     def test_the_claim_about_an_image_is_its_digest(self, claim: Digest, expected: str) -> None:
@@ -175,7 +175,7 @@ class TestJudging:
         self, states: tuple[Any, ...], expected: tuple[str, bool, bool]
     ) -> None:
         found = replace(HONEST, signatures=tuple(RegistrySignature(key_id="k", state=state) for state in states))
-        row = judge_artifact(found).evidence[1]
+        row = evaluate_artifact(found).evidence[1]
         assert row["code"] == "registry_signature_verified"
         assert (row["status"], row["verifiedByToolPin"], row["trustedAnchor"]) == expected
 
@@ -260,7 +260,7 @@ class TestPins:
 
     def test_attack_a_registry_that_agrees_with_itself_does_not_agree_with_the_pin(self) -> None:
         lying = facts(file(EVIL, EVIL_512, claims=(EVIL_512,)))
-        assert judge_artifact(lying).issues == ()
+        assert evaluate_artifact(lying).issues == ()
         assert [each.kind for each in compare_pins("notes", PINNED, lying)] == ["bytes_changed"]
 
     @pytest.mark.parametrize(

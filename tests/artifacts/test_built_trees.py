@@ -36,7 +36,7 @@ from pinwarden.artifacts.environments.tree import audit_tree
 
 folder, digest, how = Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3]
 anchors = {"files": frozenset([digest])}
-here, fork, hash_some, started = os.getpid(), os.fork, tree._hash_some, []
+here, fork, hash_some, started = os.getpid(), os.fork, tree._hash_files, []
 
 def noted():
     number = fork()
@@ -50,7 +50,7 @@ def only_here(root, paths):
 
 os.fork = noted
 if how == "killed":
-    tree._hash_some = only_here
+    tree._hash_files = only_here
 done = threading.Event()
 if how == "threads":
     threading.Thread(target=done.wait).start()

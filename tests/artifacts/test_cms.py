@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pinwarden.artifacts import cms
 from pinwarden.artifacts.artifact import FileSignature
 from pinwarden.artifacts.cms import load_anchors
-from pinwarden.artifacts.cms_signed_data import parse
+from pinwarden.artifacts.cms_signed_data import parse_signed_data
 from pinwarden.core import der
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -190,7 +190,7 @@ class TestUntrustedSigners:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), root))
         earlier = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-        assert judge(tmp_path, signature, root, at=earlier).reason == "it says that it was made in the future"
+        assert judge(tmp_path, signature, root, at=earlier).reason == "its signing time is in the future"
 
     def test_attack_an_expired_authority_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(days=(-20, -1))
@@ -278,7 +278,7 @@ class TestFalseSignatures:
     def test_attack_one_more_byte_of_content(self, tmp_path: Path, made: tuple[bytes, Identity]) -> None:
         signature, root = made
         state, reason, oracle = both(tmp_path, signature, root, content=CONTENT + b"\0")
-        assert (state, reason, oracle) == ("invalid", "the signature is over other content", "invalid")
+        assert (state, reason, oracle) == ("invalid", "the signature is for different content", "invalid")
 
     def test_attack_a_message_digest_changed_to_fit(self, tmp_path: Path, made: tuple[bytes, Identity]) -> None:
         signature, root = made
@@ -345,7 +345,7 @@ class TestFalseSignatures:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(key=rsa_key(9, 1024)), root))
         state, reason, oracle = both(tmp_path, signature, root)
-        assert (state, reason) == ("invalid", "the signature is made with an RSA key of 1024 bits")
+        assert (state, reason) == ("invalid", "the signature uses an RSA key of 1024 bits")
         assert oracle in ("valid", "valid-untrusted")
 
     def test_attack_embedded_content_is_refused_stricter_than_openssl(self, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ class TestFalseSignatures:
         signature, root = made
         data_oid, other = bytes.fromhex("06092a864886f70d010701"), bytes.fromhex("06092a864886f70d010702")
         forged = resigned(signature, lambda attributes: [each.replace(data_oid, other) for each in attributes])
-        reason = "the signature has a signed content type other than plain data"
+        reason = "the signature has a signed content type other than data"
         assert both(tmp_path, forged, root) == ("invalid", reason, "valid")
 
     def test_attack_an_attribute_twice_stricter_than_openssl(
@@ -416,7 +416,7 @@ class TestFalseSignatures:
         found = judge(folder, changed, root)
         if found.state == "valid":
             # Nothing that was signed has changed, and openssl agrees.
-            assert parse(changed).attributes == parse(signature).attributes
+            assert parse_signed_data(changed).attributes == parse_signed_data(signature).attributes
             assert openssl_says(folder, CONTENT, changed, [root]) == "valid"
 
     def test_attack_a_certificate_signature_with_unused_bits_is_refused(self) -> None:

@@ -231,9 +231,9 @@ def test_attack_an_image_that_a_repository_names_does_not_reach_a_local_service(
         reference = parse_reference(f"{server.host}/a/b:v1")
         endpoint = registry_endpoint(reference, settings(tmp_path), configured_by="project")
         with pytest.raises(PinwardenError) as caught:
-            OciRegistry(reference, fetcher, endpoint).document(reference.asked)
+            OciRegistry(reference, fetcher, endpoint).document(reference.tag_or_digest)
         assert (caught.value.code, caught.value.data) == ("ADDRESS_REFUSED", {"reason": "private"})
         assert server.asked == []
         endpoint = registry_endpoint(reference, settings(tmp_path), configured_by="argument")
-        assert OciRegistry(reference, fetcher, endpoint).document(reference.asked) is None
+        assert OciRegistry(reference, fetcher, endpoint).document(reference.tag_or_digest) is None
     fetcher.close()

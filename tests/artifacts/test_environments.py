@@ -26,7 +26,7 @@ from pinwarden.core.record import replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage, to_bytes
 from tests.support.needs import needs
 
-HERE = node.NodePlatform.here()
+HERE = node.NodePlatform.current()
 NODE = needs("node", install="apt-get install nodejs")
 
 
@@ -313,7 +313,7 @@ def python_closure(store: Store) -> Closure:
     )
 
 
-INTERPRETER = python.Interpreter.here()
+INTERPRETER = python.Interpreter.current()
 
 
 def built_python(store: Store, closure: Closure) -> Path:
@@ -453,7 +453,7 @@ def test_attack_a_file_that_the_manifest_calls_made_here_does_not_run_unless_it_
     PLANTED[attack](folder)
     if recorded:  # an attacker who replaces the store's record as well
         section = (folder / MANIFEST).read_bytes().partition(b"# made-here\n")[2]
-        store.note_made_here(folder.name, Digest.of_bytes(section))
+        store.record_build_files(folder.name, Digest.of_bytes(section))
     assert python.audit(folder, closure, INTERPRETER, store) is not None
     built_python(store, closure)
     assert python.audit(folder, closure, INTERPRETER, store) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageRef
-from pinwarden.artifacts.evidence import judge_artifact
+from pinwarden.artifacts.evidence import evaluate_artifact
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.entry import Entry
@@ -47,5 +47,5 @@ def test_only_a_trusted_signature_is_evidence(state: str, status: str) -> None:
         files=(ArtifactFile(name="a.mcpb", size=6, digests=(BYTES,)),),
         signer=signer,
     )
-    rows = {row["code"]: row["status"] for row in judge_artifact(facts, claim=BYTES).evidence}
+    rows = {row["code"]: row["status"] for row in evaluate_artifact(facts, claim=BYTES).evidence}
     assert rows == {"mcpb_sha256_verified": "passed", "bundle_signature_verified": status}

@@ -48,7 +48,7 @@ from tests.support.bundles import (
 )
 
 NODE = shutil.which("node")
-RUNTIMES = Runtimes(node=Path(NODE) if NODE else None, python=Interpreter.here(), platform="linux")
+RUNTIMES = Runtimes(node=Path(NODE) if NODE else None, python=Interpreter.current(), platform="linux")
 
 
 def now() -> str:

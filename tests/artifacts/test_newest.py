@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.newest import is_newer_tag, is_release_tag, newest_npm, newest_python, newest_tag
+from pinwarden.artifacts.newest import (
+    is_newer_tag,
+    is_release_tag,
+    newest_npm_release,
+    newest_python_release,
+    newest_tag,
+)
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.artifacts.pypi_index import ReleaseFile
 from pinwarden.clients.command_line import replace_release, replace_word
@@ -40,16 +46,19 @@ def test_previews_and_yanked_releases_are_not_the_newest_of_a_python_package() -
             ("other-10.0.tar.gz", None),
         )
     ]
-    final, preview = newest_python(files, "Acme.Notes", "1.2"), newest_python(files, "acme-notes", "2.0b1")
+    final, preview = (
+        newest_python_release(files, "Acme.Notes", "1.2"),
+        newest_python_release(files, "acme-notes", "2.0b1"),
+    )
     assert (final and final.version, preview and preview.version) == ("1.10", "2.0rc1")
-    assert newest_python(files[3:], "acme-notes", "1.2") is None
+    assert newest_python_release(files[3:], "acme-notes", "1.2") is None
 
 
 @pytest.mark.parametrize("latest", ["9.0.0", "../evil", 7])
 def test_attack_a_tag_latest_without_a_release_is_an_error(latest: Any) -> None:
     document = {"name": "notes", "dist-tags": {"latest": latest}, "versions": {}}
     with pytest.raises(PinwardenError) as refused:
-        newest_npm(document, parse_name("notes"))
+        newest_npm_release(document, parse_name("notes"))
     assert refused.value.code in ("FETCH_FAILED", "PACKAGE_INVALID")
 
 

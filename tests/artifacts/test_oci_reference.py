@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinwarden import Digest, PinwardenError
-from pinwarden.artifacts.oci_auth import Challenge, may_answer_to, parse_challenges
+from pinwarden.artifacts.oci_auth import Challenge, may_receive_credential, parse_challenges
 from pinwarden.artifacts.oci_manifest import (
     ImageIndex,
     ImageManifest,
@@ -65,7 +65,7 @@ def test_a_reference_is_interpreted_as_by_docker(text: str, canonical: str) -> N
 def test_a_digest_goes_before_a_tag() -> None:
     reference = parse_reference(f"ghcr.io/a/b:1@{SHA256}")
     assert reference == ImageReference(host="ghcr.io", name="a/b", tag="1", digest=Digest.parse(SHA256))
-    assert reference.asked == SHA256
+    assert reference.tag_or_digest == SHA256
 
 
 def test_only_names_of_this_machine_are_loopback() -> None:
@@ -238,16 +238,16 @@ def test_a_config_has_platform_and_labels() -> None:
 
 def test_a_platform_is_matched_as_clients_do() -> None:
     arm = Platform(os="linux", architecture="arm64", variant="v8")
-    assert [arm.answers(asked) for asked in ("linux/arm64", "linux/arm64/v8", "linux/arm64/v9", "linux/amd64")] == [
+    assert [arm.satisfies(name) for name in ("linux/arm64", "linux/arm64/v8", "linux/arm64/v9", "linux/amd64")] == [
         True,
         True,
         False,
         False,
     ]
-    assert Platform(os="linux", architecture="arm64").answers("linux/arm64/v8")
-    assert not Platform(os="linux", architecture="arm", variant="v6").answers("linux/arm")
+    assert Platform(os="linux", architecture="arm64").satisfies("linux/arm64/v8")
+    assert not Platform(os="linux", architecture="arm", variant="v6").satisfies("linux/arm")
     windows = Platform(os="windows", architecture="amd64", os_version="10.0.1")
-    assert (str(windows), windows.answers("windows/amd64")) == ("windows(10.0.1)/amd64", True)
+    assert (str(windows), windows.satisfies("windows/amd64")) == ("windows(10.0.1)/amd64", True)
 
 
 def test_challenges_are_read_one_by_one() -> None:
@@ -291,4 +291,4 @@ def test_attack_a_challenge_with_two_meanings_is_refused(text: str) -> None:
     ],
 )
 def test_a_credential_goes_only_to_a_realm_of_the_registry_itself(registry: str, realm: str, allowed: bool) -> None:
-    assert may_answer_to(HttpAddress.parse(registry), HttpAddress.parse(realm)) is allowed
+    assert may_receive_credential(HttpAddress.parse(registry), HttpAddress.parse(realm)) is allowed

@@ -16,13 +16,13 @@ from pinwarden.artifacts.provenance import (
     expected_file,
     expected_image,
     identity_from_json,
+    identity_to_json,
     parse_registry_keys,
     parse_simple_signing,
     parse_statement,
     ref_class,
     repository_uri,
     strongest_identity,
-    to_json,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -44,11 +44,14 @@ RECORD: dict[str, Any] = {
 
 
 def test_a_locked_identity_is_read_as_it_was_written() -> None:
-    assert to_json(identity_from_json(RECORD)) == RECORD
+    assert identity_to_json(identity_from_json(RECORD)) == RECORD
 
 
 def test_empty_fields_of_an_identity_are_not_written() -> None:
-    assert to_json(Identity(kind="npm-publish", key_id="SHA256:abc")) == {"kind": "npm-publish", "keyId": "SHA256:abc"}
+    assert identity_to_json(Identity(kind="npm-publish", key_id="SHA256:abc")) == {
+        "kind": "npm-publish",
+        "keyId": "SHA256:abc",
+    }
 
 
 def test_members_that_a_later_version_adds_are_passed_over() -> None:

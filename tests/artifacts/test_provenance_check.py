@@ -24,9 +24,9 @@ from pinwarden.artifacts.provenance import (
     ProvenanceOutcome,
     RegistryKey,
     identity_from_json,
+    identity_to_json,
     parse_registry_keys,
     strongest_identity,
-    to_json,
 )
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier
 from pinwarden.artifacts.pypi_index import parse_provenance
@@ -247,7 +247,7 @@ def test_an_identity_survives_a_round_trip_through_the_lock(forge: Forge, verifi
     identity = check(verifier, forge.statement_bundle(statement(), BUILD)).identity
     assert identity is not None
 
-    record = to_json(identity)
+    record = identity_to_json(identity)
 
     assert record["refClass"] == "tag"
     assert identity_from_json(json.loads(json.dumps(record))) == identity

@@ -66,8 +66,8 @@ def test_no_locked_and_no_current_provenance_has_no_findings() -> None:
             {"builder": GENERATOR},
             f"the builder changed from .github/workflows/release.yml to {GENERATOR}",
         ),
-        ({"repository_id": "2002"}, "the repository's number changed from 1001 to 2002"),
-        ({"owner_id": "88"}, "the owner's number changed from 77 to 88"),
+        ({"repository_id": "2002"}, "the repository ID changed from 1001 to 2002"),
+        ({"owner_id": "88"}, "the owner ID changed from 77 to 88"),
     ],
 )
 def test_attack_an_identity_that_changed_is_critical(change: dict[str, str], message: str) -> None:

@@ -107,8 +107,8 @@ def test_attack_an_index_and_file_changed_together_do_not_match_the_locked_diges
             kind="file_changed",
             severity="critical",
             file=WHEEL,
-            message=f"{WHEEL} has other bytes than the locked ones: "
-            f"{Digest.of_bytes(evil)} instead of {Digest.of_bytes(GOOD)}",
+            message=f"{WHEEL} changed: its digest is "
+            f"{Digest.of_bytes(evil)}, the locked one is {Digest.of_bytes(GOOD)}",
         ),
     )
 
@@ -137,7 +137,7 @@ def test_files_that_are_not_wanted_keep_their_claim_and_are_not_fetched() -> Non
     big = wheel_name("acme-notes", "1.0", "cp311-cp311-win_amd64")
     rows = (listed(WHEEL, GOOD), listed(big, b"big", size=3, **{"upload-time": "2026-01-02T03:04:05Z"}))
     with plain_server(index_of({WHEEL: GOOD, big: b"big"}, *rows)) as server:
-        found = look(f"{server.url}simple/", only=lambda name: name == WHEEL)
+        found = look(f"{server.url}simple/", select=lambda name: name == WHEEL)
         assert f"/files/{big}" not in server.paths
     assert [file.name for file in found.files] == [WHEEL]
     assert found.listed == (
@@ -480,7 +480,7 @@ def test_real_provenance_becomes_a_bundle_that_sigstore_verifies_against_its_own
         default_index(tmp_path),
         now=NOW,
         into=tmp_path,
-        only=lambda name: name == source,
+        select=lambda name: name == source,
     )
     (archive,) = tmp_path.iterdir()
     name, stem = "pypi_attestations-0.0.19.tar.gz", "pypi_attestations-0.0.30/test/assets"

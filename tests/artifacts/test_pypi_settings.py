@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from packageurl.contrib.purl2url import get_repo_url
 
-from pinwarden.artifacts.endpoints.pypi import Client, Indexes, above_simple, indexes, json_api
+from pinwarden.artifacts.endpoints.pypi import Client, Indexes, index_parent, indexes, json_api_url
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import Endpoint, SettingsSources
 
@@ -54,7 +54,7 @@ def test_without_settings_the_default_comes_from_the_table_of_package_addresses(
         url=f"{default.scheme}://{default.netloc}/simple/", configured_by="default", source="the clients' own default"
     )
     assert found == Indexes(main=expected)
-    assert json_api(found.main) == f"{default.scheme}://{default.netloc}/pypi/"
+    assert json_api_url(found.main) == f"{default.scheme}://{default.netloc}/pypi/"
 
 
 def test_the_setting_with_the_highest_precedence_wins(home: Path) -> None:
@@ -139,7 +139,7 @@ def test_folders_and_links_are_noted_and_not_used(home: Path) -> None:
     source = home / ".config" / "pip" / "pip.conf"
     assert found.main.configured_by == "default"
     assert found.notes == (
-        f"{source} names an index that is not a web address; it is not used",
+        f"{source} names an index that is not an http(s) URL; the index is ignored",
         f"{source} lists file locations (find-links); they are not used",
     )
 
@@ -236,7 +236,7 @@ def test_unreadable_settings_are_an_error_without_secrets(home: Path, path: str,
 )
 def test_files_and_other_apis_are_below_the_parent_url(url: str, above: str, json: str | None) -> None:
     index = Endpoint(url=url, configured_by="user")
-    assert (above_simple(index).url, json_api(index)) == (above, json)
+    assert (index_parent(index).url, json_api_url(index)) == (above, json)
 
 
 @pytest.mark.parametrize(

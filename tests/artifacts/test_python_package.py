@@ -21,8 +21,8 @@ from pinwarden.artifacts.python_package import (
     belongs_to,
     exact_version,
     file_kind,
+    is_same_version,
     normalized_name,
-    same_version,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -50,10 +50,10 @@ def test_an_invalid_name_is_refused(name: str) -> None:
 
 def test_versions_are_compared_by_meaning_and_ranges_are_refused() -> None:
     assert str(exact_version("1.0-RC.1")) == "1.0rc1"
-    assert same_version("1.0", "1.0.0")
-    assert same_version("1!2.0.post1+Local.1", "1!2.post1+local-1")
-    assert not same_version("1.0", "1.0.post1")
-    assert not same_version("latest", "latest")
+    assert is_same_version("1.0", "1.0.0")
+    assert is_same_version("1!2.0.post1+Local.1", "1!2.post1+local-1")
+    assert not is_same_version("1.0", "1.0.post1")
+    assert not is_same_version("latest", "latest")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_html_page_gives_all_facts_about_each_file() -> None:
                 name="acme_notes-1.0.tar.gz", url="https://files.example/acme_notes-1.0.tar.gz", yanked="yanked"
             ),
         ),
-        says_provenance=True,
+        announces_provenance=True,
     )
 
 
@@ -130,7 +130,7 @@ def test_a_json_page_gives_all_facts_about_each_file() -> None:
                 requires_python=">=3.10",
             ),
         ),
-        says_provenance=True,
+        announces_provenance=True,
     )
 
 

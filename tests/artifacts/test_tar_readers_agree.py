@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.artifacts.archives.package_tarball import read_manifest, tarball_files
+from pinwarden.artifacts.archives.package_tarball import read_manifest, read_tarball_files
 from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
 from pinwarden.artifacts.archives.tar import tar_in_memory
 from pinwarden.core.errors import PinwardenError
@@ -108,7 +108,7 @@ def refused(data: bytes, path: Path) -> list[str]:
     codes = []
     for look in (
         lambda: read_manifest(io.BytesIO(data)),
-        lambda: list(tarball_files(path)),
+        lambda: list(read_tarball_files(path)),
     ):
         with pytest.raises(PinwardenError) as caught:
             look()
@@ -177,6 +177,6 @@ def test_an_ordinary_tarball_has_the_files_that_the_standard_library_sees(kind: 
             for each in archive
             if each.isreg()
         }
-    assert {name: content for name, _, content in tarball_files(path)} == theirs
+    assert {name: content for name, _, content in read_tarball_files(path)} == theirs
     assert theirs["package.json"] == GOOD
     assert read_manifest(io.BytesIO(data)).document["version"] == "1.0.0"

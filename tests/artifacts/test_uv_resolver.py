@@ -21,7 +21,7 @@ from packaging.tags import sys_tags
 from pinwarden.artifacts.endpoints.pypi import indexes
 from pinwarden.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
 from pinwarden.artifacts.python_package import best_wheel, marker_applies
-from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
+from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
@@ -170,7 +170,7 @@ def test_uv_is_found_on_the_search_path_or_beside_us(tmp_path: Path) -> None:
     assert find_uv({"PATH": str(tmp_path)}) == program
     if find_spec("uv") is not None:
         assert find_uv({"PATH": ""}).is_file()
-        assert uv_version(find_uv({}), variables()).startswith("uv ")
+        assert read_uv_version(find_uv({}), variables()).startswith("uv ")
 
 
 def test_without_uv_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

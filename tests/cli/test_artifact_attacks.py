@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
+from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
 from pinwarden.project.client_install import with_approved_start
 from pinwarden.system.net.connections import Endpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
@@ -575,7 +575,7 @@ def test_attack_settings_beside_the_folder_in_which_npm_resolves_are_not_followe
     npm.publish(*npm_server("shared-notes", says="hello"))
     monkeypatch.setattr("tempfile.tempdir", str(shared))
     lock, _ = resolve_npm(
-        WantedPackage(name="shared-notes", version="1.0.0", needs=frozenset({""})),
+        NpmRequirement(name="shared-notes", version="1.0.0", required_scopes=frozenset({""})),
         {"": Endpoint(url=npm.url, configured_by="user")},
         {"PATH": os.environ["PATH"], "HOME": str(user.home)},
         allow_plain_http=True,

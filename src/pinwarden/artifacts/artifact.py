@@ -1,6 +1,6 @@
 """The facts about an artifact: digests computed here, next to what the registry claims.
 
-The adapters (``npm.py``, ``pypi.py``, ``oci.py`` ...) fill these records and judge nothing.
+The adapters (``npm.py``, ``pypi.py``, ``oci.py`` ...) fill these records without evaluating them.
 :mod:`pinwarden.artifacts.evidence` decides whether the facts agree with each other and with the server's metadata.
 """
 
@@ -46,7 +46,7 @@ class ArtifactFile(Record):
     """The digests that the registry states."""
     uploaded_at: str | None = None
     host: str | None = None
-    """The host that serves the file, if the registry's metadata names another host than the registry. Unverified."""
+    """The host that serves the file, if it is not the registry's. Unverified."""
     content: Digest | None = None
     """SHA-256 without the signature block that MCPB bundles may end with."""
 
@@ -96,20 +96,20 @@ class FileSignature(Record):
 
 
 class ArtifactAttestation(Record):
-    """An attestation published with an artifact, not yet verified."""
+    """An attestation that was published with an artifact. Unverified."""
 
     kind: str
     """The predicate type, or the media type if there is none."""
     bundle: bytes = field(repr=False)
     """The Sigstore bundle as the registry sent it."""
     file: str = ""
-    """The file it is about, in releases with several files."""
+    """Name of the attested file, in releases with several files."""
     source: bytes = field(default=b"", repr=False)
     """The registry's document, if the bundle was built from one (PEP 740)."""
 
 
 class ImageFacts(Record):
-    """A container image: what its tag points to now, its index if any, and one manifest per platform."""
+    """A container image: the digest its tag points to, its index if any, and one manifest per platform."""
 
     reference: str
     root: Digest
@@ -118,13 +118,13 @@ class ImageFacts(Record):
     platforms: Mapping[str, OciDescriptor]
     """The manifests, fetched and hashed here, by ``os/architecture[/variant]``."""
     tag_digest: Digest | None = None
-    """What the tag points to now, if the reference has a tag."""
+    """The digest the tag points to now, if the reference has a tag."""
     mismatches: tuple[str, ...] = ()
     """Digests of documents and blobs whose bytes do not match."""
 
 
 class ArtifactFacts(Record):
-    """Everything learned about one artifact at one point in time."""
+    """What a registry served for one artifact at one point in time."""
 
     package: PackageRef
     registry: str
@@ -154,7 +154,7 @@ class ArtifactFacts(Record):
 
 
 class ArtifactProblem(Record):
-    """A reason to reject an artifact by itself: an unsafe archive, an invalid signature, a wrong name."""
+    """A reason to reject an artifact regardless of any lock: an unsafe archive, an invalid signature, a wrong name."""
 
     code: str
     message: str

@@ -23,21 +23,21 @@ ARTIFACT_KINDS: FindingKinds = kind_table(
     critical=(
         ("bytes_changed", "The same name and version now has different bytes."),
         ("version_vanished", "The locked version is no longer in its registry."),
-        ("registry_changed", "The package comes from another registry than the one it was locked from."),
-        ("manifest_changed", "The registry serves other content under the locked image digest."),
-        ("provenance_changed", "The package was built by another builder or from another repository."),
-        ("artifact_kind_changed", "The locked artifact is now of another kind, or another package."),
+        ("registry_changed", "The package comes from a registry other than the locked one."),
+        ("manifest_changed", "The registry serves content that does not match the locked image digest."),
+        ("provenance_changed", "The package was built by a different builder or from a different repository."),
+        ("artifact_kind_changed", "The locked artifact is now of a different kind, or a different package."),
         ("signature_lost", "The artifact was signed and no longer is."),
     ),
     review=(
-        ("tag_moved", "The tag now points to another image than the locked one."),
-        ("platform_changed", "The image has another manifest for a platform."),
+        ("tag_moved", "The tag now points to an image other than the locked one."),
+        ("platform_changed", "The image has a different manifest for a platform."),
         ("release_changed", "The configured release is not the locked one."),
-        ("publisher_changed", "The publisher is another than before."),
+        ("publisher_changed", "The publisher changed."),
         ("scripts_added", "The package would now run scripts on installation."),
         ("file_gone", "A locked file is no longer offered."),
     ),
-    info=(("platform_added", "The image supports one more platform."),),
+    info=(("platform_added", "The image supports an additional platform."),),
 )
 """Severity and explanation of each kind of change."""
 
@@ -64,7 +64,7 @@ def compare_releases(server: str, before: ArtifactFacts, after: ArtifactFacts) -
 
 
 def registry_change(server: str, locked: str, configured: str) -> Change:
-    """The change to another registry, if that registry is not queried."""
+    """The finding for a configured registry that is not the locked one. Pinwarden does not query that registry."""
     return _change("registry_changed", server, "registry", locked, configured)
 
 
@@ -76,12 +76,12 @@ def _differences(server: str, pinned: Extension, facts: ArtifactFacts) -> Iterat
         yield registry_change(server, pinned.registry, facts.registry)
     if pinned.publisher is not None and pinned.publisher != facts.publisher:
         yield _change("publisher_changed", server, "publisher", pinned.publisher, facts.publisher or ABSENT)
-    yield from _files(server, pinned.artifacts, facts)
+    yield from _file_changes(server, pinned.artifacts, facts)
     if pinned.image is not None and facts.image is not None:
-        yield from _image(server, pinned.image, facts)
+        yield from _image_changes(server, pinned.image, facts)
 
 
-def _files(server: str, artifacts: Iterable[Artifact], facts: ArtifactFacts) -> Iterator[Change]:
+def _file_changes(server: str, artifacts: Iterable[Artifact], facts: ArtifactFacts) -> Iterator[Change]:
     downloaded = {file.name: file for file in facts.files}
     listed = {file.name: file for file in facts.listed}
     for locked in artifacts:
@@ -99,7 +99,7 @@ def _files(server: str, artifacts: Iterable[Artifact], facts: ArtifactFacts) -> 
             yield _change("file_gone", server, locked.name, str(locked.digest), ABSENT)
 
 
-def _image(server: str, pinned: ImagePin, facts: ArtifactFacts) -> Iterator[Change]:
+def _image_changes(server: str, pinned: ImagePin, facts: ArtifactFacts) -> Iterator[Change]:
     image = facts.image
     if image is None:
         return
@@ -108,7 +108,7 @@ def _image(server: str, pinned: ImagePin, facts: ArtifactFacts) -> Iterator[Chan
     roots = [pinned.index] if pinned.index is not None else list(pinned.platforms.values())
     if image.tag_digest is not None and image.tag_digest not in roots:
         yield _change("tag_moved", server, "tag", str(roots[0]) if roots else ABSENT, str(image.tag_digest))
-        return  # the rest would compare with another image
+        return  # comparing platforms of a different image would add nothing
     for platform, digest in pinned.platforms.items():
         manifest = image.platforms.get(platform)
         if manifest is None or manifest.digest != digest:
@@ -135,11 +135,11 @@ def _change(kind: str, server: str, field: str, before: Any, after: Any) -> Chan
 
 # Files of a release
 #
-# An index may let an owner add a file to a years-old release. Installers that go by name and version install it if
-# they prefer it to the locked files.
+# An index may let an owner add a file to a years-old release. Installers that select by name and version install that
+# file if they prefer it to the locked ones.
 
 
-STILL_FRESH = timedelta(days=3)
+UPLOAD_PERIOD = timedelta(days=3)
 """Build farms upload a release's wheels within hours. A file added days later is unusual."""
 
 
@@ -161,9 +161,9 @@ def compare_release(
     ``locked`` has the SHA-256 of each file by name. ``tags`` describes the platform, in order of preference. Without
     tags it is unknown what an installer prefers, so an added wheel counts as preferred.
     """
-    current = _current_digests(facts)
+    current = _digests_by_name(facts)
     added = sorted(set(current) - set(locked))
-    findings = [_added(name, locked, added, tags, old=_is_old(facts.published_at, now)) for name in added]
+    findings = [_added_file(name, locked, added, tags, old=_is_old(facts.published_at, now)) for name in added]
     for name in sorted(locked):
         if name not in current:
             findings.append(
@@ -172,35 +172,35 @@ def compare_release(
                 )
             )
         else:
-            findings.extend(_same_name(name, locked[name], current[name]))
+            findings.extend(_compare_file(name, locked[name], current[name]))
     return tuple(findings)
 
 
-def _current_digests(facts: ArtifactFacts) -> dict[str, tuple[Digest, ...]]:
-    """The SHA-256 of each file: computed if it was downloaded, otherwise as stated by the index, if at all."""
-    current: dict[str, tuple[Digest, ...]] = {file.name: _sha256(file.digests) for file in facts.files}
+def _digests_by_name(facts: ArtifactFacts) -> dict[str, tuple[Digest, ...]]:
+    """SHA-256 digests by file name: computed if the file was downloaded, otherwise as the index states them."""
+    current: dict[str, tuple[Digest, ...]] = {file.name: _sha256_only(file.digests) for file in facts.files}
     for listed in facts.listed:
-        current.setdefault(listed.name, _sha256(listed.claims))
+        current.setdefault(listed.name, _sha256_only(listed.claims))
     return current
 
 
-def _sha256(digests: Iterable[Digest]) -> tuple[Digest, ...]:
+def _sha256_only(digests: Iterable[Digest]) -> tuple[Digest, ...]:
     return tuple(digest for digest in digests if digest.algorithm == "sha256")
 
 
-def _same_name(name: str, locked: Digest, current: tuple[Digest, ...]) -> Iterable[ReleaseFinding]:
+def _compare_file(name: str, locked: Digest, current: tuple[Digest, ...]) -> Iterable[ReleaseFinding]:
     if not current:
         message = f"{name} was not downloaded, and the index states no digest for it"
         yield ReleaseFinding(kind="file_unchecked", severity=REVIEW, file=name, message=message)
     elif any(digest != locked for digest in current):
-        message = f"{name} has other bytes than the locked ones: {current[0]} instead of {locked}"
+        message = f"{name} changed: its digest is {current[0]}, the locked one is {locked}"
         yield ReleaseFinding(kind="file_changed", severity=CRITICAL, file=name, message=message)
 
 
-def _added(
+def _added_file(
     name: str, locked: Mapping[str, Digest], added: Sequence[str], tags: Sequence[Tag], *, old: bool
 ) -> ReleaseFinding:
-    if _preferred(name, (*locked, *added), tags):
+    if _is_preferred(name, (*locked, *added), tags):
         severity, reason = CRITICAL, "an installer on this platform would choose it over the locked files"
     elif old:
         severity, reason = REVIEW, "the release is old, so an addition is unusual"
@@ -211,7 +211,7 @@ def _added(
     )
 
 
-def _preferred(name: str, names: Sequence[str], tags: Sequence[Tag]) -> bool:
+def _is_preferred(name: str, names: Sequence[str], tags: Sequence[Tag]) -> bool:
     if name.endswith(".whl"):
         return not tags or best_wheel(names, tags) == name
     # A source archive is built and installed if no wheel fits and there was no source archive before.
@@ -220,12 +220,12 @@ def _preferred(name: str, names: Sequence[str], tags: Sequence[Tag]) -> bool:
 
 
 def _is_old(published_at: str | None, now: str) -> bool:
-    """Whether the release should be complete by now. True if its date is unknown."""
-    published, today = _time(published_at or ""), _time(now)
-    return published is None or today is None or today - published > STILL_FRESH
+    """Whether all files of the release should have been uploaded by now. True if its date is unknown."""
+    published, today = _parse_time(published_at or ""), _parse_time(now)
+    return published is None or today is None or today - published > UPLOAD_PERIOD
 
 
-def _time(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -235,14 +235,14 @@ def _time(text: str) -> datetime | None:
 
 # Dependency closures
 
-Kind = Literal["bytes", "scripts", "version", "files", "place", "added", "removed"]
-_ORDER: tuple[Kind, ...] = get_args(Kind)
+ClosureChangeKind = Literal["bytes", "scripts", "version", "files", "place", "added", "removed"]
+_ORDER: tuple[ClosureChangeKind, ...] = get_args(ClosureChangeKind)
 
 
 class ClosureChange(Record):
     """One package that was added, removed or changed."""
 
-    kind: Kind
+    kind: ClosureChangeKind
     name: str
     path: str
     before: ClosurePackage | None
@@ -260,23 +260,23 @@ class ClosureChange(Record):
                 return f"{self.name} {old} was removed"
             case "version":
                 if self.before is not None and self.before.name != self.name:
-                    return f"{self.name} {new} replaces {self.before.name} {old}{self._moved}"
-                return f"{self.name} changed from {old} to {new}{self._moved}"
+                    return f"{self.name} {new} replaces {self.before.name} {old}{self._host_change}"
+                return f"{self.name} changed from {old} to {new}{self._host_change}"
             case "bytes":
                 return f"{self.name} {new} has different bytes under the same version"
             case "scripts":
-                return f"{self.name} {new} now has scripts that a normal installation would run{self._moved}"
+                return f"{self.name} {new} now has scripts that a normal installation would run{self._host_change}"
             case "files":
-                return f"{self.name} {new} has different files under the same version: {self._files}"
+                return f"{self.name} {new} has different files under the same version: {self._file_changes}"
             case "place":
                 return f"{self.name} {new} comes from {_hosts(self.after)} instead of {_hosts(self.before)}"
 
     @property
-    def _moved(self) -> str:
+    def _host_change(self) -> str:
         return "" if _hosts(self.before) == _hosts(self.after) else f" and comes from {_hosts(self.after)}"
 
     @property
-    def _files(self) -> str:
+    def _file_changes(self) -> str:
         old, new = ({file.name for file in side.files} if side else set() for side in (self.before, self.after))
         changes = [f"{name} was added" for name in sorted(new - old)]
         changes += [f"{name} was removed" for name in sorted(old - new)]
@@ -299,7 +299,7 @@ def _changes(before: Closure, after: Closure) -> Iterator[ClosureChange]:
         elif new_package is None:
             yield ClosureChange(kind="removed", name=name, path=path, before=old_package, after=None)
         else:
-            kind = _kind(old_package, new_package)
+            kind = _change_kind(old_package, new_package)
             if kind is not None:
                 yield ClosureChange(kind=kind, name=name, path=path, before=old_package, after=new_package)
 
@@ -308,16 +308,16 @@ def _location(package: ClosurePackage) -> tuple[str, str]:
     return package.path or package.name, package.marker
 
 
-def _kind(old: ClosurePackage, new: ClosurePackage) -> Kind | None:
+def _change_kind(old: ClosurePackage, new: ClosurePackage) -> ClosureChangeKind | None:
     same = (old.name, old.version) == (new.name, new.version)
-    known = {file.name: file.digest for file in old.files}
-    if same and any(known.get(file.name, file.digest) != file.digest for file in new.files):
+    old_digests = {file.name: file.digest for file in old.files}
+    if same and any(old_digests.get(file.name, file.digest) != file.digest for file in new.files):
         return "bytes"
     if new.install_scripts and not old.install_scripts:
         return "scripts"
     if not same:
         return "version"
-    if known.keys() != {file.name for file in new.files}:
+    if old_digests.keys() != {file.name for file in new.files}:
         return "files"
     return None if _hosts(old) == _hosts(new) else "place"
 

@@ -36,9 +36,9 @@ def fetch_facts(
 ) -> ArtifactFacts:
     """Fetch one version's index entry and crate, and hash the crate."""
     name, version = check_name(package.name), check_version(package.version)
-    # 1. The registry's download URL template.
-    template = _template(fetcher, endpoint)
-    # 2. The index entry.
+    # 1. Fetch the registry's template for download URLs.
+    template = _fetch_download_template(fetcher, endpoint)
+    # 2. Fetch the index entry.
     response = fetcher.get(
         FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX
     )
@@ -50,18 +50,18 @@ def fetch_facts(
         raise fetch_failed("protocol", f"the index entry of {name} is invalid: {err}") from err
     if entry is None:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
-    # 3. The crate.
+    # 3. Fetch and check the crate.
     url = download_url(template, name, version, entry.checksum)
-    host = _checked_host(url, endpoint)
+    host = _download_host(url, endpoint)
     with open_download(
         fetcher, FetchRequest(endpoint=endpoint, url=url), algorithms=("sha256",), into=into
     ) as download:
-        content = _content(download.stream, name, version)
-        received = download.received
+        content = _read_content(download.stream, name, version)
+        result = download.result
     file = ArtifactFile(
         name=f"{name}-{version}.crate",
-        size=received.size,
-        digests=received.digests,
+        size=result.size,
+        digests=result.digests,
         claims=(entry.checksum,),
         uploaded_at=entry.published_at,
         host=host,
@@ -86,7 +86,7 @@ class _Content(Record):
     problems: tuple[ArtifactProblem, ...] = ()
 
 
-def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
+def _fetch_download_template(fetcher: Fetcher, endpoint: Endpoint) -> str:
     response = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
     config: Any = None
     if response.found:
@@ -100,20 +100,20 @@ def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
     return template
 
 
-def _checked_host(url: str, endpoint: Endpoint) -> str | None:
+def _download_host(url: str, endpoint: Endpoint) -> str | None:
     """The download host if it differs from the registry's. Plain HTTP is accepted only for the registry's own host."""
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:
         raise fetch_failed("protocol", "the registry's config.json has a dl URL that is not a web address") from err
-    base = endpoint.address
-    if address.scheme != "https" and address.origin != base.origin:
+    registry = endpoint.address
+    if address.scheme != "https" and address.origin != registry.origin:
         message = f"{address} uses plain HTTP and is not on the registry's host"
         raise PinwardenError("ADDRESS_REFUSED", message, data={"reason": "plain-http"})
-    return None if address.host_header == base.host_header else address.host_header
+    return None if address.host_header == registry.host_header else address.host_header
 
 
-def _content(stream: IO[bytes], name: str, version: str) -> _Content:
+def _read_content(stream: IO[bytes], name: str, version: str) -> _Content:
     try:
         files = read_files(stream, _FILES)
         manifest = parse_manifest(files.get("Cargo.toml", b""))

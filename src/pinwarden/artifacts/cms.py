@@ -1,4 +1,4 @@
-"""Detached CMS signatures: verify one over given bytes, and find a path from the signer to a trusted certificate.
+"""Verifies detached CMS signatures, and finds a path from the signer to a trusted certificate.
 
 :mod:`pinwarden.artifacts.cms_signed_data` parses the structure strictly and without a library: the usual CMS package
 has had no release since 2022 and accepts encodings that DER forbids.
@@ -19,7 +19,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
 from pinwarden.artifacts.artifact import FileSignature
-from pinwarden.artifacts.cms_signed_data import SignedData, issuer_of, parse, pss_parameters
+from pinwarden.artifacts.cms_signed_data import (
+    SignedData,
+    parse_certificate_names,
+    parse_pss_parameters,
+    parse_signed_data,
+)
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -40,49 +45,49 @@ _State = Literal["valid", "valid-untrusted", "invalid"]
 
 
 def verify(
-    signature: bytes, content_digest: Callable[[str], Digest], *, anchors: Sequence[Certified] = (), now: str
+    signature: bytes, content_digest: Callable[[str], Digest], *, anchors: Sequence[ParsedCertificate] = (), now: str
 ) -> FileSignature:
     """Verify a detached signature. ``content_digest`` computes the content's digest with a given algorithm.
 
-    A wrong signature is ``invalid``. A correct one whose certificates are not trusted or not valid at ``now`` is
-    ``valid-untrusted``. The time inside the signature is not used for that, because the owner of an expired key could
-    write any time.
+    An incorrect signature is ``invalid``. A correct one whose certificates are not trusted or not valid at ``now`` is
+    ``valid-untrusted``. The signing time in the signature does not count, because the owner of an expired key could
+    state any time.
     """
-    signer: Certified | None = None
+    signer: ParsedCertificate | None = None
     signed: SignedData | None = None
-    moment = _parse_time(now)
+    current_time = _parse_time(now)
     try:
-        # 1. Find the certificate it names, and reject everything ambiguous.
-        signed = parse(signature)
+        # 1. Find the signer's certificate. Ambiguous signatures are rejected.
+        signed = parse_signed_data(signature)
         certificates = [load_certificate(der) for der in signed.certificates]
-        signer = _signer(signed, certificates)
-        # 2. The signature over the attributes was made with that certificate's key.
+        signer = _find_signer(signed, certificates)
+        # 2. Check the signature over the attributes with the key of that certificate.
         _check_signature(signed, signer.certificate)
-        # 3. The attributes are for this content.
+        # 3. Check that the attributes are for this content.
         if not compare_digest(content_digest(signed.digest).raw, signed.message_digest):
-            raise PinwardenError("SIGNATURE_INVALID", "the signature is over other content")
+            raise PinwardenError("SIGNATURE_INVALID", "the signature is for different content")
     except PinwardenError as err:
         if err.code != "SIGNATURE_INVALID":
             raise
-        return _signature_state("invalid", err.message, signer, signed)
-    # 4. A trusted certificate issued the signer's, and all are valid now.
-    reason = _time_problem(signed, signer.certificate, moment)
-    reason = reason or untrusted_reason(signer, certificates, anchors, moment)
+        return _file_signature("invalid", err.message, signer, signed)
+    # 4. Check that a trusted certificate issued the signer's, and that all certificates are valid now.
+    reason = _time_problem(signed, signer.certificate, current_time)
+    reason = reason or untrusted_reason(signer, certificates, anchors, current_time)
     return (
-        _signature_state("valid-untrusted", reason, signer, signed)
+        _file_signature("valid-untrusted", reason, signer, signed)
         if reason
-        else _signature_state("valid", "", signer, signed)
+        else _file_signature("valid", "", signer, signed)
     )
 
 
-def _signer(signed: SignedData, certificates: Sequence[Certified]) -> Certified:
-    matching = {certificate.der: certificate for certificate in certificates if _is_named(certificate, signed)}
+def _find_signer(signed: SignedData, certificates: Sequence[ParsedCertificate]) -> ParsedCertificate:
+    matching = {certificate.der: certificate for certificate in certificates if _is_signer(certificate, signed)}
     if len(matching) != 1:
         raise PinwardenError("SIGNATURE_INVALID", f"{len(matching)} certificates match the signer, expected one")
     return next(iter(matching.values()))
 
 
-def _is_named(certificate: Certified, signed: SignedData) -> bool:
+def _is_signer(certificate: ParsedCertificate, signed: SignedData) -> bool:
     if signed.signer_key_id is None:
         return (certificate.issuer, certificate.serial) == (signed.signer_issuer, signed.signer_serial)
     try:
@@ -94,32 +99,32 @@ def _is_named(certificate: Certified, signed: SignedData) -> bool:
 
 def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
     key = certificate.public_key()
-    if weak := key_weakness(key):
-        raise PinwardenError("SIGNATURE_INVALID", f"the signature {weak}")
+    if weakness := key_weakness(key):
+        raise PinwardenError("SIGNATURE_INVALID", f"the signature {weakness}")
     algorithm, parameters = signed.algorithm.oid, signed.algorithm.parameters
-    made_with = _HASHES[signed.digest]()
+    hash_algorithm = _HASHES[signed.digest]()
     try:
         if isinstance(key, rsa.RSAPublicKey) and algorithm == _PSS:
-            pss = pss_parameters(parameters)
-            _same_hash(pss.digest, signed)
-            scheme = padding.PSS(padding.MGF1(made_with), pss.salt_length)
-            key.verify(signed.signature, signed.attributes, scheme, made_with)
+            pss = parse_pss_parameters(parameters)
+            _check_hash(pss.digest, signed)
+            scheme = padding.PSS(padding.MGF1(hash_algorithm), pss.salt_length)
+            key.verify(signed.signature, signed.attributes, scheme, hash_algorithm)
         elif isinstance(key, rsa.RSAPublicKey) and algorithm in (_RSA, *_RSA_WITH) and parameters in _NO_PARAMETERS:
-            _same_hash(_RSA_WITH.get(algorithm, signed.digest), signed)
-            key.verify(signed.signature, signed.attributes, padding.PKCS1v15(), made_with)
+            _check_hash(_RSA_WITH.get(algorithm, signed.digest), signed)
+            key.verify(signed.signature, signed.attributes, padding.PKCS1v15(), hash_algorithm)
         elif isinstance(key, ec.EllipticCurvePublicKey) and algorithm in _ECDSA_WITH and not parameters:
-            _same_hash(_ECDSA_WITH[algorithm], signed)
-            key.verify(signed.signature, signed.attributes, ec.ECDSA(made_with))
+            _check_hash(_ECDSA_WITH[algorithm], signed)
+            key.verify(signed.signature, signed.attributes, ec.ECDSA(hash_algorithm))
         elif isinstance(key, ed25519.Ed25519PublicKey) and algorithm == _ED25519 and not parameters:
-            _same_hash("sha512", signed)  # RFC 8419 section 3.1
+            _check_hash("sha512", signed)  # RFC 8419 section 3.1
             key.verify(signed.signature, signed.attributes)
         else:
-            raise PinwardenError("SIGNATURE_INVALID", f"the signature uses {algorithm}, which its key cannot make")
+            raise PinwardenError("SIGNATURE_INVALID", f"the signature uses {algorithm}, which its key does not support")
     except (InvalidSignature, UnsupportedAlgorithm, ValueError) as err:
         raise PinwardenError("SIGNATURE_INVALID", "the signature was not made by the signer's key") from err
 
 
-def _same_hash(name: str, signed: SignedData) -> None:
+def _check_hash(name: str, signed: SignedData) -> None:
     if name != signed.digest:
         raise PinwardenError("SIGNATURE_INVALID", "the signature uses two hash algorithms")
 
@@ -128,23 +133,25 @@ def _time_problem(signed: SignedData, certificate: x509.Certificate, now: dateti
     if signed.signed_at is None:
         return None
     if signed.signed_at > now + _CLOCK_SKEW:
-        return "it says that it was made in the future"
-    early = certificate.not_valid_before_utc - _CLOCK_SKEW
-    if not early <= signed.signed_at <= certificate.not_valid_after_utc + _CLOCK_SKEW:
-        return "it says that it was made when the signer's certificate was not valid"
+        return "its signing time is in the future"
+    earliest = certificate.not_valid_before_utc - _CLOCK_SKEW
+    if not earliest <= signed.signed_at <= certificate.not_valid_after_utc + _CLOCK_SKEW:
+        return "its signing time is outside the validity period of the signer's certificate"
     return None
 
 
-def _signature_state(state: _State, reason: str, signer: Certified | None, signed: SignedData | None) -> FileSignature:
+def _file_signature(
+    state: _State, reason: str, signer: ParsedCertificate | None, signed: SignedData | None
+) -> FileSignature:
     certificate = signer.certificate if signer else None
-    when = signed.signed_at if signed else None
+    signed_at = signed.signed_at if signed else None
     return FileSignature(
         state=state,
         reason=reason,
         subject=_name(certificate.subject) if certificate else "",
         issuer=_name(certificate.issuer) if certificate else "",
         fingerprint=Digest.of_bytes(signer.der) if signer else None,
-        signed_at=f"{when:%Y-%m-%dT%H:%M:%SZ}" if when else None,
+        signed_at=f"{signed_at:%Y-%m-%dT%H:%M:%SZ}" if signed_at else None,
     )
 
 
@@ -153,18 +160,18 @@ def _name(name: x509.Name) -> str:
 
 
 def _parse_time(now: str) -> datetime:
-    moment = datetime.fromisoformat(now)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    current_time = datetime.fromisoformat(now)
+    return current_time if current_time.tzinfo else current_time.replace(tzinfo=UTC)
 
 
-Kind = TypeVar("Kind", bound=x509.ExtensionType)
+ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 _MAX_LENGTH = 8
 _MAX_CHECKS = 100
-"""Limit of signature checks while a path is searched, independent of the number of certificates."""
+"""Limits the signature checks of one path search, however many certificates there are."""
 _RSA_BITS = range(2048, 16384 + 1)
 _ACCEPTED_HASHES = frozenset({"sha256", "sha384", "sha512"})
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
-_UNDERSTOOD = frozenset(
+_SUPPORTED_EXTENSIONS = frozenset(
     {
         ExtensionOID.BASIC_CONSTRAINTS,
         ExtensionOID.KEY_USAGE,
@@ -174,7 +181,7 @@ _UNDERSTOOD = frozenset(
     }
 )
 # Everything the library raises for a certificate it cannot parse; there is no common base class.
-_UNREADABLE = (
+_PARSE_ERRORS = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -182,11 +189,11 @@ _UNREADABLE = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-_PURPOSES = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
+_ACCEPTED_PURPOSES = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
 
 
-class Certified(Record):
-    """A certificate with its names in DER."""
+class ParsedCertificate(Record):
+    """A parsed certificate, with its DER encoding and its names in DER."""
 
     certificate: x509.Certificate
     der: bytes
@@ -195,32 +202,32 @@ class Certified(Record):
     serial: int
 
 
-def load_certificate(der: bytes) -> Certified:
+def load_certificate(der: bytes) -> ParsedCertificate:
     """Parse an untrusted certificate."""
-    issuer, subject, serial = issuer_of(der)
+    issuer, subject, serial = parse_certificate_names(der)
     if serial <= 0:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate has no usable serial number")
     try:
         certificate = x509.load_der_x509_certificate(der)
-        # Fail here if these cannot be parsed, because every decision needs them.
+        # The library parses these lazily. Fail here if they are malformed, because every decision needs them.
         _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
-    except _UNREADABLE as err:
+    except _PARSE_ERRORS as err:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate is malformed") from err
     # The signature is a bit string at the end: a byte with the number of unused bits, then the signature.
     if der[-len(certificate.signature) - 1] != 0:
         raise PinwardenError("SIGNATURE_INVALID", "the signature of a certificate is not a whole number of bytes")
-    return Certified(certificate=certificate, der=der, issuer=issuer, subject=subject, serial=serial)
+    return ParsedCertificate(certificate=certificate, der=der, issuer=issuer, subject=subject, serial=serial)
 
 
-def load_anchors(texts: Iterable[str]) -> tuple[Certified, ...]:
+def load_anchors(texts: Iterable[str]) -> tuple[ParsedCertificate, ...]:
     """The certificates that the policy trusts: authorities or signers. Every text is PEM with at least one
     certificate."""
-    anchors: list[Certified] = []
+    anchors: list[ParsedCertificate] = []
     for text in texts:
         try:
             certificates = x509.load_pem_x509_certificates(text.encode())
             anchors += [load_certificate(certificate.public_bytes(Encoding.DER)) for certificate in certificates]
-        except (*_UNREADABLE, PinwardenError) as err:
+        except (*_PARSE_ERRORS, PinwardenError) as err:
             raise PinwardenError(
                 "POLICY_INVALID", "policy.mcpb: anchors has a certificate that cannot be read"
             ) from err
@@ -228,16 +235,16 @@ def load_anchors(texts: Iterable[str]) -> tuple[Certified, ...]:
 
 
 def key_weakness(key: object) -> str | None:
-    """Why a key is too weak; None if it is strong enough."""
+    """Why a key is too weak, as a predicate ("uses ..."); None if it is strong enough."""
     if isinstance(key, rsa.RSAPublicKey):
-        return None if key.key_size in _RSA_BITS else f"is made with an RSA key of {key.key_size} bits"
+        return None if key.key_size in _RSA_BITS else f"uses an RSA key of {key.key_size} bits"
     if isinstance(key, ec.EllipticCurvePublicKey):
-        return None if isinstance(key.curve, _CURVES) else f"is made on the curve {key.curve.name}"
-    return None if isinstance(key, ed25519.Ed25519PublicKey) else "is made with an unsupported kind of key"
+        return None if isinstance(key.curve, _CURVES) else f"uses the curve {key.curve.name}"
+    return None if isinstance(key, ed25519.Ed25519PublicKey) else "uses an unsupported kind of key"
 
 
 def untrusted_reason(
-    signer: Certified, others: Sequence[Certified], anchors: Sequence[Certified], now: datetime
+    signer: ParsedCertificate, others: Sequence[ParsedCertificate], anchors: Sequence[ParsedCertificate], now: datetime
 ) -> str | None:
     """Why a signer is not trusted; None if there is a path to a trusted certificate."""
     if problem := _signer_problem(signer.certificate, now):
@@ -249,7 +256,7 @@ def untrusted_reason(
     trusted = {anchor.der for anchor in anchors}
     budget = _MAX_CHECKS
     problems: list[str] = []
-    pending: list[tuple[Certified, ...]] = [(signer,)]
+    pending: list[tuple[ParsedCertificate, ...]] = [(signer,)]
     while pending:
         path = pending.pop()
         path_certificates = {certificate.der for certificate in path}
@@ -276,21 +283,21 @@ def untrusted_reason(
 def _signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
     if problem := _validity_problem(certificate, now) or _extension_problem(certificate):
         return problem
-    usage = _extension(certificate, x509.KeyUsage)
+    usage = _find_extension(certificate, x509.KeyUsage)
     if usage is not None and not (usage.digital_signature or usage.content_commitment):
         return "the signer's certificate is not for signatures"
     return None
 
 
-def _issuer_problem(issuer: x509.Certificate, path: Sequence[Certified], now: datetime) -> str | None:
-    constraints = _extension(issuer, x509.BasicConstraints)
+def _issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertificate], now: datetime) -> str | None:
+    constraints = _find_extension(issuer, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
         return "the issuer of a certificate is not a certificate authority"
     # Self-issued certificates and the signer's own do not count (RFC 5280 section 4.2.1.9).
     below = sum(certificate.issuer != certificate.subject for certificate in path[1:])
     if constraints.path_length is not None and below > constraints.path_length:
         return "the certificate path is longer than an authority in it allows"
-    usage = _extension(issuer, x509.KeyUsage)
+    usage = _find_extension(issuer, x509.KeyUsage)
     if usage is not None and not usage.key_cert_sign:
         return "a certificate was issued with a key that may not sign certificates"
     return (
@@ -302,15 +309,15 @@ def _issuer_problem(issuer: x509.Certificate, path: Sequence[Certified], now: da
 
 
 def _key_problem(issuer: x509.Certificate) -> str | None:
-    weak = key_weakness(issuer.public_key())
-    return f"a certificate {weak}" if weak else None
+    weakness = key_weakness(issuer.public_key())
+    return f"a certificate {weakness}" if weakness else None
 
 
 def _signature_problem(certificate: x509.Certificate, issuer: x509.Certificate) -> str | None:
     try:
-        made_with = certificate.signature_hash_algorithm
-        if made_with is not None and made_with.name not in _ACCEPTED_HASHES:
-            return f"a certificate is signed with {made_with.name}"
+        hash_algorithm = certificate.signature_hash_algorithm
+        if hash_algorithm is not None and hash_algorithm.name not in _ACCEPTED_HASHES:
+            return f"a certificate is signed with {hash_algorithm.name}"
         certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
         return "a certificate is not signed by the issuer it names"
@@ -328,15 +335,17 @@ def _validity_problem(certificate: x509.Certificate, now: datetime) -> str | Non
 def _extension_problem(certificate: x509.Certificate) -> str | None:
     for extension in certificate.extensions:
         # Name constraints are not evaluated, so certificates that have them are not trusted.
-        if extension.oid == ExtensionOID.NAME_CONSTRAINTS or (extension.critical and extension.oid not in _UNDERSTOOD):
+        if extension.oid == ExtensionOID.NAME_CONSTRAINTS or (
+            extension.critical and extension.oid not in _SUPPORTED_EXTENSIONS
+        ):
             return f"a certificate has an unsupported critical extension ({extension.oid.dotted_string})"
-    purposes = _extension(certificate, x509.ExtendedKeyUsage)
-    if purposes is not None and not any(purpose in _PURPOSES for purpose in purposes):
+    purposes = _find_extension(certificate, x509.ExtendedKeyUsage)
+    if purposes is not None and not any(purpose in _ACCEPTED_PURPOSES for purpose in purposes):
         return "a certificate is not for signing code"
     return None
 
 
-def _extension(certificate: x509.Certificate, kind: type[Kind]) -> Kind | None:
+def _find_extension(certificate: x509.Certificate, kind: type[ExtensionT]) -> ExtensionT | None:
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:

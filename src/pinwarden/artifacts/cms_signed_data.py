@@ -1,7 +1,7 @@
 """CMS SignedData (RFC 5652 section 5) as MCPB bundles use it: one signer, detached content, signed attributes.
 
-Everything else that CMS allows, such as several signers, is rejected: it has no meaning in a bundle, and readers could
-disagree about it.
+All other CMS features, such as several signers, are rejected: they have no meaning in a bundle, and readers could
+interpret them differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIGESTS: Mapping[str, str] = {
     "2.16.840.1.101.3.4.2.2": "sha384",
     "2.16.840.1.101.3.4.2.3": "sha512",
 }
-_FIRST, _SECOND, _THIRD, _FOURTH = 0xA0, 0xA1, 0xA2, 0xA3
+_TAG_0, _TAG_1, _TAG_2, _TAG_3 = 0xA0, 0xA1, 0xA2, 0xA3
 _KEY_ID = 0x80
 _UTC_TIME = re.compile(rb"\d{12}Z")
 _GENERALIZED_TIME = re.compile(rb"\d{14}Z")
@@ -42,7 +42,7 @@ class Algorithm(Record):
 
 
 class SignedData(Record):
-    """A parsed detached signature. Nothing is verified."""
+    """A parsed detached signature. Unverified."""
 
     digest: str
     """The content's hash algorithm: ``sha256``, ``sha384`` or ``sha512``."""
@@ -67,49 +67,49 @@ class PssParameters(Record):
     salt_length: int
 
 
-def parse(data: bytes) -> SignedData:
+def parse_signed_data(data: bytes) -> SignedData:
     """Parse a detached signature in DER."""
     outer = der.parse_der(data, der.SEQUENCE).children()
     if outer.next().oid != _SIGNED_DATA:
         _refuse("is not SignedData")
-    wrapped = outer.next(_FIRST).children()
+    wrapped = outer.next(_TAG_0).children()
     outer.end()
     body = wrapped.next(der.SEQUENCE).children()
     wrapped.end()
     if body.next().integer not in (1, 3, 4, 5):
         _refuse("has an unknown version")
-    digests = {_algorithm(value).oid for value in body.next(der.SET).children()}
+    digests = {_parse_algorithm(value).oid for value in body.next(der.SET).children()}
     _check_detached(body.next(der.SEQUENCE).children())
-    certificates = _certificates(body.optional(_FIRST))
-    body.optional(_SECOND)  # revocation lists, which are ignored
+    certificates = _parse_certificates(body.optional(_TAG_0))
+    body.optional(_TAG_1)  # revocation lists, which are ignored
     signers = list(body.next(der.SET).children())
     body.end()
     if len(signers) != 1:
         _refuse(f"has {len(signers)} signers, expected one")
-    return _signer(signers[0], digests, certificates)
+    return _parse_signer(signers[0], digests, certificates)
 
 
-def pss_parameters(data: bytes) -> PssParameters:
+def parse_pss_parameters(data: bytes) -> PssParameters:
     """Parse RSASSA-PSS parameters. SHA-1, the default for omitted ones, is rejected."""
     parts = der.parse_der(data, der.SEQUENCE).children()
-    digest = _digest(_inner(parts.next(_FIRST)))
-    mask = _inner(parts.next(_SECOND)).expect(der.SEQUENCE).children()
-    if mask.next().oid != "1.2.840.113549.1.1.8" or _digest(mask.next()) != digest:
+    digest = _parse_digest_name(_single_child(parts.next(_TAG_0)))
+    mask = _single_child(parts.next(_TAG_1)).expect(der.SEQUENCE).children()
+    if mask.next().oid != "1.2.840.113549.1.1.8" or _parse_digest_name(mask.next()) != digest:
         _refuse("has a PSS mask with another hash")
     mask.end()
-    salt = parts.optional(_THIRD)
-    trailer = parts.optional(_FOURTH)
+    salt = parts.optional(_TAG_2)
+    trailer = parts.optional(_TAG_3)
     parts.end()
-    length = 20 if salt is None else _inner(salt).integer
-    if not 0 <= length <= 2048 or (trailer is not None and _inner(trailer).integer != 1):
+    length = 20 if salt is None else _single_child(salt).integer
+    if not 0 <= length <= 2048 or (trailer is not None and _single_child(trailer).integer != 1):
         _refuse("has unsupported PSS parameters")
     return PssParameters(digest=digest, salt_length=length)
 
 
-def issuer_of(certificate: bytes) -> tuple[bytes, bytes, int]:
+def parse_certificate_names(certificate: bytes) -> tuple[bytes, bytes, int]:
     """Issuer and subject of a certificate in DER, and its serial number."""
     parts = der.parse_der(certificate, der.SEQUENCE).children().next(der.SEQUENCE).children()
-    parts.optional(_FIRST)
+    parts.optional(_TAG_0)
     serial = parts.next().integer
     parts.next(der.SEQUENCE)
     issuer = parts.next(der.SEQUENCE).encoded
@@ -119,12 +119,12 @@ def issuer_of(certificate: bytes) -> tuple[bytes, bytes, int]:
 
 def _check_detached(parts: DerReader) -> None:
     if parts.next().oid != DATA:
-        _refuse("is not for plain data")
+        _refuse("is not for content of type data")
     if parts.tag is not None:
         _refuse("includes content, but must be detached")
 
 
-def _certificates(field: DerValue | None) -> tuple[bytes, ...]:
+def _parse_certificates(field: DerValue | None) -> tuple[bytes, ...]:
     if field is None:
         return ()
     certificates = tuple(certificate.expect(der.SEQUENCE).encoded for certificate in field.children())
@@ -133,31 +133,31 @@ def _certificates(field: DerValue | None) -> tuple[bytes, ...]:
     return certificates
 
 
-def _signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...]) -> SignedData:
+def _parse_signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...]) -> SignedData:
     parts = value.expect(der.SEQUENCE).children()
     version = parts.next().integer
-    issuer, serial, key_id = _signer_name(parts.next())
+    issuer, serial, key_id = _parse_signer_id(parts.next())
     if version != (1 if key_id is None else 3):
         _refuse("has a signer of an unknown version")
-    digest = _algorithm(parts.next())
-    attributes = parts.optional(_FIRST)
-    algorithm = _algorithm(parts.next())
+    digest = _parse_algorithm(parts.next())
+    attributes = parts.optional(_TAG_0)
+    algorithm = _parse_algorithm(parts.next())
     signature = parts.next(der.OCTET_STRING).content
-    parts.optional(_SECOND)  # unsigned attributes, which are ignored
+    parts.optional(_TAG_1)  # unsigned attributes, which are ignored
     parts.end()
     if digest.oid not in digests:
         _refuse("does not list the hash algorithm its signer used")
     if attributes is None:
-        # Otherwise the signature would be over the content itself, and content that looks like a set of attributes
-        # could reuse the signature of another one.
+        # Without attributes, the signature is over the content itself. An attacker could then present the signed
+        # attributes of another signature as content.
         _refuse("has no signed attributes")
-    by_name = _attributes(attributes)
-    if _single(by_name, _CONTENT_TYPE).oid != DATA:
-        _refuse("has a signed content type other than plain data")
+    by_name = _parse_attributes(attributes)
+    if _single_value(by_name, _CONTENT_TYPE).oid != DATA:
+        _refuse("has a signed content type other than data")
     return SignedData(
         digest=_digest_name(digest),
-        message_digest=_single(by_name, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
-        signed_at=_time(_single(by_name, _SIGNING_TIME)) if _SIGNING_TIME in by_name else None,
+        message_digest=_single_value(by_name, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
+        signed_at=_parse_time(_single_value(by_name, _SIGNING_TIME)) if _SIGNING_TIME in by_name else None,
         # The signature covers the encoding with the tag of a SET instead of the one in the message (RFC 5652, 5.4).
         attributes=bytes([der.SET]) + attributes.encoded[1:],
         algorithm=algorithm,
@@ -169,7 +169,7 @@ def _signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...])
     )
 
 
-def _signer_name(value: DerValue) -> tuple[bytes, int, bytes | None]:
+def _parse_signer_id(value: DerValue) -> tuple[bytes, int, bytes | None]:
     if value.tag == _KEY_ID:
         return b"", 0, value.content
     parts = value.expect(der.SEQUENCE).children()
@@ -178,7 +178,7 @@ def _signer_name(value: DerValue) -> tuple[bytes, int, bytes | None]:
     return issuer, serial, None
 
 
-def _attributes(value: DerValue) -> dict[str, list[DerValue]]:
+def _parse_attributes(value: DerValue) -> dict[str, list[DerValue]]:
     by_name: dict[str, list[DerValue]] = {}
     for attribute in value.children():
         parts = attribute.expect(der.SEQUENCE).children()
@@ -190,12 +190,12 @@ def _attributes(value: DerValue) -> dict[str, list[DerValue]]:
     return by_name
 
 
-def _single(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
+def _single_value(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
     values = attributes.get(name, [])
     return values[0] if len(values) == 1 else _refuse(f"has {len(values)} values for a signed attribute, expected one")
 
 
-def _algorithm(value: DerValue) -> Algorithm:
+def _parse_algorithm(value: DerValue) -> Algorithm:
     parts = value.expect(der.SEQUENCE).children()
     name = parts.next().oid
     parameters = b"" if parts.tag is None else parts.next().encoded
@@ -203,8 +203,8 @@ def _algorithm(value: DerValue) -> Algorithm:
     return Algorithm(oid=name, parameters=parameters)
 
 
-def _digest(value: DerValue) -> str:
-    return _digest_name(_algorithm(value))
+def _parse_digest_name(value: DerValue) -> str:
+    return _digest_name(_parse_algorithm(value))
 
 
 def _digest_name(algorithm: Algorithm) -> str:
@@ -213,14 +213,14 @@ def _digest_name(algorithm: Algorithm) -> str:
     return DIGESTS[algorithm.oid]
 
 
-def _inner(value: DerValue) -> DerValue:
+def _single_child(value: DerValue) -> DerValue:
     parts = value.children()
     inner = parts.next()
     parts.end()
     return inner
 
 
-def _time(value: DerValue) -> datetime:
+def _parse_time(value: DerValue) -> datetime:
     text = value.content
     if value.tag == der.UTC_TIME and _UTC_TIME.fullmatch(text):
         text = (b"19" if text >= b"50" else b"20") + text

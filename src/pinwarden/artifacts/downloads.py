@@ -1,4 +1,4 @@
-"""Download or copy one artifact to a temporary file, hashing it on the way."""
+"""Download or copy one artifact to a temporary file, and hash it at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = FetchLimits().file_bytes
 _CHUNK = 1 << 20
-_GONE = (404, 410)
+_NOT_FOUND = (404, 410)
 
 
 class Download(Record):
@@ -29,7 +29,7 @@ class Download(Record):
 
     stream: IO[bytes]
     """Positioned at the start; open until the ``with`` block ends."""
-    received: DownloadResult
+    result: DownloadResult
 
 
 @contextmanager
@@ -42,12 +42,12 @@ def open_download(
             path = Path(temporary.name)
             try:
                 stream = cast("IO[bytes]", temporary)
-                received = fetcher.download(request, stream, algorithms=algorithms)  # type: ignore[arg-type]
+                result = fetcher.download(request, stream, algorithms=algorithms)  # type: ignore[arg-type]
                 stream.flush()
                 stream.seek(0)
-                yield Download(stream=stream, received=received)
+                yield Download(stream=stream, result=result)
                 if into is not None:
-                    sha256 = next(digest.hex for digest in received.digests if digest.algorithm == "sha256")
+                    sha256 = next(digest.hex for digest in result.digests if digest.algorithm == "sha256")
                     path.replace(into / sha256)
             finally:
                 path.unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def open_download(
 
 
 class StagedFile(Record):
-    """A private copy of a file, so that the bytes that were hashed are the bytes that are read."""
+    """A private copy of a file. Readers get exactly the bytes that were hashed, even if the original changes."""
 
     path: Path
     """Valid until the ``with`` block ends."""
@@ -81,16 +81,16 @@ def staged_file(
         try:
             download = stack.enter_context(open_download(fetcher, request, algorithms=("sha256",), into=into))
         except PinwardenError as err:
-            if err.code != "FETCH_FAILED" or err.data.get("status") not in _GONE:
+            if err.code != "FETCH_FAILED" or err.data.get("status") not in _NOT_FOUND:
                 raise
             download = None
         if download is None:
             yield None
             return
-        received = download.received
-        host = None if received.address.host == address.host else received.address.host_header
+        result = download.result
+        host = None if result.address.host == address.host else result.address.host_header
         name = unquote(address.path.partition("?")[0]).rpartition("/")[2] or "file"
-        file = ArtifactFile(name=name, size=received.size, digests=received.digests, host=host)
+        file = ArtifactFile(name=name, size=result.size, digests=result.digests, host=host)
         yield StagedFile(path=Path(download.stream.name), file=file)
 
 
@@ -100,7 +100,7 @@ def is_url(name: str) -> bool:
 
 
 def parent_endpoint(url: str) -> Endpoint:
-    """The parent folder of a URL. It must be public, because the user's settings do not name it."""
+    """The endpoint for a URL's parent folder. It must be public, because the user's settings do not name it."""
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
     return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")

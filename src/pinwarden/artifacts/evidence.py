@@ -1,7 +1,7 @@
 """Turns the facts about an artifact into evidence rows and issues.
 
-``passed`` means: the bytes were hashed here and match what the registry and the server's metadata state. If the bytes
-could not be fetched, the status is ``unavailable``; in all other cases it is ``failed``.
+``passed``: Pinwarden hashed the bytes, and they match what the registry and the server's metadata state.
+``unavailable``: the bytes could not be fetched. ``failed``: everything else.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
 from pinwarden.lock.trust_tiers import Evidence, Issue
 
-# By ecosystem: evidence code, source of the bytes, verification method, and the issue code for other bytes. The first
-# three are ToolPin's.
+# By ecosystem: evidence code, source of the bytes, verification method (all three as in ToolPin), and the issue code
+# for a mismatch.
 _KINDS = {
     "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri", "npm_integrity_mismatch"),
     "oci": ("oci_digest_verified", "oci-registry", "registry-manifest-digest", "oci_digest_mismatch"),
@@ -26,30 +26,30 @@ _KINDS = {
 }
 
 
-def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> ArtifactOutcome:
-    """What the facts prove. ``claim`` is the digest in the server's own metadata."""
+def evaluate_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> ArtifactOutcome:
+    """Evaluate the facts. ``claim`` is the digest in the server's own metadata."""
     code, source, method, mismatch = _KINDS[facts.package.ecosystem]
-    issues = [*_missing(facts), *_mismatches(facts, claim, mismatch), *_problems(facts)]
-    failed = [issue for issue in issues if issue.severity == "critical"]
+    issues = [*_missing_issues(facts), *_mismatch_issues(facts, claim, mismatch), *_problem_issues(facts)]
+    failures = [issue for issue in issues if issue.severity == "critical"]
     row: dict[str, Any] = {
         "code": code,
-        "status": "failed" if failed else "passed",
-        "message": failed[0].message if failed else _summary(facts),
+        "status": "failed" if failures else "passed",
+        "message": failures[0].message if failures else _summary(facts),
         "source": source,
-        "claim": _claimed(facts, claim),
+        "claim": _claim_text(facts, claim),
         "verificationMethod": method,
         "verifiedByToolPin": True,
         "trustedAnchor": _is_anchored(facts),
         "trustAnchor": facts.registry,
         "verifiedAt": facts.checked_at,
     }
-    if failed:
-        row |= {"failureReason": failed[0].message, "required": True}
+    if failures:
+        row |= {"failureReason": failures[0].message, "required": True}
     return ArtifactOutcome(evidence=(row, *_signature_rows(facts), *_signer_rows(facts)), issues=tuple(issues))
 
 
 def _is_anchored(facts: ArtifactFacts) -> bool:
-    """Whether the bytes come from a source that others also watch, so that a match is evidence.
+    """Whether the source of the bytes is independent of the server's author, so that a match counts as evidence.
 
     Packages come from the registry that the user's client is configured for. An image or a bundle comes from the host
     in its name, which may belong to an attacker.
@@ -78,51 +78,50 @@ def unavailable_artifact(package: PackageRef, registry: str, reason: str) -> Art
     return ArtifactOutcome(evidence=(row,))
 
 
-def _missing(facts: ArtifactFacts) -> Iterator[Issue]:
+def _missing_issues(facts: ArtifactFacts) -> Iterator[Issue]:
     if facts.missing is not None:
         problem = "no such package" if facts.missing == "package" else "no such version"
         code = f"{facts.package.ecosystem}_{facts.missing}_missing"
         yield Issue(severity="critical", code=code, message=f"The registry has {problem}: {facts.package}.")
 
 
-def _mismatches(facts: ArtifactFacts, claim: Digest | None, code: str) -> Iterator[Issue]:
+def _mismatch_issues(facts: ArtifactFacts, claim: Digest | None, code: str) -> Iterator[Issue]:
     for file in facts.files:
-        claimed = _contradicted(file)
-        if claimed is not None:
-            message = (
-                f"{file.name} does not match its registry's digest: {_digest_like(file, claimed)} instead of {claimed}."
-            )
+        stated = _contradicted_claim(file)
+        if stated is not None:
+            computed = _digest_to_compare(file, stated)
+            message = f"{file.name} does not match its registry's digest: {computed} instead of {stated}."
             yield Issue(severity="critical", code=code, message=message)
     if facts.image is not None:
         for digest in facts.image.mismatches:
-            message = f"The registry serves other bytes under the digest {digest}."
+            message = f"The registry serves content that does not match the digest {digest}."
             yield Issue(severity="critical", code=code, message=message)
-    if claim is not None and facts.missing is None and not _is_claimed(facts, claim):
+    if claim is not None and facts.missing is None and not _has_digest(facts, claim):
         message = f"The bytes of {facts.package.name} do not match the digest in the server's metadata: {claim}."
         yield Issue(severity="critical", code=code, message=message)
     if facts.missing is None and not facts.files and facts.image is None:
         yield Issue(severity="critical", code=code, message=f"{facts.package} has no file that could be hashed.")
 
 
-def _contradicted(file: ArtifactFile) -> Digest | None:
-    """A claim with the strongest algorithm, if the bytes match none of the claims with it."""
+def _contradicted_claim(file: ArtifactFile) -> Digest | None:
+    """A claim that the bytes contradict: one with the strongest algorithm, if no claim with it matches."""
     strongest = max((claim.algorithm for claim in file.claims), default="")
     claims = [claim for claim in file.claims if claim.algorithm == strongest]
     return claims[0] if claims and not set(claims) & set(file.digests) else None
 
 
-def _digest_like(file: ArtifactFile, claim: Digest) -> Digest:
+def _digest_to_compare(file: ArtifactFile, claim: Digest) -> Digest:
     return next((digest for digest in file.digests if digest.algorithm == claim.algorithm), file.sha256)
 
 
-def _is_claimed(facts: ArtifactFacts, claim: Digest) -> bool:
+def _has_digest(facts: ArtifactFacts, claim: Digest) -> bool:
     if facts.image is not None:
         manifests = [facts.image.index, *facts.image.platforms.values()]
         return claim == facts.image.root or claim in [manifest.digest for manifest in manifests if manifest is not None]
     return any(claim in file.digests for file in facts.files)
 
 
-def _problems(facts: ArtifactFacts) -> Iterator[Issue]:
+def _problem_issues(facts: ArtifactFacts) -> Iterator[Issue]:
     for problem in facts.problems:
         yield Issue(severity="critical", code=problem.code, message=problem.message)
     for signature in facts.signatures:
@@ -157,7 +156,7 @@ def _signature_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
 
 
 def _signer_rows(facts: ArtifactFacts) -> Iterator[Evidence]:
-    """The signature inside a bundle. A correct one by an unknown signer does not prove who signed."""
+    """The signature inside a bundle. A correct signature by an unknown signer is ``unavailable``, not ``passed``."""
     signer = facts.signer
     if signer is None or signer.state == "unsigned":
         return
@@ -182,7 +181,7 @@ def _summary(facts: ArtifactFacts) -> str:
     return f"The bytes of {facts.package} were fetched and hashed: {count}."
 
 
-def _claimed(facts: ArtifactFacts, claim: Digest | None) -> str:
+def _claim_text(facts: ArtifactFacts, claim: Digest | None) -> str:
     if claim is not None:
         return str(claim)
     if facts.image is not None:

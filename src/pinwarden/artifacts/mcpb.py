@@ -8,7 +8,7 @@ from pathlib import Path
 from pinwarden.artifacts import cms
 from pinwarden.artifacts.archives.mcpb_archive import content_digest, open_content, read_bundle_manifest, read_parts
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactProblem, FileSignature, PackageRef
-from pinwarden.artifacts.cms import Certified
+from pinwarden.artifacts.cms import ParsedCertificate
 from pinwarden.artifacts.downloads import display_source, staged_file
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
 from pinwarden.core.errors import PinwardenError
@@ -24,13 +24,13 @@ SIGNATURE_UNTRUSTED = "mcpb_signature_untrusted"
 
 
 class BundleSettings(Record):
-    """What the user's settings and the policy say about a bundle."""
+    """Requirements of the user's settings and the policy for a bundle."""
 
     endpoint: Endpoint | None = None
     """Set if the user's own settings name the bundle's host; otherwise the host must be public."""
     manifest_name: str | None = None
-    """The name the manifest must have."""
-    anchors: tuple[Certified, ...] = ()
+    """The name that the manifest must state."""
+    anchors: tuple[ParsedCertificate, ...] = ()
     """Certificates that the policy trusts. If there are any, one of them must have issued the signer's certificate."""
 
 
@@ -54,12 +54,12 @@ def fetch_facts(
         try:
             parts = read_parts(staged.path)
         except PinwardenError as err:
-            broken = FileSignature(state="invalid", reason=err.message)
+            invalid_signature = FileSignature(state="invalid", reason=err.message)
             problem = ArtifactProblem(code=SIGNATURE_INVALID, message=err.message)
-            return replace(empty, files=(staged.file,), signer=broken, problems=(problem,))
+            return replace(empty, files=(staged.file,), signer=invalid_signature, problems=(problem,))
         file = replace(staged.file, content=content_digest(staged.path, parts.content_size))
         # 2. Verify the signature.
-        signer = signature_of(staged.path, parts, anchors=settings.anchors, now=now)
+        signer = verify_bundle_signature(staged.path, parts, anchors=settings.anchors, now=now)
         problems: list[ArtifactProblem] = []
         if signer.state == "invalid":
             problems.append(ArtifactProblem(code=SIGNATURE_INVALID, message=signer.reason))
@@ -68,10 +68,10 @@ def fetch_facts(
             message = f"the bundle is not signed under a certificate that the policy trusts: {reason}"
             problems.append(ArtifactProblem(code=SIGNATURE_UNTRUSTED, message=message))
         # 3. Check the manifest.
-        manifest, unreadable = _manifest(staged.path, parts)
-        problems += unreadable
+        manifest, manifest_problems = _read_manifest(staged.path, parts)
+        problems += manifest_problems
         if manifest is not None:
-            problems += _mismatches(manifest, settings.manifest_name)
+            problems += _name_problems(manifest, settings.manifest_name)
         return replace(
             empty,
             files=(file,),
@@ -82,7 +82,9 @@ def fetch_facts(
         )
 
 
-def signature_of(path: Path, parts: Parts, *, anchors: Sequence[Certified], now: str) -> FileSignature:
+def verify_bundle_signature(
+    path: Path, parts: Parts, *, anchors: Sequence[ParsedCertificate], now: str
+) -> FileSignature:
     """Verify the signature of a bundle."""
     if parts.signature is None:
         return FileSignature(state="unsigned")
@@ -91,7 +93,7 @@ def signature_of(path: Path, parts: Parts, *, anchors: Sequence[Certified], now:
     )
 
 
-def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[ArtifactProblem]]:
+def _read_manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[ArtifactProblem]]:
     try:
         with open_content(path, parts) as bundle:
             return read_bundle_manifest(bundle), []
@@ -102,7 +104,7 @@ def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[Art
         return None, [ArtifactProblem(code=code, message=err.message)]
 
 
-def _mismatches(manifest: BundleManifest, expected: str | None) -> list[ArtifactProblem]:
+def _name_problems(manifest: BundleManifest, expected: str | None) -> list[ArtifactProblem]:
     if expected is None or manifest.name == expected:
         return []
     message = f"the bundle's manifest has the name {manifest.name[:120]!a}, the policy expects {expected[:120]!a}"

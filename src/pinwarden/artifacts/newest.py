@@ -1,6 +1,6 @@
 """The newest release among those a registry lists, by the rules of the ecosystem's own installer.
 
-Nothing here is verified. The bytes are hashed when the release is locked.
+This module verifies nothing: Pinwarden hashes a release when it locks it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pinwarden.core.record import Record
 if TYPE_CHECKING:
     from packaging.version import Version
 
-# A tag that names a release: numbers and what identifies the build (v1.2.3, 1.2-alpine, server-4.0). A single number
-# after a word is a commit or a build (sha-1234567, pr-12), where a higher number means nothing.
+# A tag that names a release: a version and perhaps a variant (v1.2.3, 1.2-alpine, server-4.0). A single number after a
+# word is a commit or a build (sha-1234567, pr-12), where a higher number does not mean a newer release.
 _TAG = re.compile(
     r"(?P<before>v?|(?:[A-Za-z_.-]{0,40}[A-Za-z_-])(?=[0-9]+\.[0-9]))"
     r"(?P<numbers>[0-9]{1,9}(?:\.[0-9]{1,9}){0,5})(?P<after>(?![0-9]).*|)"
@@ -37,10 +37,10 @@ class NewestRelease(Record):
     deprecated: str | None = None
     """The registry's warning, if the release is deprecated."""
     digest: Digest | None = None
-    """For an image, what the tag points to."""
+    """For an image, the digest the tag points to."""
 
 
-def newest_npm(document: Any, name: NpmName) -> NewestRelease | None:
+def newest_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
     """The release npm installs by default: the one tagged ``latest``."""
     tags = document.get("dist-tags") if isinstance(document, dict) else None
     latest = tags.get("latest") if isinstance(tags, dict) else None
@@ -54,13 +54,13 @@ def newest_npm(document: Any, name: NpmName) -> NewestRelease | None:
     )
 
 
-def newest_python(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
+def newest_python_release(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
     """The highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one."""
-    previews = exact_version(locked).is_prerelease
+    allow_prereleases = exact_version(locked).is_prerelease
     by_version: dict[Version, list[ReleaseFile]] = {}
     for file in files:
         version = file_version(file.name, project) if file.yanked is None else None
-        if version is not None and (previews or not version.is_prerelease):
+        if version is not None and (allow_prereleases or not version.is_prerelease):
             by_version.setdefault(version, []).append(file)
     if not by_version:
         return None
@@ -75,12 +75,12 @@ def is_release_tag(tag: str) -> bool:
 
 
 def newest_tag(tags: Sequence[str], locked: str) -> str | None:
-    """The highest tag of the same form as the locked one: as many numbers, the same text around them."""
+    """The highest tag of the same form as ``locked``: the same count of numbers, and the same text around them."""
     current = _TAG.fullmatch(locked)
     if current is None:
         return None
-    alike = [match for tag in tags if (match := _TAG.fullmatch(tag)) and _form(match) == _form(current)]
-    return max(alike, key=_numbers)[0] if alike else None
+    same_form = [match for tag in tags if (match := _TAG.fullmatch(tag)) and _form(match) == _form(current)]
+    return max(same_form, key=_numbers)[0] if same_form else None
 
 
 def is_newer_tag(tag: str, locked: str) -> bool:

@@ -25,7 +25,7 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.npm import default_registry
-from pinwarden.artifacts.newest import NewestRelease, newest_npm
+from pinwarden.artifacts.newest import NewestRelease, newest_npm_release
 from pinwarden.artifacts.npm_package import (
     INSTALL_SCRIPTS,
     NpmName,
@@ -62,21 +62,21 @@ def fetch_facts(
     package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
-    registry = _Registry(
+    registry = _PackageSource(
         name=parse_name(package.name), version=check_version(package.version), endpoint=endpoint, fetcher=fetcher
     )
-    # 1. The packument.
-    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
+    # 1. Fetch the packument.
+    body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
     if body is None:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
-    release = parse_packument(_json(body, _PACKUMENT_LIMITS), registry.name, registry.version)
+    release = parse_packument(_parse_json(body, _PACKUMENT_LIMITS), registry.name, registry.version)
     if release is None:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
-    # 2. The tarball.
-    tarball = _tarball(registry, release, into)
-    # 3. Signatures and attestations.
-    signatures = _signatures(registry, release, now)
-    attestations = _attestations(registry) if release.attested else ()
+    # 2. Fetch and check the tarball.
+    tarball = _fetch_tarball(registry, release, into)
+    # 3. Verify the signatures and fetch the attestations.
+    signatures = _verify_signatures(registry, release, now)
+    attestations = _fetch_attestations(registry) if release.has_attestations else ()
     scripts = tarball.install_scripts | release.run_info.scripts.keys() | _announced_script(release, tarball)
     return ArtifactFacts(
         package=package,
@@ -96,20 +96,20 @@ def fetch_facts(
 
 def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) -> NewestRelease | None:
     """The release that npm would install today; None if the registry has no such package."""
-    registry = _Registry(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
-    body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
-    return None if body is None else newest_npm(_json(body, _PACKUMENT_LIMITS), registry.name)
+    registry = _PackageSource(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
+    body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
+    return None if body is None else newest_npm_release(_parse_json(body, _PACKUMENT_LIMITS), registry.name)
 
 
-class _Registry(Record):
-    """One package at one registry."""
+class _PackageSource(Record):
+    """One package in one registry."""
 
     name: NpmName
     version: str
     endpoint: Endpoint
     fetcher: Fetcher
 
-    def document(self, path: str, limits: Limits) -> bytes | None:
+    def fetch(self, path: str, limits: Limits) -> bytes | None:
         url = f"{self.endpoint.url}{path}"
         request = FetchRequest(endpoint=self.endpoint, url=url, accept="application/json")
         response = self.fetcher.get(request, max_bytes=limits.max_bytes)
@@ -125,7 +125,7 @@ class _Tarball(Record):
 def _announced_script(release: VersionDocument, tarball: _Tarball) -> set[str]:
     """``install`` if the registry announces an install script that neither document names."""
     known_scripts = release.run_info.scripts.keys() | tarball.install_scripts
-    return {"install"} if release.says_install_script and not known_scripts else set()
+    return {"install"} if release.announces_install_script and not known_scripts else set()
 
 
 # The tarball
@@ -151,34 +151,34 @@ def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
     return urlunsplit((parts.scheme, address.host_header, parts.path or "/", parts.query, ""))
 
 
-def _tarball(registry: _Registry, release: VersionDocument, into: Path | None) -> _Tarball:
+def _fetch_tarball(registry: _PackageSource, release: VersionDocument, into: Path | None) -> _Tarball:
     claims = release.integrity.digests if release.integrity else ()
     algorithms = tuple(dict.fromkeys((*_ALGORITHMS, *(claim.algorithm for claim in claims))))
     request = FetchRequest(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
     host = HttpAddress.parse(request.url).host_header
     with open_download(registry.fetcher, request, algorithms=algorithms, into=into) as download:
         problems = _sha1_problems(download.stream, release)
-        manifest, unreadable = _manifest(download.stream)
-        received = download.received
+        manifest, archive_problems = _read_tarball_manifest(download.stream)
+        result = download.result
     file = ArtifactFile(
         name=f"{registry.name.bare}-{registry.version}.tgz",
-        size=received.size,
-        digests=received.digests,
+        size=result.size,
+        digests=result.digests,
         claims=claims,
         uploaded_at=release.published_at,
         host=None if host == registry.endpoint.address.host_header else host,
     )
     if manifest is None:
-        return _Tarball(file=file, install_scripts=frozenset(), problems=(*problems, *unreadable))
+        return _Tarball(file=file, install_scripts=frozenset(), problems=(*problems, *archive_problems))
     packed = read_run_info(manifest.document, has_gyp=manifest.has_gyp)
-    differing = manifest_differences(release.run_info, packed)
-    if differing:
-        message = f"the packument and the tarball's package.json differ in: {', '.join(differing)}"
+    differences = manifest_differences(release.run_info, packed)
+    if differences:
+        message = f"the packument and the tarball's package.json differ in: {', '.join(differences)}"
         problems = (*problems, ArtifactProblem(code=MANIFEST_MISMATCH, message=message))
     return _Tarball(file=file, install_scripts=frozenset(packed.scripts), problems=problems)
 
 
-def _manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[ArtifactProblem, ...]]:
+def _read_tarball_manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[ArtifactProblem, ...]]:
     stream.seek(0)
     try:
         return read_manifest(stream), ()
@@ -187,7 +187,7 @@ def _manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[Artifact
 
 
 def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[ArtifactProblem, ...]:
-    """A wrong SHA-1 sum is reported although SHA-1 proves nothing: the registry contradicts its own file."""
+    """Report a wrong SHA-1 sum. SHA-1 proves nothing, but a wrong sum means that the registry contradicts itself."""
     claimed = {*(release.integrity.sha1 if release.integrity else ()), *([release.shasum] if release.shasum else [])}
     if not claimed:
         return ()
@@ -205,18 +205,18 @@ def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[Artifac
 # The registry's signatures
 
 
-def _signatures(registry: _Registry, release: VersionDocument, now: str) -> tuple[RegistrySignature, ...]:
+def _verify_signatures(registry: _PackageSource, release: VersionDocument, now: str) -> tuple[RegistrySignature, ...]:
     if not release.signatures:
         return ()
-    body = registry.document("-/npm/v1/keys", _SMALL_LIMITS)
-    keys = _keys(_json(body, _SMALL_LIMITS)) if body is not None else {}
+    body = registry.fetch("-/npm/v1/keys", _SMALL_LIMITS)
+    keys = _keys_by_id(_parse_json(body, _SMALL_LIMITS)) if body is not None else {}
     integrity = release.integrity.text if release.integrity else ""
     message = f"{registry.name}@{registry.version}:{integrity}".encode()
     signed_at = release.published_at or now
-    return tuple(_signature(claim, keys.get(claim.key_id), message, signed_at) for claim in release.signatures)
+    return tuple(_verify_signature(claim, keys.get(claim.key_id), message, signed_at) for claim in release.signatures)
 
 
-def _signature(claim: SignatureClaim, key: Any, message: bytes, signed_at: str) -> RegistrySignature:
+def _verify_signature(claim: SignatureClaim, key: Any, message: bytes, signed_at: str) -> RegistrySignature:
     if key is None:
         return RegistrySignature(key_id=claim.key_id, state="unknown-key")
     if not _is_signed(claim, key, message):
@@ -226,7 +226,7 @@ def _signature(claim: SignatureClaim, key: Any, message: bytes, signed_at: str) 
     return RegistrySignature(key_id=claim.key_id, state="valid")
 
 
-def _keys(document: Any) -> dict[str, dict[str, Any]]:
+def _keys_by_id(document: Any) -> dict[str, dict[str, Any]]:
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise fetch_failed("protocol", "the registry's key document has no list of keys")
@@ -266,30 +266,30 @@ def _is_before(earlier: Any, later: Any) -> bool:
 # Attestations
 
 
-def _attestations(registry: _Registry) -> tuple[ArtifactAttestation, ...]:
+def _fetch_attestations(registry: _PackageSource) -> tuple[ArtifactAttestation, ...]:
     """The attestations as the registry sent them, unverified."""
     path = f"-/npm/v1/attestations/{registry.name.in_url}@{quote(registry.version, safe='')}"
-    body = registry.document(path, _SMALL_LIMITS)
+    body = registry.fetch(path, _SMALL_LIMITS)
     if body is None:
         return ()
-    if not isinstance(_json(body, _SMALL_LIMITS), dict):
+    if not isinstance(_parse_json(body, _SMALL_LIMITS), dict):
         raise fetch_failed("protocol", "the registry's attestation document is not an object")
     members = dict(object_members(body))
     attestations = array_elements(members.get("attestations", b"[]"))
     if len(attestations) > _MAX_ATTESTATIONS:
         raise fetch_failed("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
-    return tuple(_attestation(row) for row in attestations)
+    return tuple(_parse_attestation(row) for row in attestations)
 
 
-def _attestation(row: bytes) -> ArtifactAttestation:
-    value = _json(row, _SMALL_LIMITS)
+def _parse_attestation(row: bytes) -> ArtifactAttestation:
+    value = _parse_json(row, _SMALL_LIMITS)
     kind = value.get("predicateType") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not isinstance(value.get("bundle"), dict):
         raise fetch_failed("protocol", "an attestation from the registry has no predicateType or no bundle")
     return ArtifactAttestation(kind=kind, bundle=dict(object_members(row))["bundle"])
 
 
-def _json(body: bytes, limits: Limits) -> Any:
+def _parse_json(body: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse_json(body, limits)
     except PinwardenError as err:

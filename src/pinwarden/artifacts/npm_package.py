@@ -1,6 +1,6 @@
 """npm's formats: package names, integrity strings, packuments, ``package.json`` and ``package-lock.json``.
 
-All input is untrusted. A packument about another package than the requested one is rejected.
+All input is untrusted. A packument for a package other than the requested one is rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 _GYP = "node-gyp rebuild"  # the install script npm assumes for packages with a binding.gyp
 
 # https://github.com/npm/validate-npm-package-name, for existing packages: old names may have capitals.
-_PART = re.compile(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*")
+_NAME_PART = re.compile(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*")
 _MAX_NAME = 214
 _FORBIDDEN = frozenset({"node_modules", "favicon.ico"})
 # https://semver.org, with npm's length limits.
@@ -61,11 +61,11 @@ class Integrity(Record):
     text: str
     digests: tuple[Digest, ...]
     sha1: tuple[bytes, ...] = ()
-    """Proves nothing, because SHA-1 collisions can be made; used only to report a contradiction."""
+    """Used only to report contradictions; SHA-1 proves nothing, because collisions can be computed."""
 
 
 class SignatureClaim(Record):
-    """One of the registry's signatures as the packument has it, unverified."""
+    """A registry signature from a packument. Unverified."""
 
     key_id: str
     signature: bytes | None
@@ -73,7 +73,7 @@ class SignatureClaim(Record):
 
 
 class RunInfo(Record):
-    """What decides what npm installs and runs, normalised so that equivalent documents compare equal."""
+    """The fields that decide what npm installs and runs, normalised so that equivalent documents compare equal."""
 
     name: str
     version: str
@@ -91,13 +91,13 @@ class VersionDocument(Record):
     integrity: Integrity | None
     shasum: bytes | None
     signatures: tuple[SignatureClaim, ...]
-    attested: bool
+    has_attestations: bool
     """The packument announces attestations."""
     published_at: str | None
     publisher: str | None
     repository: str | None
     deprecated: str | None
-    says_install_script: bool
+    announces_install_script: bool
     run_info: RunInfo = field(repr=False)
 
 
@@ -105,8 +105,8 @@ def parse_name(text: str) -> NpmName:
     """Parse a package name by npm's rules. The result is safe in URLs and paths."""
     scope, slash, bare = text.rpartition("/")
     parts = [scope[1:], bare] if slash else [bare]
-    shaped = all(_PART.fullmatch(part) for part in parts) and (not slash or scope.startswith("@"))
-    if not shaped or len(text) > _MAX_NAME or bare.lower() in _FORBIDDEN:
+    is_well_formed = all(_NAME_PART.fullmatch(part) for part in parts) and (not slash or scope.startswith("@"))
+    if not is_well_formed or len(text) > _MAX_NAME or bare.lower() in _FORBIDDEN:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the name of an npm package")
     return NpmName(scope=scope, bare=bare)
 
@@ -128,7 +128,7 @@ def parse_integrity(text: str) -> Integrity:
         if algorithm in ("sha256", "sha384", "sha512"):
             digests.append(Digest.parse(value))
         elif algorithm == "sha1":
-            sha1.append(_base64(rest, 20))
+            sha1.append(_parse_base64(rest, 20))
     if not digests and not sha1:
         raise PinwardenError("DIGEST_INVALID", f"{text[:100]!a} has no digest with a supported algorithm")
     return Integrity(text=text, digests=tuple(dict.fromkeys(digests)), sha1=tuple(sha1))
@@ -137,7 +137,7 @@ def parse_integrity(text: str) -> Integrity:
 def parse_packument(document: Any, name: NpmName, version: str) -> VersionDocument | None:
     """One version's entry in a packument; None if there is no such version."""
     if not isinstance(document, dict) or document.get("name") != str(name):
-        _refuse("is about another package")
+        _refuse("is for a different package")
     versions = document.get("versions", {})
     if not isinstance(versions, dict):
         _refuse("has no object of versions")
@@ -145,24 +145,27 @@ def parse_packument(document: Any, name: NpmName, version: str) -> VersionDocume
         return None
     entry = versions[version]
     if not isinstance(entry, dict) or (entry.get("name"), entry.get("version")) != (str(name), version):
-        _refuse(f"has another package under version {version}")
-    return _version(entry, _text(_object(document.get("time")).get(version)))
+        _refuse(f"has a different package under version {version}")
+    return _parse_version(entry, _string_or_none(_object(document.get("time")).get(version)))
 
 
 def read_run_info(manifest: Any, *, has_gyp: bool = False) -> RunInfo:
     """What npm would install and run for a ``package.json`` or for a packument's copy of it."""
     document = _object(manifest)
-    name = (_text(document.get("name")) or "").strip()
-    scripts = _texts(document.get("scripts"))
-    started = {key: scripts[key] for key in INSTALL_SCRIPTS if scripts.get(key)}
-    if has_gyp and document.get("gypfile") is not False and not {"install", "preinstall"} & started.keys():
-        started["install"] = _GYP
+    name = (_string_or_none(document.get("name")) or "").strip()
+    scripts = _string_members(document.get("scripts"))
+    install_scripts = {key: scripts[key] for key in INSTALL_SCRIPTS if scripts.get(key)}
+    if has_gyp and document.get("gypfile") is not False and not {"install", "preinstall"} & install_scripts.keys():
+        install_scripts["install"] = _GYP
     return RunInfo(
         name=name,
-        version=_clean_version(_text(document.get("version")) or ""),
-        dependencies={**_ranges(document.get("dependencies")), **_ranges(document.get("optionalDependencies"))},
-        scripts=started,
-        programs=_programs(document, name),
+        version=_clean_version(_string_or_none(document.get("version")) or ""),
+        dependencies={
+            **_parse_ranges(document.get("dependencies")),
+            **_parse_ranges(document.get("optionalDependencies")),
+        },
+        scripts=install_scripts,
+        programs=_parse_programs(document, name),
     )
 
 
@@ -172,19 +175,19 @@ def manifest_differences(published: RunInfo, packed: RunInfo) -> tuple[str, ...]
         "name": (published.name, packed.name),
         "version": (published.version, packed.version),
         "dependencies": (dict(published.dependencies), dict(packed.dependencies)),
-        "scripts": (_own_scripts(published), _own_scripts(packed)),
+        "scripts": (_declared_scripts(published), _declared_scripts(packed)),
     }
     if published.programs is not None and packed.programs is not None:
         pairs["bin"] = (dict(published.programs), dict(packed.programs))
     return tuple(field for field, (published_value, packed_value) in pairs.items() if published_value != packed_value)
 
 
-def _own_scripts(info: RunInfo) -> dict[str, str]:
-    """Scripts without the one implied by binding.gyp, which only some publishers write out."""
+def _declared_scripts(info: RunInfo) -> dict[str, str]:
+    """The scripts without the one that binding.gyp implies, which only some publishers write out."""
     return {name: text for name, text in info.scripts.items() if text != _GYP}
 
 
-def _version(entry: dict[str, Any], published_at: str | None) -> VersionDocument:
+def _parse_version(entry: dict[str, Any], published_at: str | None) -> VersionDocument:
     dist = entry.get("dist")
     if not isinstance(dist, dict) or not isinstance(dist.get("tarball"), str):
         _refuse("has no tarball URL")
@@ -195,32 +198,35 @@ def _version(entry: dict[str, Any], published_at: str | None) -> VersionDocument
     return VersionDocument(
         tarball=dist["tarball"],
         integrity=parse_integrity(integrity) if integrity else None,
-        shasum=_hex(shasum, 20) if shasum else None,
-        signatures=_signatures(dist.get("signatures")),
-        attested=bool(dist.get("attestations")),
+        shasum=_parse_hex(shasum, 20) if shasum else None,
+        signatures=_parse_signatures(dist.get("signatures")),
+        has_attestations=bool(dist.get("attestations")),
         published_at=published_at,
-        publisher=_text(_object(entry.get("_npmUser")).get("name")),
-        repository=_text(repository) or _text(_object(repository).get("url")),
-        deprecated=_deprecated(entry.get("deprecated")),
-        says_install_script=entry.get("hasInstallScript") is True,
+        publisher=_string_or_none(_object(entry.get("_npmUser")).get("name")),
+        repository=_string_or_none(repository) or _string_or_none(_object(repository).get("url")),
+        deprecated=_deprecation_message(entry.get("deprecated")),
+        announces_install_script=entry.get("hasInstallScript") is True,
         run_info=read_run_info(entry, has_gyp=entry.get("gypfile") is True),
     )
 
 
-def _deprecated(value: Any) -> str | None:
+def _deprecation_message(value: Any) -> str | None:
     if not value:
         return None
     return value if isinstance(value, str) else "deprecated"
 
 
-def _signatures(value: Any) -> tuple[SignatureClaim, ...]:
+def _parse_signatures(value: Any) -> tuple[SignatureClaim, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > _MAX_SIGNATURES:
         _refuse("has signatures that are not a list, or too many")
     claims = []
     for signature_entry in map(_object, value):
-        key_id, text = _text(signature_entry.get("keyid")) or "", _text(signature_entry.get("sig")) or ""
+        key_id, text = (
+            _string_or_none(signature_entry.get("keyid")) or "",
+            _string_or_none(signature_entry.get("sig")) or "",
+        )
         try:
             signature: bytes | None = b64decode(text, validate=True)
         except (BinasciiError, ValueError):
@@ -229,7 +235,7 @@ def _signatures(value: Any) -> tuple[SignatureClaim, ...]:
     return tuple(claims)
 
 
-def _programs(document: Mapping[str, Any], name: str) -> dict[str, str] | None:
+def _parse_programs(document: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Programs as npm links them: names without folders, paths relative to the package root."""
     value = document.get("bin")
     if not value and _object(document.get("directories")).get("bin"):
@@ -238,18 +244,18 @@ def _programs(document: Mapping[str, Any], name: str) -> dict[str, str] | None:
         value = {name.rpartition("/")[2]: value}
     elif isinstance(value, list):
         value = {basename(path): path for path in value if isinstance(path, str)}
-    texts = _texts(value)
+    texts = _string_members(value)
     return {basename(key.replace("\\", "/")): normpath(f"/{path}").lstrip("/") for key, path in texts.items() if path}
 
 
-def _ranges(value: Any) -> dict[str, str]:
-    if isinstance(value, list):  # an obsolete form
+def _parse_ranges(value: Any) -> dict[str, str]:
+    if isinstance(value, list):  # obsolete syntax
         value = {
             requirement.partition("@")[0]: requirement.partition("@")[2]
             for requirement in value
             if isinstance(requirement, str)
         }
-    return {name: text.strip() or "*" for name, text in _texts(value).items()}
+    return {name: text.strip() or "*" for name, text in _string_members(value).items()}
 
 
 def _clean_version(text: str) -> str:
@@ -257,7 +263,7 @@ def _clean_version(text: str) -> str:
     return text.strip().lstrip("=v").strip().partition("+")[0]
 
 
-def _text(value: Any) -> str | None:
+def _string_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
@@ -265,11 +271,11 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _texts(value: Any) -> dict[str, str]:
+def _string_members(value: Any) -> dict[str, str]:
     return {name: text for name, text in _object(value).items() if isinstance(text, str)}
 
 
-def _base64(text: str, size: int) -> bytes:
+def _parse_base64(text: str, size: int) -> bytes:
     try:
         raw = b64decode(text, validate=True)
     except (BinasciiError, ValueError):
@@ -279,7 +285,7 @@ def _base64(text: str, size: int) -> bytes:
     return raw
 
 
-def _hex(text: Any, size: int) -> bytes:
+def _parse_hex(text: Any, size: int) -> bytes:
     if not isinstance(text, str) or len(text) != 2 * size or not _HEX.fullmatch(text):
         _refuse("has a shasum that is not a SHA-1 digest")
     return bytes.fromhex(text)
@@ -293,13 +299,13 @@ def _refuse(problem: str) -> NoReturn:
 
 
 class ResolvedPackage(Record):
-    """One package in a package-lock.json: what npm would install into one folder."""
+    """One package in a package-lock.json, which npm would install into one folder."""
 
     name: str
     version: str
     path: str
     url: str
-    """Where npm would download it; empty if npm's settings omit it."""
+    """The download URL; empty if npm's settings omit it from the lock."""
     integrity: tuple[Digest, ...]
     """The registry's digests of the strongest algorithm; the bytes must match one of them."""
     systems: tuple[str, ...] = ()
@@ -314,34 +320,34 @@ def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
     document = strict_json.parse_json(data, LIMITS)
     packages = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(document, dict) or document.get("lockfileVersion") != 3 or not isinstance(packages, dict):
-        _invalid("is not a package-lock.json of lockfileVersion 3")
-    # A bundled package is part of its parent's tarball and has no bytes of its own.
+        _refuse_lock("is not a package-lock.json of lockfileVersion 3")
+    # A bundled package is part of its parent's tarball; there is no tarball to verify.
     rows = [(path, row) for path, row in sorted(packages.items()) if path and not _get(row, "inBundle")]
-    return tuple(_resolved(path, row) for path, row in rows)
+    return tuple(_parse_package(path, row) for path, row in rows)
 
 
-def _resolved(path: str, row: Any) -> ResolvedPackage:
+def _parse_package(path: str, row: Any) -> ResolvedPackage:
     if not isinstance(row, dict) or not is_node_path(path):
-        _invalid(f"has a package at {path[:200]!a}")
+        _refuse_lock(f"has a package at {path[:200]!a}")
     if row.get("link"):
-        _invalid(f"links {path[:200]!a} to a local folder")
+        _refuse_lock(f"links {path[:200]!a} to a local folder")
     name = row.get("name") or path.rpartition("node_modules/")[2]
     version, url, integrity = row.get("version"), row.get("resolved", ""), row.get("integrity")
     if not isinstance(name, str) or not isinstance(version, str) or not isinstance(url, str):
-        _invalid(f"has no name, version or URL for {path[:200]!a}")
+        _refuse_lock(f"has no name, version or URL for {path[:200]!a}")
     if url and not url.startswith(("https://", "http://")):
-        _invalid(f"has {name[:120]!a} from a source other than a registry")
+        _refuse_lock(f"has {name[:120]!a} from a source other than a registry")
     if not isinstance(integrity, str) or not integrity:
-        _invalid(f"has no integrity value for {name[:120]!a}")
+        _refuse_lock(f"has no integrity value for {name[:120]!a}")
     return ResolvedPackage(
         name=name,
         version=version,
         path=path,
         url=url,
         integrity=strongest_digests(integrity),
-        systems=_names(row, "os"),
-        processors=_names(row, "cpu"),
-        libraries=_names(row, "libc"),
+        systems=_string_list(row, "os"),
+        processors=_string_list(row, "cpu"),
+        libraries=_string_list(row, "libc"),
         optional=bool(row.get("optional") or row.get("devOptional")),
         install_scripts=bool(row.get("hasInstallScript")),
     )
@@ -355,21 +361,21 @@ def strongest_digests(integrity: str) -> tuple[Digest, ...]:
             digests.append(Digest.parse(word.partition("?")[0]))
         except PinwardenError:
             continue
-    best = max((digest.algorithm for digest in digests), default="")
-    return tuple(digest for digest in digests if digest.algorithm == best)
+    strongest = max((digest.algorithm for digest in digests), default="")
+    return tuple(digest for digest in digests if digest.algorithm == strongest)
 
 
 def _get(row: Any, member: str) -> Any:
     return row.get(member) if isinstance(row, dict) else None
 
 
-def _names(row: dict[str, Any], member: str) -> tuple[str, ...]:
+def _string_list(row: dict[str, Any], member: str) -> tuple[str, ...]:
     value = row.get(member, [])
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        _invalid(f"has a {member} that is not a list of names")
+        _refuse_lock(f"has a {member} that is not a list of names")
     return tuple(names)
 
 
-def _invalid(problem: str) -> NoReturn:
+def _refuse_lock(problem: str) -> NoReturn:
     raise PinwardenError("CLOSURE_INVALID", f"npm's package-lock.json {problem}")

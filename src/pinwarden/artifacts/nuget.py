@@ -26,10 +26,10 @@ from pinwarden.artifacts.nuget_package import (
     children,
     entry_claims,
     hash_claim,
-    normal_version,
+    normalized_version,
     parse_nuspec,
     parse_xml,
-    resource,
+    resource_url,
     signature_kinds,
 )
 from pinwarden.core import strict_json
@@ -51,34 +51,34 @@ _SCRIPTS = ("tools/init.ps1", "tools/install.ps1")
 _MAX_DOCUMENT = 32 * 1024 * 1024
 _MAX_FILE = 4 * 1024 * 1024
 _MAX_MEMBERS = 100_000
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+_DECODE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 
 def fetch_facts(
     package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
-    source = _Source(
-        name=check_name(package.name), version=normal_version(package.version), endpoint=endpoint, fetcher=fetcher
+    source = _PackageSource(
+        name=check_name(package.name), version=normalized_version(package.version), endpoint=endpoint, fetcher=fetcher
     )
-    # 1. The metadata, by protocol V3 if the source has a service index, otherwise by V2.
+    # 1. Fetch the metadata: with protocol V3 if the source has a service index, otherwise with V2.
     index = source.json(f"{endpoint.url}index.json")
-    listed = _v2_package(source) if index is None else _v3_package(source, index)
-    if isinstance(listed, str):
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=listed)
-    # 2. The package.
-    address = source.check(listed.url)
-    request = FetchRequest(endpoint=endpoint, url=listed.url)
+    listing = _find_v2_package(source) if index is None else _find_v3_package(source, index)
+    if isinstance(listing, str):
+        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=listing)
+    # 2. Fetch and check the package.
+    address = source.check_url(listing.url)
+    request = FetchRequest(endpoint=endpoint, url=listing.url)
     with open_download(fetcher, request, algorithms=("sha256", "sha512"), into=into) as download:
-        content = _content(download.stream, source)
-        received = download.received
+        content = _read_content(download.stream, source)
+        result = download.result
     same_host = address.host_header == endpoint.address.host_header
     file = ArtifactFile(
         name=f"{source.name.lower()}.{source.version}.nupkg",
-        size=received.size,
-        digests=received.digests,
-        claims=listed.claims.digests,
-        uploaded_at=listed.claims.published_at,
+        size=result.size,
+        digests=result.digests,
+        claims=listing.claims.digests,
+        uploaded_at=listing.claims.published_at,
         host=None if same_host else address.host_header,
     )
     return ArtifactFacts(
@@ -86,17 +86,17 @@ def fetch_facts(
         registry=endpoint.url,
         checked_at=now,
         files=(file,),
-        published_at=listed.claims.published_at,
+        published_at=listing.claims.published_at,
         repository=content.repository,
-        yanked=listed.claims.yanked,
+        yanked=listing.claims.yanked,
         install_scripts=content.scripts,
         attestations=content.attestations,
         problems=content.problems,
     )
 
 
-class _Source(Record):
-    """One package at one source."""
+class _PackageSource(Record):
+    """One package at one package source."""
 
     name: str
     version: str
@@ -104,7 +104,7 @@ class _Source(Record):
     fetcher: Fetcher
 
     def get(self, url: str, accept: str = "application/json") -> bytes | None:
-        self.check(url)
+        self.check_url(url)
         request = FetchRequest(endpoint=self.endpoint, url=url, accept=accept)
         response = self.fetcher.get(request, max_bytes=_MAX_DOCUMENT)
         return response.body if response.found else None
@@ -116,8 +116,8 @@ class _Source(Record):
         except PinwardenError as err:
             raise fetch_failed("protocol", f"the package source sent invalid JSON: {err}") from err
 
-    def check(self, url: str) -> HttpAddress:
-        """Sources may point to other hosts. Plain HTTP is accepted only for the source's own host."""
+    def check_url(self, url: str) -> HttpAddress:
+        """Parse a URL. It may be on another host, but plain HTTP is accepted only on the source's own host."""
         try:
             address = HttpAddress.parse(url)
         except PinwardenError as err:
@@ -143,8 +143,8 @@ class _Content(Record):
 # Protocol V3: https://learn.microsoft.com/nuget/api/overview
 
 
-def _v3_package(source: _Source, index: Any) -> _ListedPackage | Missing:
-    base = resource(index, _CONTENT)
+def _find_v3_package(source: _PackageSource, index: Any) -> _ListedPackage | Missing:
+    base = resource_url(index, _CONTENT)
     if base is None:
         raise fetch_failed("protocol", "the service index has no PackageBaseAddress")
     name = source.name.lower()
@@ -157,11 +157,11 @@ def _v3_package(source: _Source, index: Any) -> _ListedPackage | Missing:
     if source.version not in [version.lower() for version in versions if isinstance(version, str)]:
         return "version"
     url = f"{base}{name}/{source.version}/{name}.{source.version}.nupkg"
-    return _ListedPackage(url=url, claims=_registered(source, resource(index, _REGISTRATIONS)))
+    return _ListedPackage(url=url, claims=_registration_claims(source, resource_url(index, _REGISTRATIONS)))
 
 
-def _registered(source: _Source, base: str | None) -> NugetClaims:
-    """What the version's registration and its catalog entry state. Both are optional."""
+def _registration_claims(source: _PackageSource, base: str | None) -> NugetClaims:
+    """The claims in the version's registration and catalog entry. Both documents are optional."""
     leaf = source.json(f"{base}{source.name.lower()}/{source.version}.json") if base else None
     if not isinstance(leaf, dict):
         return NugetClaims()
@@ -177,7 +177,7 @@ def _registered(source: _Source, base: str | None) -> NugetClaims:
 # Protocol V2: an OData feed
 
 
-def _v2_package(source: _Source) -> _ListedPackage | Missing:
+def _find_v2_package(source: _PackageSource) -> _ListedPackage | Missing:
     base = source.endpoint.url
     name, version = quote(source.name), quote(source.version)
     body = source.get(f"{base}Packages(Id='{name}',Version='{version}')", "application/atom+xml")
@@ -190,23 +190,23 @@ def _v2_package(source: _Source) -> _ListedPackage | Missing:
         raise fetch_failed("protocol", "the package source's feed has no entry element")
     values = {field.tag.rpartition("}")[2]: field.text for part in children(root, "properties") for field in part}
     try:
-        claimed = hash_claim(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
+        digest = hash_claim(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
     except PinwardenError as err:
         raise fetch_failed("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
     entry = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
-    claims = NugetClaims(digests=(claimed,) if claimed else (), published_at=entry.published_at, yanked=entry.yanked)
+    claims = NugetClaims(digests=(digest,) if digest else (), published_at=entry.published_at, yanked=entry.yanked)
     return _ListedPackage(url=f"{base}package/{name}/{version}", claims=claims)
 
 
 # The package
 
 
-def _content(stream: IO[bytes], source: _Source) -> _Content:
+def _read_content(stream: IO[bytes], source: _PackageSource) -> _Content:
     try:
-        nuspec, signature, scripts = _members(stream)
+        nuspec, signature, scripts = _read_members(stream)
     except PinwardenError as err:
         return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
-    except _BROKEN as err:
+    except _DECODE_ERRORS as err:
         message = f"the package is a damaged or incomplete archive: {type(err).__name__}"
         return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=message),))
     attestations: tuple[ArtifactAttestation, ...] = ()
@@ -214,7 +214,7 @@ def _content(stream: IO[bytes], source: _Source) -> _Content:
         attestations = tuple(ArtifactAttestation(kind=kind, bundle=signature) for kind in signature_kinds(signature))
     manifest = parse_nuspec(nuspec)
     problems: tuple[ArtifactProblem, ...] = ()
-    if manifest is None or not _is_same(manifest.name, manifest.version, source):
+    if manifest is None or not _is_requested(manifest.name, manifest.version, source):
         problems = (
             ArtifactProblem(code=MANIFEST_MISMATCH, message="the package's .nuspec names another package or version"),
         )
@@ -226,15 +226,15 @@ def _content(stream: IO[bytes], source: _Source) -> _Content:
     )
 
 
-def _is_same(name: str, version: str, source: _Source) -> bool:
+def _is_requested(name: str, version: str, source: _PackageSource) -> bool:
     try:
-        return name.lower() == source.name.lower() and normal_version(version) == source.version
+        return name.lower() == source.name.lower() and normalized_version(version) == source.version
     except PinwardenError:
         return False
 
 
-def _members(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
-    """The ``.nuspec``, the signature, and the install scripts of older clients. Duplicate names are rejected."""
+def _read_members(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
+    """The ``.nuspec``, the signature, and the names of scripts that older clients run. Rejects duplicate names."""
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
@@ -250,12 +250,12 @@ def _members(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
         manifests = [name for name in by_name if name.endswith(".nuspec") and "/" not in name]
         if len(manifests) != 1:
             _refuse("has no .nuspec, or more than one")
-        signature = _read(archive, by_name[_SIGNATURE]) if _SIGNATURE in by_name else None
+        signature = _read_member(archive, by_name[_SIGNATURE]) if _SIGNATURE in by_name else None
         scripts = tuple(name for name in _SCRIPTS if name in by_name)
-        return _read(archive, by_name[manifests[0]]), signature, scripts
+        return _read_member(archive, by_name[manifests[0]]), signature, scripts
 
 
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     with archive.open(member) as content:
         data = content.read(_MAX_FILE + 1)
     if len(data) > _MAX_FILE:

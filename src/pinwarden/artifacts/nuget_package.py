@@ -19,7 +19,7 @@ _VERSION = re.compile(
     r"(-[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
     re.ASCII,
 )
-_SIZES = {"sha256": 32, "sha512": 64}
+_DIGEST_SIZES = {"sha256": 32, "sha512": 64}
 _UNLISTED_YEAR = "1900"  # sources give unlisted versions this publication date
 
 # The RFC 5126 commitment types in NuGet signatures, as DER object identifiers.
@@ -33,10 +33,11 @@ class NugetClaims(Record):
     digests: tuple[Digest, ...] = ()
     published_at: str | None = None
     yanked: str | None = None
+    """The publisher's message, ``deprecated`` or ``unlisted``."""
 
 
 class Nuspec(Record):
-    """The fields of a ``.nuspec`` that matter here."""
+    """The fields of a ``.nuspec`` that Pinwarden uses."""
 
     name: str
     version: str
@@ -50,14 +51,14 @@ def check_name(text: str) -> str:
     return text
 
 
-def normal_version(text: str) -> str:
+def normalized_version(text: str) -> str:
     """The normalised form of an exact version, as in URLs: 3 or 4 numbers, no build metadata, lower case."""
     match = _VERSION.fullmatch(text)
     if match is None or len(text) > 256:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact NuGet version")
     numbers = [int(part or 0) for part in match.groups()[:4]]
-    shown = numbers if numbers[3] else numbers[:3]
-    return ".".join(map(str, shown)) + (match[5] or "").lower()
+    significant = numbers if numbers[3] else numbers[:3]
+    return ".".join(map(str, significant)) + (match[5] or "").lower()
 
 
 def parse_xml(data: bytes) -> Element | None:
@@ -66,7 +67,7 @@ def parse_xml(data: bytes) -> Element | None:
         text = data.decode("utf-8-sig")
         if "<!doctype" in text.lower() or "<!entity" in text.lower():
             return None
-        return fromstring(text)  # noqa: S314 - attacks need declarations, and there are none
+        return fromstring(text)  # noqa: S314 - attacks need declarations, which were rejected
     except (UnicodeDecodeError, ParseError, ValueError, RecursionError):
         return None
 
@@ -93,7 +94,7 @@ def parse_nuspec(data: bytes) -> Nuspec | None:
     )
 
 
-def resource(index: Any, kinds: tuple[str, ...]) -> str | None:
+def resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
     """The URL of the service index's first resource with one of these types, preferred type first."""
     rows = index.get("resources") if isinstance(index, dict) else None
     usable = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -107,7 +108,7 @@ def resource(index: Any, kinds: tuple[str, ...]) -> str | None:
 
 
 def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
-    """What a catalog entry, or a registration that contains one, states."""
+    """The claims in a catalog entry, or in a registration that contains one."""
     published = entry.get("published")
     deprecation = entry.get("deprecation")
     yanked = None
@@ -116,9 +117,9 @@ def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
     if isinstance(deprecation, dict):
         message = deprecation.get("message")
         yanked = message if isinstance(message, str) and message else "deprecated"
-    claimed = hash_claim(entry.get("packageHash"), entry.get("packageHashAlgorithm", "SHA512"))
+    digest = hash_claim(entry.get("packageHash"), entry.get("packageHashAlgorithm", "SHA512"))
     return NugetClaims(
-        digests=(claimed,) if claimed else (),
+        digests=(digest,) if digest else (),
         published_at=published if isinstance(published, str) else None,
         yanked=yanked,
     )
@@ -133,12 +134,12 @@ def hash_claim(text: Any, algorithm: Any) -> Digest | None:
         raw = b64decode(text, validate=True)
     except (BinasciiError, ValueError, TypeError):
         raw = b""
-    if _SIZES.get(name) != len(raw):
+    if _DIGEST_SIZES.get(name) != len(raw):
         raise PinwardenError("DIGEST_INVALID", "the package source states a malformed package hash")
     return Digest(raw, name)
 
 
 def signature_kinds(signature: bytes) -> tuple[str, ...]:
-    """Which kinds of signature a package carries. Nothing is verified."""
+    """The kinds of signature in a package. Does not verify them."""
     kinds = [("author", _AUTHOR), ("repository", _REPOSITORY)]
-    return tuple(f"nuget-{name}-signature" for name, mark in kinds if mark in signature) or ("nuget-signature",)
+    return tuple(f"nuget-{name}-signature" for name, oid in kinds if oid in signature) or ("nuget-signature",)

@@ -1,7 +1,7 @@
-"""Container images: what a registry serves for a reference, with every byte hashed here.
+"""Container images: what a registry serves for a reference, hashed by Pinwarden.
 
-Start with :func:`fetch_facts`. The registry's own digest header is only a claim, even for requests by digest:
-registries do not verify what they have on disk.
+Start with :func:`fetch_facts`. The registry's own digest header is only a claim, even for requests by digest,
+because registries do not verify the blobs on their disks.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fetch_facts(
 
 
 def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) -> NewestRelease | None:
-    """The highest tag of the same form as the given one, and the digest it points to now."""
+    """The highest tag of the same form as the package's own tag, and the digest it points to now."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
     tag = newest_tag(registry.tags(), registry.reference.tag or "")
     if tag is None:
@@ -82,7 +82,7 @@ def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) ->
     if tag == registry.reference.tag:
         return NewestRelease(version=tag)
     document = registry.document(tag)
-    if document is None or not document.proven:
+    if document is None or not document.is_verified:
         raise fetch_failed("protocol", f"the registry lists the tag {tag} but serves no image for it")
     return NewestRelease(version=tag, digest=document.digest)
 
@@ -96,7 +96,7 @@ def image_facts(
     """
     reference = registry.reference
     # 1. The index or manifest for the reference.
-    root = registry.document(reference.digest if reference.digest is not None else reference.asked)
+    root = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if root is None:
         missing: Missing = "version" if registry.has_repository() else "package"
         return ArtifactFacts(package=package, registry=registry.url, checked_at=now, missing=missing)
@@ -104,18 +104,20 @@ def image_facts(
     reader = _ImageReader(
         registry=registry, blobs=_BlobFolder(into), requested=options.platforms, layers=options.layers
     )
-    reader.root(root)
-    # 3. Where the tag points now, if the reference has both tag and digest.
+    reader.read(root)
+    # 3. The digest the tag points to now, if the reference has both a tag and a digest.
     tag_digest = root.digest if reference.digest is None else _tag_digest(registry, reader)
     # 4. Attestations.
-    attached = fetch_attestations(registry, root.digest) if options.attestations and root.proven else _NO_ATTESTATIONS
+    attestations = (
+        fetch_attestations(registry, root.digest) if options.attestations and root.is_verified else _NO_ATTESTATIONS
+    )
     image = ImageFacts(
         reference=str(reference),
         root=root.digest,
         index=reader.index,
         platforms=reader.platforms,
         tag_digest=tag_digest,
-        mismatches=tuple(dict.fromkeys((*reader.mismatches, *attached.mismatches))),
+        mismatches=tuple(dict.fromkeys((*reader.mismatches, *attestations.mismatches))),
     )
     return ArtifactFacts(
         package=package,
@@ -124,7 +126,7 @@ def image_facts(
         files=tuple(reader.files.values()),
         image=image,
         repository=reader.source,
-        attestations=attached.attestations,
+        attestations=attestations.attestations,
         problems=tuple(reader.problems),
     )
 
@@ -132,8 +134,8 @@ def image_facts(
 def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:
     """Write an OCI image layout of exactly this digest to a folder that must not exist.
 
-    The folder appears only when it is complete and every byte is verified. With ``platforms`` the others are omitted,
-    although the index still lists them.
+    The folder appears only when it is complete and every byte is verified. With ``platforms``, only these
+    platforms are saved, although the index still lists all of them.
     """
     if folder.exists() or folder.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{folder} exists already")
@@ -146,9 +148,9 @@ def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platform
         blobs.mkdir()
         blob_folder = _BlobFolder(blobs, by_algorithm=True)
         reader = _ImageReader(
-            registry=registry, blobs=blob_folder, requested=platforms, layers=True, unlisted=not platforms
+            registry=registry, blobs=blob_folder, requested=platforms, layers=True, include_unknown=not platforms
         )
-        reader.root(root)
+        reader.read(root)
         if reader.mismatches or reader.problems:
             differences = (*reader.mismatches, *(problem.message for problem in reader.problems))
             raise PinwardenError(
@@ -187,19 +189,19 @@ def _tag_digest(registry: OciRegistry, reader: _ImageReader) -> Digest | None:
     document = registry.document(registry.reference.tag)
     if document is None:
         return None
-    reader.mismatched(*document.false_digests)
+    reader.add_mismatches(*document.mismatches)
     return document.digest
 
 
 @dataclass(kw_only=True)
 class _ImageReader:
-    """Reads an image from its root to its blobs. Documents that do not match their digest are not parsed."""
+    """Reads an image from its index or manifest down to its blobs. Does not parse documents with a wrong digest."""
 
     registry: OciRegistry
     blobs: _BlobFolder
     requested: tuple[str, ...]
     layers: bool
-    unlisted: bool = False
+    include_unknown: bool = False
     """Include index entries without a platform, as a complete copy of the image needs."""
     index: OciDescriptor | None = None
     platforms: dict[str, OciDescriptor] = field(default_factory=dict)
@@ -209,32 +211,32 @@ class _ImageReader:
     source: str | None = None
     listed: list[Platform] = field(default_factory=list)
     """The platforms the image claims to support."""
-    cost: int = 0
-    """Total size of the requested blobs in bytes."""
+    requested_bytes: int = 0
+    """Total size of the blobs requested so far."""
 
-    def root(self, document: FetchedDocument) -> None:
-        """Read the entire image."""
-        self.mismatched(*document.false_digests)
-        if not document.proven:
+    def read(self, document: FetchedDocument) -> None:
+        """Read the image, starting with its index or only manifest."""
+        self.add_mismatches(*document.mismatches)
+        if not document.is_verified:
             return
         parsed = parse_document(document.body, document.content_type)
         self.blobs.keep(document.digest, document.body)
-        shown = OciDescriptor(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
+        descriptor = OciDescriptor(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
         if isinstance(parsed, ImageManifest):
-            config = self._contents(parsed)
+            config = self._read_contents(parsed)
             if config is not None:
-                self._add(config.platform, shown)
+                self._add_platform(config.platform, descriptor)
         else:
-            self.index = shown
+            self.index = descriptor
             self._note_source(parsed.annotations)
-            self._listed(parsed)
+            self._read_index(parsed)
         self._check_requested()
 
-    def mismatched(self, *digests: str) -> None:
+    def add_mismatches(self, *digests: str) -> None:
         """Record digests whose bytes did not match."""
         self.mismatches.update(dict.fromkeys(digests))
 
-    def _listed(self, index: ImageIndex) -> None:
+    def _read_index(self, index: ImageIndex) -> None:
         for entry in index.manifests:
             if entry.media_type in INDEXES:
                 raise PinwardenError(
@@ -244,23 +246,25 @@ class _ImageReader:
                 continue
             if entry.platform is not None:
                 self.listed.append(entry.platform)
-            manifest = self._manifest(entry)
+            manifest = self._fetch_manifest(entry)
             if manifest is None:
                 continue
-            config = self._contents(manifest)
+            config = self._read_contents(manifest)
             # If the index states no platform, clients use the one in the config.
             platform = entry.platform or (config.platform if config is not None else None)
             if platform is not None and not platform.is_unknown:
-                self._add(platform, OciDescriptor(media_type=entry.media_type, digest=entry.digest, size=entry.size))
+                self._add_platform(
+                    platform, OciDescriptor(media_type=entry.media_type, digest=entry.digest, size=entry.size)
+                )
 
     def _is_wanted(self, platform: Platform | None) -> bool:
         if platform is None:
             return True
         if platform.is_unknown:
-            return self.unlisted
-        return not self.requested or any(platform.answers(name) for name in self.requested)
+            return self.include_unknown
+        return not self.requested or any(platform.satisfies(name) for name in self.requested)
 
-    def _add(self, platform: Platform, manifest: OciDescriptor) -> None:
+    def _add_platform(self, platform: Platform, manifest: OciDescriptor) -> None:
         self.listed.append(platform)
         if not self._is_wanted(platform):
             return
@@ -271,18 +275,18 @@ class _ImageReader:
     def _check_requested(self) -> None:
         """Report requested platforms that the image does not list. Listed but missing ones are already reported."""
         for name in self.requested:
-            if not any(platform.answers(name) for platform in self.listed):
+            if not any(platform.satisfies(name) for platform in self.listed):
                 message = f"the image does not support the platform {name[:80]!a}"
                 self.problems.append(ArtifactProblem(code=PLATFORM_MISSING, message=message))
 
-    def _manifest(self, entry: OciDescriptor) -> ImageManifest | None:
+    def _fetch_manifest(self, entry: OciDescriptor) -> ImageManifest | None:
         document = self.registry.document(entry.digest)
         if document is None:
-            self._missing(entry, f"the manifest for {entry.platform or 'an unnamed platform'}")
+            self._report_missing(entry, f"the manifest for {entry.platform or 'an unnamed platform'}")
             return None
-        self.mismatched(*document.false_digests)
-        if not document.proven or len(document.body) != entry.size:
-            self.mismatched(str(entry.digest))
+        self.add_mismatches(*document.mismatches)
+        if not document.is_verified or len(document.body) != entry.size:
+            self.add_mismatches(str(entry.digest))
             return None
         if document.content_type.partition(";")[0].strip().lower() != entry.media_type:
             raise PinwardenError(
@@ -293,13 +297,13 @@ class _ImageReader:
         self.blobs.keep(entry.digest, document.body)
         return cast("ImageManifest", parsed)  # the media type is that of a manifest
 
-    def _contents(self, manifest: ImageManifest) -> ImageConfig | None:
+    def _read_contents(self, manifest: ImageManifest) -> ImageConfig | None:
         """Fetch the config, and the layers if requested. Returns the parsed config of an image."""
         self._note_source(manifest.annotations)
-        data = self._config(manifest.config)
+        data = self._fetch_config(manifest.config)
         if self.layers:
             for layer in manifest.layers:
-                self._layer(layer)
+                self._fetch_layer(layer)
         if data is None or manifest.config.media_type not in IMAGE_CONFIGS:
             return None
         config = parse_config(data)
@@ -312,51 +316,53 @@ class _ImageReader:
         if self.source is None and claim and len(claim) <= _MAX_CLAIM and claim.isprintable():
             self.source = claim
 
-    def _config(self, descriptor: OciDescriptor) -> bytes | None:
+    def _fetch_config(self, descriptor: OciDescriptor) -> bytes | None:
         stream = BytesIO()
-        if not self._blob(descriptor, stream, IMAGE_LIMITS.config_bytes):
+        if not self._fetch_blob(descriptor, stream, IMAGE_LIMITS.config_bytes):
             return None
         self.blobs.keep(descriptor.digest, stream.getvalue())
         return stream.getvalue()
 
-    def _layer(self, descriptor: OciDescriptor) -> None:
+    def _fetch_layer(self, descriptor: OciDescriptor) -> None:
         if descriptor.digest in self.files:
             return
-        with self.blobs.incoming() as stream:
-            if self._blob(descriptor, stream, IMAGE_LIMITS.layer_bytes) and stream is not None:
+        with self.blobs.temporary_file() as stream:
+            if self._fetch_blob(descriptor, stream, IMAGE_LIMITS.layer_bytes) and stream is not None:
                 self.blobs.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
 
-    def _blob(self, descriptor: OciDescriptor, stream: BinaryIO | None, most: int) -> bool:
-        """Fetch a blob. False if the registry has none or its bytes do not match the digest."""
-        self.cost += descriptor.size
-        if self.cost > IMAGE_LIMITS.image_bytes:
-            raise PinwardenError("FETCH_LIMIT", f"the image {self.registry.reference} is larger than Pinwarden reads")
+    def _fetch_blob(self, descriptor: OciDescriptor, stream: BinaryIO | None, max_bytes: int) -> bool:
+        """Fetch a blob. False if the registry does not have it or its bytes do not match the digest."""
+        self.requested_bytes += descriptor.size
+        if self.requested_bytes > IMAGE_LIMITS.image_bytes:
+            raise PinwardenError(
+                "FETCH_LIMIT", f"the image {self.registry.reference} is larger than {IMAGE_LIMITS.image_bytes} bytes"
+            )
         try:
-            received = self.registry.blob(descriptor, stream, most)
+            result = self.registry.blob(descriptor, stream, max_bytes)
         except PinwardenError as err:
-            if err.code != "FETCH_LIMIT" or descriptor.size > most:
+            if err.code != "FETCH_LIMIT" or descriptor.size > max_bytes:
                 raise
-            self.mismatched(str(descriptor.digest))  # more bytes than the manifest states
+            self.add_mismatches(str(descriptor.digest))  # more bytes than the manifest states
             return False
-        if received is None:
-            self._missing(descriptor, "a config or layer")
+        if result is None:
+            self._report_missing(descriptor, "a config or layer")
             return False
         self.files[descriptor.digest] = ArtifactFile(
-            name=str(descriptor.digest), size=received.size, digests=received.digests, claims=(descriptor.digest,)
+            name=str(descriptor.digest), size=result.size, digests=result.digests, claims=(descriptor.digest,)
         )
-        right = descriptor.digest in received.digests and received.size == descriptor.size
-        if not right:
-            self.mismatched(str(descriptor.digest))
-        return right
+        matches = descriptor.digest in result.digests and result.size == descriptor.size
+        if not matches:
+            self.add_mismatches(str(descriptor.digest))
+        return matches
 
-    def _missing(self, descriptor: OciDescriptor, description: str) -> None:
+    def _report_missing(self, descriptor: OciDescriptor, description: str) -> None:
         message = f"the registry does not have {description} of the image: {descriptor.digest}"
         self.problems.append(ArtifactProblem(code=CONTENT_MISSING, message=message))
 
 
 @dataclass(frozen=True, slots=True)
 class _BlobFolder:
-    """Where verified bytes are stored, if anywhere."""
+    """The folder that verified bytes are stored in. Without a folder, nothing is stored."""
 
     folder: Path | None
     by_algorithm: bool = False
@@ -364,13 +370,13 @@ class _BlobFolder:
 
     def keep(self, digest: Digest, data: bytes) -> None:
         """Store verified bytes."""
-        with self.incoming() as stream:
+        with self.temporary_file() as stream:
             if stream is not None:
                 stream.write(data)
                 self.accept(digest, Digest.of_bytes(data), stream)
 
     @contextmanager
-    def incoming(self) -> Iterator[BinaryIO | None]:
+    def temporary_file(self) -> Iterator[BinaryIO | None]:
         """A temporary file, deleted afterwards unless it was accepted."""
         if self.folder is None:
             yield None

@@ -96,7 +96,7 @@ def parse_docker_config(data: bytes, source: str) -> DockerConfig:
     return DockerConfig(stored=stored, helpers=helpers, store=store)
 
 
-def parse_helper_answer(data: bytes, source: str) -> Credential | None:
+def parse_helper_output(data: bytes, source: str) -> Credential | None:
     """Parse the output of a credential helper."""
     try:
         members = _object(strict_json.parse_json(data, _LIMITS), source, "the output")
@@ -193,7 +193,7 @@ def parse_challenges(text: str) -> tuple[Challenge, ...]:
     return tuple(challenges)
 
 
-def may_answer_to(registry: HttpAddress, realm: HttpAddress) -> bool:
+def may_receive_credential(registry: HttpAddress, realm: HttpAddress) -> bool:
     """Whether the credential may be sent to the realm: the registry itself, or a host under the same domain."""
     if realm.host == registry.host:
         return realm.scheme == "https" or registry.scheme == "http"

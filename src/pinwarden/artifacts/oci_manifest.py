@@ -1,7 +1,7 @@
 """Image indexes, manifests and configs, in the OCI and Docker formats.
 
 A document states its type in three places: the ``Content-Type`` header, its ``mediaType``, and its members. All three
-must agree, because clients differ in which one they believe.
+must agree, because clients differ in which one they use.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 INDEXES = frozenset({OCI_INDEX, DOCKER_LIST})
 MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
-ACCEPTED = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
-"""Without all four, a registry may answer that there is no such image."""
+ACCEPT_HEADER = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
+"""Without all four types, a registry may respond that the image does not exist."""
 
 IMAGE_CONFIGS = frozenset(
     {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
@@ -32,7 +32,7 @@ IMAGE_CONFIGS = frozenset(
 SOURCE_LABEL = "org.opencontainers.image.source"
 
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_PLATFORM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _MAX_SIZE = 2**53 - 1
 _DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
 """The variants that clients assume if only the architecture is given."""
@@ -42,7 +42,7 @@ class ImageLimits(Record):
     """Limits for one image."""
 
     document_bytes: int = 4 * 1024 * 1024
-    """Registries and clients accept no larger manifests."""
+    """Registries and clients do not accept larger manifests."""
     config_bytes: int = 8 * 1024 * 1024
     """The config includes the build history; real ones have a few kilobytes."""
     layer_bytes: int = 32 * 1024 * 1024 * 1024
@@ -51,7 +51,7 @@ class ImageLimits(Record):
     """All configs and layers of one image."""
     platforms: int = 512
     layers: int = 512
-    """Storage drivers support at most 127 or 500."""
+    """Storage drivers support at most 127 or 500 layers."""
     referrers: int = 256
     referrer_pages: int = 16
     attestation_bytes: int = 16 * 1024 * 1024
@@ -73,15 +73,15 @@ class Platform(Record):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it is the platform under which build tools add attestations to an index."""
+        """Whether this is the placeholder platform that build tools use for attestations in an index."""
         return self.os == "unknown" and self.architecture == "unknown"
 
-    def answers(self, requested: str) -> bool:
-        """Whether a client that wants the platform ``requested`` may get this one."""
+    def satisfies(self, requested: str) -> bool:
+        """Whether a client that requests the platform ``requested`` accepts this one."""
         default = _DEFAULT_VARIANTS.get(self.architecture, "")
-        plain = f"{self.os}/{self.architecture}"
-        full = f"{plain}/{self.variant or default}" if self.variant or default else plain
-        return requested in (str(self), full) or (requested == plain and self.variant in ("", default))
+        base = f"{self.os}/{self.architecture}"
+        full = f"{base}/{self.variant or default}" if self.variant or default else base
+        return requested in (str(self), full) or (requested == base and self.variant in ("", default))
 
     def __str__(self) -> str:
         version = f"({self.os_version})" if self.os_version else ""
@@ -120,7 +120,7 @@ class ImageManifest(Record):
 
 
 class ImageConfig(Record):
-    """The fields of a config that matter here."""
+    """The fields of an image config that Pinwarden uses."""
 
     platform: Platform
     labels: Mapping[str, str]
@@ -136,60 +136,62 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
     document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "", _invalid)
     if document.value.get("schemaVersion") != 2 or isinstance(document.value["schemaVersion"], bool):
         document.fail("schemaVersion", "is not 2")
-    inner = document.value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
-    if inner != declared:
-        raise _invalid("", f"it was served as {declared}, but its mediaType is {str(inner)[:80]!a}")
-    foreign = ("config", "layers", "fsLayers") if declared in INDEXES else ("manifests", "fsLayers")
-    for member in foreign:
+    stated = document.value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
+    if stated != declared:
+        raise _invalid("", f"it was served as {declared}, but its mediaType is {str(stated)[:80]!a}")
+    forbidden_members = ("config", "layers", "fsLayers") if declared in INDEXES else ("manifests", "fsLayers")
+    for member in forbidden_members:
         if member in document:
             document.fail(member, f"does not belong in a document of type {declared}")
-    return _index(document, declared) if declared in INDEXES else _manifest(document, declared)
+    return _parse_index(document, declared) if declared in INDEXES else _parse_manifest(document, declared)
 
 
 def parse_config(data: bytes) -> ImageConfig:
     """Parse the config of an image."""
     document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "config", _invalid)
-    inner = document.optional_object("config")
-    return ImageConfig(platform=_platform(document), labels=inner.string_map("Labels") if inner is not None else {})
+    stated = document.optional_object("config")
+    return ImageConfig(
+        platform=_parse_platform(document), labels=stated.string_map("Labels") if stated is not None else {}
+    )
 
 
-def _index(document: JsonObject, media_type: str) -> ImageIndex:
+def _parse_index(document: JsonObject, media_type: str) -> ImageIndex:
     return ImageIndex(
         media_type=media_type,
-        manifests=tuple(map(_descriptor, document.objects("manifests", max_items=IMAGE_LIMITS.platforms))),
+        manifests=tuple(map(_parse_descriptor, document.objects("manifests", max_items=IMAGE_LIMITS.platforms))),
         annotations=document.string_map("annotations"),
     )
 
 
-def _manifest(document: JsonObject, media_type: str) -> ImageManifest:
+def _parse_manifest(document: JsonObject, media_type: str) -> ImageManifest:
     subject = document.optional_object("subject")
     return ImageManifest(
         media_type=media_type,
-        config=_descriptor(document.object("config")),
-        layers=tuple(map(_descriptor, document.objects("layers", max_items=IMAGE_LIMITS.layers))),
-        artifact_type=_artifact_type(document),
-        subject=None if subject is None else _descriptor(subject),
+        config=_parse_descriptor(document.object("config")),
+        layers=tuple(map(_parse_descriptor, document.objects("layers", max_items=IMAGE_LIMITS.layers))),
+        artifact_type=_parse_artifact_type(document),
+        subject=None if subject is None else _parse_descriptor(subject),
         annotations=document.string_map("annotations"),
     )
 
 
-def _descriptor(entry: JsonObject) -> OciDescriptor:
+def _parse_descriptor(entry: JsonObject) -> OciDescriptor:
     platform = entry.optional_object("platform")
     return OciDescriptor(
         media_type=entry.string("mediaType", _MEDIA_TYPE, kind="a media type"),
         digest=parse_digest(entry.value.get("digest")),
         size=entry.integer("size", maximum=_MAX_SIZE),
-        artifact_type=_artifact_type(entry),
-        platform=None if platform is None else _platform(platform),
+        artifact_type=_parse_artifact_type(entry),
+        platform=None if platform is None else _parse_platform(platform),
         annotations=entry.string_map("annotations"),
     )
 
 
-def _platform(entry: JsonObject) -> Platform:
+def _parse_platform(entry: JsonObject) -> Platform:
     def word(name: str, *, optional: bool = False) -> str:
         if optional and entry.value.get(name) in (None, ""):
             return ""
-        return entry.string(name, _WORD, kind="a plain word")
+        return entry.string(name, _PLATFORM_WORD, kind="a plain word")
 
     return Platform(
         os=word("os"),
@@ -199,7 +201,7 @@ def _platform(entry: JsonObject) -> Platform:
     )
 
 
-def _artifact_type(entry: JsonObject) -> str:
+def _parse_artifact_type(entry: JsonObject) -> str:
     if entry.value.get("artifactType") in (None, ""):
         return ""
     return entry.string("artifactType", _MEDIA_TYPE, kind="a media type")

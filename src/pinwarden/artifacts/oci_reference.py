@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 
 HUB = "docker.io"
-"""The registry of names without a host."""
+"""The registry for names without a host."""
 HUB_NAMES = frozenset({HUB, "index.docker.io", "registry-1.docker.io"})
 DEFAULT_TAG = "latest"
 
@@ -29,7 +29,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 
 class ImageReference(Record):
-    """One image in one registry. ``str()`` gives the canonical form without any defaults."""
+    """One image in one registry. ``str()`` returns the canonical form, with all defaults written out."""
 
     host: str
     """With the port if there is one. Docker Hub is always ``docker.io``."""
@@ -39,8 +39,8 @@ class ImageReference(Record):
     digest: Digest | None = None
 
     @property
-    def asked(self) -> str:
-        """The digest if there is one, otherwise the tag: what a client requests from the registry."""
+    def tag_or_digest(self) -> str:
+        """The digest if there is one, otherwise the tag. Clients request this from the registry."""
         return str(self.digest) if self.digest is not None else self.tag or DEFAULT_TAG
 
     @property
@@ -69,7 +69,7 @@ class ImageReference(Record):
 
 
 def parse_reference(text: str) -> ImageReference:
-    """Parse a reference. Rejects what docker would not accept or what has two interpretations."""
+    """Parse a reference. Raises ``IMAGE_INVALID`` if docker would not accept it or if it is ambiguous."""
     if not isinstance(text, str) or not text.isascii() or not 0 < len(text) <= _MAX_TEXT:
         _refuse(text, "it is empty, too long, or not ASCII")
     rest, at, digest_text = text.partition("@")
@@ -104,7 +104,7 @@ def _split_host(text: str) -> tuple[str, str]:
     # Docker's rule for telling a host from the first component of a name.
     if not slash or not (any(mark in host for mark in ".:") or host == "localhost"):
         if slash and first != host:
-            _refuse(text, "docker takes its first component for a host because of a capital letter")
+            _refuse(text, "docker treats its first component as a host because of a capital letter")
         return HUB, text
     _check_host(host, text)
     return (HUB if host in HUB_NAMES else host), rest
@@ -121,7 +121,7 @@ def _check_host(text: str, reference: str) -> None:
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         _refuse(reference, "the host is malformed")
     if _NUMBER.fullmatch(labels[-1]):
-        # Resolvers read 127.1, 0x7f.1 and 017700000001 as addresses, but not all in the same way.
+        # Resolvers treat 127.1, 0x7f.1 and 017700000001 as IP addresses, but do not agree which.
         try:
             ipaddress.IPv4Address(host)
         except ValueError:

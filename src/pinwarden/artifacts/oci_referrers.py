@@ -35,17 +35,17 @@ _COSIGN_TAGS = (".sig", ".att")
 def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttestations:
     """All Sigstore bundles and cosign signatures about one index or manifest, hashed but not verified.
 
-    A bundle is returned as it was sent; its kind is its predicate type or media type. Cosign's older formats keep the
-    signature and certificate in annotations. These are returned as ``{"annotations", "mediaType", "payload"}`` with
-    the blob in base64, and their kind is the blob's media type.
+    Bundles are returned as the registry sent them; their kind is the predicate type or the media type. Cosign's older
+    formats keep the signature and certificate in annotations. These are returned as ``{"annotations", "mediaType",
+    "payload"}`` with the blob in base64, and their kind is the blob's media type.
     """
-    search = _Search(registry, subject)
+    search = _AttestationSearch(registry, subject)
     collected: list[ArtifactAttestation] = []
     for referrer in _referrers(search):
         if referrer.media_type in MANIFESTS and _may_be_bundle(referrer):
-            collected += _attestations_in(search, referrer.digest, referrer)
+            collected += _read_manifest(search, referrer.digest, referrer)
     for suffix in _COSIGN_TAGS:
-        collected += _attestations_in(search, f"{_tag(subject)}{suffix}", None)
+        collected += _read_manifest(search, f"{_referrers_tag(subject)}{suffix}", None)
     return ReferrerAttestations(attestations=tuple(dict.fromkeys(collected)), mismatches=tuple(search.mismatches))
 
 
@@ -57,7 +57,7 @@ class ReferrerAttestations(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _AttestationSearch:
     registry: OciRegistry
     subject: Digest
     mismatches: dict[str, None] = field(default_factory=dict)
@@ -67,54 +67,54 @@ class _Search:
         document = self.registry.document(tag_or_digest)
         if document is None:
             return None
-        self.mismatches.update(dict.fromkeys(document.false_digests))
-        return (document.body, document.content_type) if document.proven else None
+        self.mismatches.update(dict.fromkeys(document.mismatches))
+        return (document.body, document.content_type) if document.is_verified else None
 
     def blob(self, descriptor: OciDescriptor) -> bytes | None:
         """A blob, if its digest matches."""
         stream = BytesIO()
         try:
-            received = self.registry.blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)
+            result = self.registry.blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)
         except PinwardenError as err:
             if err.code != "FETCH_LIMIT" or descriptor.size > IMAGE_LIMITS.attestation_bytes:
                 raise
             self.mismatches[str(descriptor.digest)] = None
             return None
-        if received is None:
+        if result is None:
             raise fetch_failed("protocol", f"the registry lists the blob {descriptor.digest} but does not have it")
-        if received.size != descriptor.size or descriptor.digest not in received.digests:
+        if result.size != descriptor.size or descriptor.digest not in result.digests:
             self.mismatches[str(descriptor.digest)] = None
             return None
         return stream.getvalue()
 
 
-def _referrers(search: _Search) -> Iterator[OciDescriptor]:
-    """The subject's referrers, from the referrers API or from the tag that replaces it."""
+def _referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
+    """The subject's referrers, from the referrers API or from the fallback tag."""
     page, count = "", 0
     for _ in range(IMAGE_LIMITS.referrer_pages):
-        answer = search.registry.referrers(search.subject, page)
-        if answer is None:
+        response = search.registry.referrers(search.subject, page)
+        if response is None:
             break
-        listed = _index(answer.body, answer.headers.get("content-type", "")).manifests
+        listed = _parse_index(response.body, response.headers.get("content-type", "")).manifests
         count += len(listed)
         if count > IMAGE_LIMITS.referrers:
             break
         yield from listed
-        next_page = NEXT_PAGE.search(answer.headers.get("link", ""))
+        next_page = NEXT_PAGE.search(response.headers.get("link", ""))
         if next_page is None:
             return
         url = f"{search.registry.url}{search.registry.reference.name}/referrers/{search.subject}"
         page = next_query(url, next_page[1])
     if count:
         raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
-    if tagged := search.document(_tag(search.subject)):
-        listed = _index(*tagged).manifests
+    if document := search.document(_referrers_tag(search.subject)):
+        listed = _parse_index(*document).manifests
         if len(listed) > IMAGE_LIMITS.referrers:
             raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
         yield from listed
 
 
-def _index(body: bytes, content_type: str) -> ImageIndex:
+def _parse_index(body: bytes, content_type: str) -> ImageIndex:
     parsed = parse_document(body, content_type)
     if not isinstance(parsed, ImageIndex) or parsed.media_type != OCI_INDEX:
         raise PinwardenError("IMAGE_INVALID", "the referrers list is not an image index")
@@ -122,12 +122,12 @@ def _index(body: bytes, content_type: str) -> ImageIndex:
 
 
 def _may_be_bundle(listed: OciDescriptor) -> bool:
-    """Indexes made by old clients state no artifact type; then the manifest decides."""
+    """True also without an artifact type: old clients do not state it, and the manifest decides."""
     return not listed.artifact_type or listed.artifact_type.startswith(BUNDLE)
 
 
-def _attestations_in(
-    search: _Search, tag_or_digest: str | Digest, listed: OciDescriptor | None
+def _read_manifest(
+    search: _AttestationSearch, tag_or_digest: str | Digest, listed: OciDescriptor | None
 ) -> Iterator[ArtifactAttestation]:
     document = search.document(tag_or_digest)
     if document is None:
@@ -139,13 +139,13 @@ def _attestations_in(
     if not isinstance(manifest, ImageManifest):
         raise PinwardenError("IMAGE_INVALID", "an attestation is an image index")
     if listed is not None and (manifest.subject is None or manifest.subject.digest != search.subject):
-        return  # the manifest names another subject than the list
+        return  # the manifest names a different subject
     for layer in manifest.layers:
-        yield from _attestation(search, manifest, layer, by_tag=listed is None)
+        yield from _read_layer(search, manifest, layer, by_tag=listed is None)
 
 
-def _attestation(
-    search: _Search, manifest: ImageManifest, layer: OciDescriptor, *, by_tag: bool
+def _read_layer(
+    search: _AttestationSearch, manifest: ImageManifest, layer: OciDescriptor, *, by_tag: bool
 ) -> Iterator[ArtifactAttestation]:
     is_bundle = layer.media_type.startswith(BUNDLE)
     if not is_bundle and not (by_tag and layer.media_type in (SIMPLE_SIGNING, DSSE)):
@@ -157,13 +157,13 @@ def _attestation(
         kind = manifest.annotations.get(_PREDICATE) or layer.media_type
         yield ArtifactAttestation(kind=kind, bundle=data, file=str(search.subject))
     else:
-        wrapped = {
+        wrapper = {
             "annotations": dict(layer.annotations),
             "mediaType": layer.media_type,
             "payload": b64encode(data).decode(),
         }
-        yield ArtifactAttestation(kind=layer.media_type, bundle=canonicalize(wrapped, "jcs"), file=str(search.subject))
+        yield ArtifactAttestation(kind=layer.media_type, bundle=canonicalize(wrapper, "jcs"), file=str(search.subject))
 
 
-def _tag(subject: Digest) -> str:
+def _referrers_tag(subject: Digest) -> str:
     return f"{subject.algorithm}-{subject.hex[:64]}"  # the tag scheme truncates longer digests

@@ -1,7 +1,7 @@
 """A client for OCI registries: manifests, blobs, tags, referrers and pushes for one repository.
 
-Requests go out without a credential first. The registry's challenge then asks for the credential itself (Basic) or for
-a token from a realm (Bearer). The credential is sent to a realm only if the realm belongs to the registry
+The first request has no credential. The registry's challenge then asks for the credential itself (Basic) or for a
+token from a realm (Bearer). The credential is sent to a realm only if the realm belongs to the registry
 (:func:`pinwarden.artifacts.oci_auth.may_answer_to`).
 """
 
@@ -13,8 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from pinwarden.artifacts.oci_auth import IDENTITY_TOKEN_USER, Challenge, Credential, may_answer_to, parse_challenges
-from pinwarden.artifacts.oci_manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, OciDescriptor
+from pinwarden.artifacts.oci_auth import (
+    IDENTITY_TOKEN_USER,
+    Challenge,
+    Credential,
+    may_receive_credential,
+    parse_challenges,
+)
+from pinwarden.artifacts.oci_manifest import ACCEPT_HEADER, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, OciDescriptor
 from pinwarden.artifacts.oci_reference import TAG, ImageReference, parse_digest
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _TOKEN_LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
-_NO_SUCH_ROUTE = frozenset({400, 405, 406, 501})
+_UNSUPPORTED_STATUSES = frozenset({400, 405, 406, 501})
 _TAGS_PER_PAGE = 1000
 _TAG_PAGES = 50  # images with daily builds have several thousand tags
 NEXT_PAGE = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
@@ -64,13 +70,13 @@ class FetchedDocument(Record):
     """The digest it was requested by, if any."""
     claim: Digest | None
     """The ``Docker-Content-Digest`` header."""
-    false_digests: tuple[str, ...]
-    """Whichever of ``expected`` and ``claim`` do not match the bytes."""
+    mismatches: tuple[str, ...]
+    """Those of ``expected`` and ``claim`` that do not match the bytes."""
 
     @property
-    def proven(self) -> bool:
+    def is_verified(self) -> bool:
         """Whether the bytes match the requested digest or, for a tag, the digest in the registry's own header."""
-        return self.digest == self.expected if self.expected is not None else not self.false_digests
+        return self.digest == self.expected if self.expected is not None else not self.mismatches
 
 
 class OciRegistry:
@@ -92,19 +98,19 @@ class OciRegistry:
         self._contacted = self._credential is None
 
     def document(self, tag_or_digest: str | Digest) -> FetchedDocument | None:
-        """Fetch and hash an index or manifest by tag or digest; None if the registry has none.
+        """Fetch and hash an index or manifest by tag or digest; None if it does not exist.
 
-        Never conditional: a registry that answers "not modified" has not shown what it would serve to a client.
+        The request is never conditional: "not modified" would not show what the registry serves to clients.
         """
-        response = self._get(f"manifests/{tag_or_digest}", ACCEPTED, IMAGE_LIMITS.document_bytes)
+        response = self._get(f"manifests/{tag_or_digest}", ACCEPT_HEADER, IMAGE_LIMITS.document_bytes)
         return (
-            _document(response, tag_or_digest if isinstance(tag_or_digest, Digest) else None)
+            _hash_document(response, tag_or_digest if isinstance(tag_or_digest, Digest) else None)
             if response.found
             else None
         )
 
     def has_repository(self) -> bool:
-        """Whether the registry has any image with that name; True if it does not say."""
+        """Whether the registry has any image with that name; True if the registry does not list tags."""
         try:
             return self._get("tags/list?n=1", "application/json", IMAGE_LIMITS.document_bytes).found
         except PinwardenError:
@@ -131,15 +137,15 @@ class OciRegistry:
         try:
             response = self._get(path, OCI_INDEX, IMAGE_LIMITS.document_bytes)
         except PinwardenError as err:
-            if err.data.get("status") in _NO_SUCH_ROUTE:
+            if err.data.get("status") in _UNSUPPORTED_STATUSES:
                 return None
             raise
         return response if response.found else None
 
-    def blob(self, descriptor: OciDescriptor, to: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
-        """Download and hash a config or layer; None if the registry has none.
+    def blob(self, descriptor: OciDescriptor, output: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
+        """Download and hash a config or layer; None if it does not exist.
 
-        Reads at most the size in the descriptor, then raises ``FETCH_LIMIT``. Without ``to`` the bytes are discarded.
+        Raises ``FETCH_LIMIT`` beyond the size in the descriptor. Without ``output`` the bytes are discarded.
         """
         url = self._url(f"blobs/{descriptor.digest}")
         if descriptor.size > max_bytes:
@@ -147,11 +153,11 @@ class OciRegistry:
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
 
         def download(request: FetchRequest) -> DownloadResult:
-            target = DiscardingFile() if to is None else to
+            target = DiscardingFile() if output is None else output
             return self._fetcher.download(request, target, algorithms=algorithms, max_bytes=descriptor.size or 1)
 
         try:
-            return self._answered(FetchRequest(endpoint=self._endpoint, url=url), download)
+            return self._send_authenticated(FetchRequest(endpoint=self._endpoint, url=url), download)
         except PinwardenError as err:
             if err.data.get("status") in (404, 410):
                 return None
@@ -159,7 +165,7 @@ class OciRegistry:
 
     def _get(self, path: str, accept: str, max_bytes: int) -> FetchResponse:
         request = FetchRequest(endpoint=self._endpoint, url=self._url(path), accept=accept)
-        return self._answered(request, lambda prepared: self._fetcher.get(prepared, max_bytes=max_bytes))
+        return self._send_authenticated(request, lambda prepared: self._fetcher.get(prepared, max_bytes=max_bytes))
 
     def _url(self, path: str) -> str:
         # Names, tags and digests consist of characters that need no escaping in URLs.
@@ -167,60 +173,62 @@ class OciRegistry:
 
     # Authentication
 
-    def _answered(self, request: FetchRequest, send: Callable[[FetchRequest], ResultT]) -> ResultT:
+    def _send_authenticated(self, request: FetchRequest, send: Callable[[FetchRequest], ResultT]) -> ResultT:
         """Send a request, and repeat it with a new token if the registry answers 401."""
-        known = self._tokens.challenges.get(self.url)
-        if known is None and not self._contacted:
-            known = self._challenge(request)
-        self._contacted = True  # a registry that needs no login now may ask for one later
+        challenge = self._tokens.challenges.get(self.url)
+        if challenge is None and not self._contacted:
+            challenge = self._challenge(request)
+        self._contacted = True  # a registry that needs no login for this request may require one later
         try:
-            return send(replace(request, authorization=self._authorization(known) if known else None))
+            return send(replace(request, authorization=self._authorization(challenge) if challenge else None))
         except PinwardenError as err:
             if err.data.get("status") != 401:
                 raise
-            renewed = self._challenge(request)
-            if renewed is None:
+            new_challenge = self._challenge(request)
+            if new_challenge is None:
                 raise
-            return send(replace(request, authorization=self._authorization(renewed, fresh=True)))
+            return send(replace(request, authorization=self._authorization(new_challenge, fresh=True)))
 
     def _challenge(self, request: FetchRequest) -> Challenge | None:
         """The challenge to answer; None if the registry needs no login or uses an unknown scheme."""
         status, text = self._fetcher.challenge(request)
         if status != 401:
             return None
-        offered = {challenge.scheme: challenge for challenge in reversed(parse_challenges(text))}
-        # Prefer Bearer: a token opens one repository for a while, the credential opens everything.
-        chosen = offered.get("bearer") or offered.get("basic")
-        if chosen is not None:
-            self._tokens.challenges[self.url] = chosen
-        return chosen
+        by_scheme = {challenge.scheme: challenge for challenge in reversed(parse_challenges(text))}
+        # Prefer Bearer: a token gives access to one repository for a limited time, the credential to everything.
+        challenge = by_scheme.get("bearer") or by_scheme.get("basic")
+        if challenge is not None:
+            self._tokens.challenges[self.url] = challenge
+        return challenge
 
     def _authorization(self, challenge: Challenge, *, fresh: bool = False) -> str | None:
         if challenge.scheme == "basic":
             credential = Credential.of(self._credential)
             return self._credential if credential is not None and credential.user != IDENTITY_TOKEN_USER else None
         realm = challenge.parameters.get("realm", "")
-        # Not the scope that the registry proposes: access to this repository is all that is needed.
+        # Ignore the scope that the registry proposes: access to this repository is enough.
         scope = f"repository:{self.reference.name}:{self.actions}"
         key = (realm, challenge.parameters.get("service", ""), scope, self._credential or "")
         if fresh or key not in self._tokens.tokens:
-            self._tokens.tokens[key] = self._token(realm, key[1], scope)
+            self._tokens.tokens[key] = self._fetch_token(realm, key[1], scope)
         return f"Bearer {self._tokens.tokens[key]}"
 
-    def _token(self, realm: str, service: str, scope: str) -> str:
+    def _fetch_token(self, realm: str, service: str, scope: str) -> str:
         address = _realm_address(realm)
         registry = self._endpoint.address
         if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
             raise fetch_failed("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
-        is_own = may_answer_to(registry, address)
+        is_same_owner = may_receive_credential(registry, address)
         endpoint = Endpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
-            # A realm that is not the registry's own must not lead into a private network.
-            configured_by=self._endpoint.configured_by if is_own else "project",
+            # A realm on a domain other than the registry's must not be in a private network.
+            configured_by=self._endpoint.configured_by if is_same_owner else "project",
             source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,
         )
-        request = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if is_own else None)
+        request = _token_request(
+            endpoint, realm, service, scope, Credential.of(self._credential) if is_same_owner else None
+        )
         response = self._fetcher.get(request, max_bytes=_TOKEN_LIMITS.max_bytes)
         if not response.found:
             raise fetch_failed("unauthorized", f"{address} does not issue tokens", response.status)
@@ -251,11 +259,11 @@ class DiscardingFile(io.RawIOBase, BinaryIO):
         return 0
 
 
-def _document(response: FetchResponse, expected: Digest | None) -> FetchedDocument:
+def _hash_document(response: FetchResponse, expected: Digest | None) -> FetchedDocument:
     header = response.headers.get("docker-content-digest")
     claim = parse_digest(header) if header is not None else None
     digest = Digest.of_bytes(response.body, expected.algorithm if expected is not None else "sha256")
-    false = [
+    mismatches = [
         str(stated)
         for stated in (expected, claim)
         if stated is not None and Digest.of_bytes(response.body, stated.algorithm) != stated
@@ -266,19 +274,19 @@ def _document(response: FetchResponse, expected: Digest | None) -> FetchedDocume
         digest=digest,
         expected=expected,
         claim=claim,
-        false_digests=tuple(dict.fromkeys(false)),
+        mismatches=tuple(dict.fromkeys(mismatches)),
     )
 
 
 def next_query(page_url: str, target: str) -> str:
     """The query of the next page. It must be at the same URL apart from the query."""
     try:
-        following = urlsplit(urljoin(page_url, target))
+        next_page_url = urlsplit(urljoin(page_url, target))
     except ValueError as err:
         raise fetch_failed("protocol", "the registry's link to the next page is not a URL") from err
-    if following._replace(query="", fragment="").geturl() != page_url or not following.query:
+    if next_page_url._replace(query="", fragment="").geturl() != page_url or not next_page_url.query:
         raise fetch_failed("protocol", "the registry's link to the next page leads to another URL")
-    return following.query
+    return next_page_url.query
 
 
 def _parse_tags(response: FetchResponse) -> list[str]:
@@ -288,7 +296,7 @@ def _parse_tags(response: FetchResponse) -> list[str]:
         raise fetch_failed("protocol", f"the registry's tag list is not valid JSON: {err}") from err
     tags = value.get("tags", ()) if isinstance(value, dict) else None
     if tags is None and isinstance(value, dict):
-        return []  # how some registries state that there are none
+        return []  # some registries send null for an empty list
     if not isinstance(tags, list | tuple):
         raise fetch_failed("protocol", "the registry's tag list is not a list")
     return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
@@ -348,9 +356,9 @@ class OciPushRegistry(OciRegistry):
     def put_blob(self, data: bytes) -> Digest:
         """Upload a blob and return its digest. Uploading the same bytes again is harmless."""
         digest = Digest.of_bytes(data)
-        started = self._send("POST", self._url("blobs/uploads/"), b"", _BYTES)
-        location = self._upload_location(started)
-        self._send("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _BYTES)
+        response = self._upload("POST", self._url("blobs/uploads/"), b"", _BYTES)
+        location = self._upload_location(response)
+        self._upload("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _BYTES)
         return digest
 
     def put_artifact(
@@ -375,21 +383,21 @@ class OciPushRegistry(OciRegistry):
         if annotations:
             manifest["annotations"] = dict(annotations)
         body = canonicalize(manifest)
-        self._send("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
+        self._upload("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
         return Digest.of_bytes(body)
 
-    def _upload_location(self, started: FetchResponse) -> str:
-        """Where to upload to. It must be below the registry's URL, because the token is sent along."""
-        location = urljoin(self._url("blobs/uploads/"), started.headers.get("location", ""))
+    def _upload_location(self, response: FetchResponse) -> str:
+        """The upload URL. It must be below the registry's URL, because the request includes the token."""
+        location = urljoin(self._url("blobs/uploads/"), response.headers.get("location", ""))
         try:
-            is_own = self._endpoint.owns(HttpAddress.parse(location))
+            is_same_owner = self._endpoint.owns(HttpAddress.parse(location))
         except PinwardenError:
-            is_own = False
-        if not is_own:
-            raise fetch_failed("protocol", f"{self._endpoint.address} redirects an upload to another address")
+            is_same_owner = False
+        if not is_same_owner:
+            raise fetch_failed("protocol", f"{self._endpoint.address} directs an upload to a URL that is not its own")
         return location
 
-    def _send(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:
+    def _upload(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:
         sent = RequestBody(method=method, body=body, media_type=media_type)
 
         def send(request: FetchRequest) -> FetchResponse:
@@ -401,4 +409,4 @@ class OciPushRegistry(OciRegistry):
                 )
             return response
 
-        return self._answered(FetchRequest(endpoint=self._endpoint, url=url), send)
+        return self._send_authenticated(FetchRequest(endpoint=self._endpoint, url=url), send)

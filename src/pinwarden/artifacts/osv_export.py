@@ -26,10 +26,10 @@ DEFAULT_LIMITS = ExportLimits()
 
 
 def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
-    """Every record of an export. An invalid record raises ``OSV_INVALID``, since it might be the one that matters."""
-    texts = _folder_texts(path) if path.is_dir() else _zip_texts(path, limits)
+    """Every record of an export. ``OSV_INVALID`` for an invalid one: skipping it could hide a vulnerability."""
+    documents = _folder_documents(path) if path.is_dir() else _zip_documents(path, limits)
     count = size = 0
-    for name, data in texts:
+    for name, data in documents:
         count += 1
         size += len(data)
         if count > limits.records or size > limits.total_bytes:
@@ -42,11 +42,11 @@ def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterato
         raise PinwardenError("OSV_INVALID", f"{path} has no records")
 
 
-def _folder_texts(folder: Path) -> Iterator[tuple[str, bytes]]:
-    def failed(err: OSError) -> None:
+def _folder_documents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    def raise_unreadable(err: OSError) -> None:
         raise PinwardenError("FILE_UNREADABLE", f"{err.filename}: {err.strerror or err}") from err
 
-    for directory, folders, names in os.walk(folder, onerror=failed, followlinks=False):
+    for directory, folders, names in os.walk(folder, onerror=raise_unreadable, followlinks=False):
         folders.sort()
         for name in sorted(names):
             if name.endswith(".json"):
@@ -54,8 +54,8 @@ def _folder_texts(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield str(path.relative_to(folder)), read_file(path, LIMITS.max_bytes)
 
 
-def _zip_texts(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
-    broken = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+def _zip_documents(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
+    decode_errors = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
     with open_regular(path) as stream:
         try:
             with zipfile.ZipFile(stream) as archive:
@@ -66,5 +66,5 @@ def _zip_texts(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
                     with archive.open(member) as text:
                         data = text.read(LIMITS.max_bytes + 1)  # the stated size is not trusted
                     yield member.filename, data
-        except broken as err:
+        except decode_errors as err:
             raise PinwardenError("OSV_INVALID", f"{path} is a damaged ZIP file: {type(err).__name__}") from err

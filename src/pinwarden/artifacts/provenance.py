@@ -1,7 +1,7 @@
-"""Provenance as values: who signed, what was stated, and the outcome of a check. Nothing is verified here.
+"""Values for provenance: who signed, what the statement says, and the outcome of a check. Nothing is verified here.
 
-An :class:`Identity` comes from a verified certificate or key. What a statement says about its own origin is only a
-claim; it is used to detect statements that contradict their certificate.
+An :class:`Identity` comes from a verified certificate or key. The origin that a statement states is only a claim,
+used to detect statements that contradict their certificate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinwarden.core.record import Record, field, field_names
 from pinwarden.core.strict_json import Limits
 from pinwarden.lock.entry import invalid
 
-Kind = Literal[
+ProvenanceKind = Literal[
     "slsa-provenance/v1",
     "slsa-provenance/v0.2",
     "pypi-publish",
@@ -32,12 +32,12 @@ Kind = Literal[
 ]
 """What was signed: build provenance, a publication, another statement, or only the bytes."""
 RefClass = Literal["tag", "branch", "pull-request", "other"]
-State = Literal["verified", "failed", "unavailable"]
-Signer = Literal["certificate", "key", "unknown"]
+OutcomeState = Literal["verified", "failed", "unavailable"]
+SignerKind = Literal["certificate", "key", "unknown"]
 
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[str, ...] = get_args(ProvenanceKind)
 LIMITS = Limits(max_bytes=8 * 1024 * 1024)
-"""Real statements and bundles have less than 100 kB; a release of many files may list them all."""
+"""Real statements and bundles have less than 100 kB, but a release with many files may list all of them."""
 
 _SLSA_1, _SLSA_02 = "https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2"
 _NPM_PUBLISH = "https://github.com/npm/attestation/tree/main/specs/publish/"
@@ -47,9 +47,9 @@ _STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/
 _COMPARED = ("sha256", "sha384", "sha512")
 _MAX_SUBJECTS = 10_000
 _MAX_TEXT = 2048
-_UNSHOWABLE = re.compile(r"[^\x21-\x7e]")
-# Hosts where a repository is owner/name, case-insensitively; the rest of a URL is a path within it.
-_TWO_STEPS = ("github.com", "bitbucket.org", "codeberg.org")
+_NOT_DISPLAYABLE = re.compile(r"[^\x21-\x7e]")
+# Hosts where a repository is owner/name, case-insensitively; the rest of a URL is a path within the repository.
+_OWNER_NAME_HOSTS = ("github.com", "bitbucket.org", "codeberg.org")
 _SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bitbucket.org"}
 
 
@@ -59,7 +59,7 @@ _SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bit
 class Identity(Record):
     """Who signed, according to the certificate or key. Fields it does not state are empty."""
 
-    kind: Kind
+    kind: ProvenanceKind
     issuer: str = ""
     """The URL of the OpenID Connect issuer that authenticated the signer."""
     signer: str = ""
@@ -111,7 +111,7 @@ _MEMBERS = {
 }
 
 
-def to_json(identity: Identity) -> dict[str, str]:
+def identity_to_json(identity: Identity) -> dict[str, str]:
     """The identity as the lockfile stores it in ``Extension.provenance``."""
     texts = {member: str(getattr(identity, name)) for name, member in _MEMBERS.items() if getattr(identity, name)}
     return {"kind": identity.kind, **texts, **({"refClass": identity.ref_class} if identity.by_certificate else {})}
@@ -124,7 +124,7 @@ def identity_from_json(record: Mapping[str, Any], path: str = "provenance") -> I
     texts: dict[str, Any] = {}
     for name, member in _MEMBERS.items():
         value = record.get(member, "")
-        if not isinstance(value, str) or not is_showable(value):
+        if not isinstance(value, str) or not is_displayable(value):
             invalid(f"{path}/{member}", "is not a short string without spaces")
         texts[name] = value
     identity = Identity(kind=record["kind"], **texts)
@@ -135,40 +135,40 @@ def identity_from_json(record: Mapping[str, Any], path: str = "provenance") -> I
     return identity
 
 
-def is_showable(text: str) -> bool:
-    """Whether a text is short, printable ASCII, so that people can compare it by eye."""
-    return len(text) <= _MAX_TEXT and not _UNSHOWABLE.search(text)
+def is_displayable(text: str) -> bool:
+    """Whether a text is short, printable ASCII without spaces, so that people can compare it by eye."""
+    return len(text) <= _MAX_TEXT and not _NOT_DISPLAYABLE.search(text)
 
 
-def plain_text(text: str) -> str:
-    """Percent-encode everything but printable ASCII. Refs may have any characters."""
-    return _UNSHOWABLE.sub(lambda match: quote(match[0], errors="surrogatepass"), text)
+def percent_encode(text: str) -> str:
+    """Percent-encode all characters except printable ASCII. Refs may contain any character."""
+    return _NOT_DISPLAYABLE.sub(lambda match: quote(match[0], errors="surrogatepass"), text)
 
 
 def repository_uri(text: str) -> str:
     """Normalise a repository URL in any form that package metadata uses; empty if it is not one."""
-    plain = text.strip().removeprefix("git+")
-    shorthand, mark, rest = plain.partition(":")
-    if mark and shorthand in _SHORTHANDS:
-        plain = f"https://{_SHORTHANDS[shorthand]}/{rest}"
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", plain, re.ASCII):
-        plain = f"https://github.com/{plain}"  # npm's shorthand
-    elif scp := re.fullmatch(r"[\w.-]+@([\w.-]+):(?!/)(.+)", plain, re.ASCII):
-        plain = f"https://{scp[1]}/{scp[2]}"
+    url = text.strip().removeprefix("git+")
+    shorthand, colon, rest = url.partition(":")
+    if colon and shorthand in _SHORTHANDS:
+        url = f"https://{_SHORTHANDS[shorthand]}/{rest}"
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", url, re.ASCII):
+        url = f"https://github.com/{url}"  # npm's shorthand
+    elif scp := re.fullmatch(r"[\w.-]+@([\w.-]+):(?!/)(.+)", url, re.ASCII):
+        url = f"https://{scp[1]}/{scp[2]}"
     try:
-        parts = urlsplit(plain)
+        parts = urlsplit(url)
         host = (parts.hostname or "").removeprefix("www.")
         port = f":{parts.port}" if parts.port and parts.scheme != "ssh" else ""
     except ValueError:
         return ""
-    steps = [step for step in parts.path.partition("/-/")[0].split("/") if step]
-    if host in _TWO_STEPS:
-        steps = steps[:2]
-    if not host or len(steps) < 2:
+    segments = [step for step in parts.path.partition("/-/")[0].split("/") if step]
+    if host in _OWNER_NAME_HOSTS:
+        segments = segments[:2]
+    if not host or len(segments) < 2:
         return ""
-    steps[-1] = steps[-1].removesuffix(".git")
-    path = "/".join(steps)
-    return f"https://{host}{port}/{path.lower() if host in (*_TWO_STEPS, 'gitlab.com') else path}"
+    segments[-1] = segments[-1].removesuffix(".git")
+    path = "/".join(segments)
+    return f"https://{host}{port}/{path.lower() if host in (*_OWNER_NAME_HOSTS, 'gitlab.com') else path}"
 
 
 # Statements
@@ -190,7 +190,7 @@ class ProvenanceStatement(Record):
     predicate: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ProvenanceKind:
         """The kind of statement, by its predicate type."""
         return statement_kind(self.predicate_type)
 
@@ -210,17 +210,17 @@ class ExpectedSubject(Record):
 
 
 def expected_file(package: PackageRef, file: ArtifactFile) -> ExpectedSubject:
-    """A downloaded and hashed file."""
+    """The subject for a downloaded and hashed file."""
     name = file.name if package.ecosystem == "pypi" else package.name
     return ExpectedSubject(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
 
 
 def expected_image(package: PackageRef, digest: Digest) -> ExpectedSubject:
-    """A fetched and hashed image index or manifest."""
+    """The subject for a fetched and hashed image index or manifest."""
     return ExpectedSubject(ecosystem="oci", name=package.name, digests=(digest,))
 
 
-def statement_kind(predicate_type: str) -> Kind:
+def statement_kind(predicate_type: str) -> ProvenanceKind:
     """The kind of statement for a predicate type."""
     if predicate_type in (_SLSA_1, _SLSA_1 + ".0"):
         return "slsa-provenance/v1"
@@ -239,26 +239,26 @@ def parse_statement(data: bytes) -> ProvenanceStatement:
     if not isinstance(document, dict) or document.get("_type") not in _STATEMENTS:
         _refuse("is not an in-toto statement")
     predicate_type, predicate = document.get("predicateType"), document.get("predicate")
-    if not isinstance(predicate_type, str) or not predicate_type or not is_showable(predicate_type):
+    if not isinstance(predicate_type, str) or not predicate_type or not is_displayable(predicate_type):
         _refuse("has no valid predicateType")
     if predicate is not None and not isinstance(predicate, dict):
         _refuse("has a predicate that is not an object")
     subjects_json = document.get("subject")
     if not isinstance(subjects_json, list) or not subjects_json or len(subjects_json) > _MAX_SUBJECTS:
         _refuse("has no subject, or too many")
-    subjects = tuple(_subject(row) for row in subjects_json)
+    subjects = tuple(_parse_subject(row) for row in subjects_json)
     return ProvenanceStatement(predicate_type=predicate_type, subjects=subjects, predicate=predicate or {})
 
 
-def _subject(row: Any) -> Subject:
+def _parse_subject(row: Any) -> Subject:
     digests = row.get("digest") if isinstance(row, dict) else None
     name = row.get("name", "") if isinstance(row, dict) else None
     if not isinstance(name, str) or not isinstance(digests, dict) or not digests:
         _refuse("has a subject without name or digest")
-    return Subject(name=name, digests=tuple(_digests(digests)))
+    return Subject(name=name, digests=tuple(_parse_digests(digests)))
 
 
-def _digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
+def _parse_digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
     for algorithm in _COMPARED:
         if algorithm in digests:
             text = digests[algorithm]
@@ -277,30 +277,30 @@ def parse_simple_signing(data: bytes) -> Digest:
     return Digest.parse(digest)
 
 
-def subject_mismatch(statement: ProvenanceStatement, about: ExpectedSubject) -> str:
+def subject_mismatch(statement: ProvenanceStatement, expected: ExpectedSubject) -> str:
     """Why a statement is not about this artifact; empty if it is."""
-    same_name = [subject for subject in statement.subjects if _is_named(subject, about)]
+    same_name = [subject for subject in statement.subjects if _has_expected_name(subject, expected)]
     if not same_name:
-        return f"the statement is about {statement.subjects[0].name[:200]!a}, not {about.name[:200]!a}"
-    if not any(_is_same(subject, about) for subject in same_name):
+        return f"the statement is about {statement.subjects[0].name[:200]!a}, not {expected.name[:200]!a}"
+    if not any(_has_expected_digest(subject, expected) for subject in same_name):
         return "the statement is about different bytes"
     if statement.kind == "npm-publish":
         stated = (statement.predicate.get("name"), statement.predicate.get("version"))
-        if stated != (about.name, about.version):
+        if stated != (expected.name, expected.version):
             return "the statement is about the publication of another package"
     return ""
 
 
-def _is_named(subject: Subject, about: ExpectedSubject) -> bool:
-    if about.ecosystem == "npm":
-        return unquote(subject.name) == f"pkg:npm/{about.name}@{about.version}"
-    if about.ecosystem == "pypi":
-        return subject.name == about.name or _file_key(subject.name) == _file_key(about.name)
+def _has_expected_name(subject: Subject, expected: ExpectedSubject) -> bool:
+    if expected.ecosystem == "npm":
+        return unquote(subject.name) == f"pkg:npm/{expected.name}@{expected.version}"
+    if expected.ecosystem == "pypi":
+        return subject.name == expected.name or _file_key(subject.name) == _file_key(expected.name)
     return True
 
 
 def _file_key(name: str) -> object:
-    """A normalised file name: Python projects may spell one in several ways (PEP 427, PEP 625)."""
+    """A key that is equal for equivalent file names; PEP 427 and PEP 625 allow several forms of one name."""
     from packaging.utils import (
         InvalidSdistFilename,
         InvalidWheelFilename,
@@ -316,29 +316,29 @@ def _file_key(name: str) -> object:
         return name
 
 
-def _is_same(subject: Subject, about: ExpectedSubject) -> bool:
+def _has_expected_digest(subject: Subject, expected: ExpectedSubject) -> bool:
     """Whether all digests with common algorithms are equal, and there is at least one."""
     pairs = [
-        (stated, computed) for stated in subject.digests if (computed := about.digest(stated.algorithm)) is not None
+        (stated, computed) for stated in subject.digests if (computed := expected.digest(stated.algorithm)) is not None
     ]
     return bool(pairs) and all(stated == computed for stated, computed in pairs)
 
 
-# What a statement claims about its own origin
+# The origin that a statement claims
 
 
-def contradictions(statement: ProvenanceStatement, identity: Identity) -> tuple[str, ...]:
+def contradicted_fields(statement: ProvenanceStatement, identity: Identity) -> tuple[str, ...]:
     """The fields in which a provenance statement contradicts the certificate of its signer."""
     fields = []
-    for name, claimed in _claims(statement).items():
-        normalise = repository_uri if name == "repository" else plain_text
+    for name, claimed in _origin_claims(statement).items():
+        normalise = repository_uri if name == "repository" else percent_encode
         stated, proven = normalise(claimed), normalise(getattr(identity, name))
         if stated and proven and stated != proven:
             fields.append(name)
     return tuple(fields)
 
 
-def _claims(statement: ProvenanceStatement) -> dict[str, str]:
+def _origin_claims(statement: ProvenanceStatement) -> dict[str, str]:
     """A statement's claims, by field of :class:`Identity`."""
     predicate = statement.predicate
     if statement.kind == "slsa-provenance/v1":
@@ -352,8 +352,8 @@ def _claims(statement: ProvenanceStatement) -> dict[str, str]:
             "workflow": workflow.get("path"),
             "repository_id": forge.get("repository_id"),
             "owner_id": forge.get("repository_owner_id"),
-            "runner": forge.get("runner_environment") or _runner(builder.get("id")),
-            "commit": _commit(definition.get("resolvedDependencies"), workflow.get("repository"), "gitCommit"),
+            "runner": forge.get("runner_environment") or _runner_name(builder.get("id")),
+            "commit": _source_commit(definition.get("resolvedDependencies"), workflow.get("repository"), "gitCommit"),
         }
     elif statement.kind == "slsa-provenance/v0.2":
         source = _object(_object(predicate.get("invocation")).get("configSource"))
@@ -361,8 +361,8 @@ def _claims(statement: ProvenanceStatement) -> dict[str, str]:
         claims = {
             "repository": repository,
             "ref": ref if ref.startswith("refs/") else "",
-            "workflow": _path_of(source.get("entryPoint")),
-            "runner": _runner(_object(predicate.get("builder")).get("id")),
+            "workflow": _workflow_path(source.get("entryPoint")),
+            "runner": _runner_name(_object(predicate.get("builder")).get("id")),
             "commit": _object(source.get("digest")).get("sha1"),
         }
     else:
@@ -370,17 +370,17 @@ def _claims(statement: ProvenanceStatement) -> dict[str, str]:
     return {name: value for name, value in claims.items() if isinstance(value, str)}
 
 
-def _runner(builder: Any) -> str:
+def _runner_name(builder: Any) -> str:
     prefix = "https://github.com/actions/runner/"
     return builder.removeprefix(prefix) if isinstance(builder, str) and builder.startswith(prefix) else ""
 
 
-def _path_of(entry_point: Any) -> str:
+def _workflow_path(entry_point: Any) -> str:
     """The entry point if it is a path and not the name of a step."""
     return entry_point if isinstance(entry_point, str) and "/" in entry_point else ""
 
 
-def _commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
+def _source_commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
     """The commit of the repository that was built, among all build dependencies."""
     for dependency in dependencies if isinstance(dependencies, list) else ():
         uri = _object(dependency).get("uri")
@@ -425,10 +425,10 @@ def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
 class ProvenanceOutcome(Record):
     """The outcome of checking one attestation."""
 
-    state: State
+    state: OutcomeState
     """``unavailable``: it could not be checked. This never counts as verified."""
-    signer: Signer
-    """How it is signed, or claims to be."""
+    signer: SignerKind
+    """What it is signed with, as far as its format shows."""
     method: str
     """How it was checked: ``sigstore-dsse``, ``npm-registry-key``, …"""
     anchor: str = ""
@@ -440,7 +440,7 @@ class ProvenanceOutcome(Record):
 
 
 def strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
-    """The verified identity that says most about where the bytes come from; this one gets pinned."""
+    """The verified identity with the strongest kind of provenance. Pinwarden pins this one."""
     identities = [
         outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
     ]

@@ -22,8 +22,8 @@ from pinwarden.artifacts.provenance import (
     ProvenanceOutcome,
     ProvenanceStatement,
     RegistryKey,
-    Signer,
-    contradictions,
+    SignerKind,
+    contradicted_fields,
     expected_file,
     expected_image,
     parse_registry_keys,
@@ -73,7 +73,7 @@ def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ..
 class _Check(Record):
     """How to check one attestation."""
 
-    signer: Signer
+    signer: SignerKind
     method: str
     run: Callable[[], tuple[Identity, str]]
     """Returns identity and anchor, or raises ``VerificationFailed`` or ``VerificationUnavailable``."""
@@ -96,11 +96,11 @@ class ProvenanceVerifier:
         """Check every attestation of an artifact against the file it was published with."""
         return tuple(self._check_one(facts, attestation) for attestation in facts.attestations)
 
-    def check(self, attestation: ArtifactAttestation, about: ExpectedSubject) -> ProvenanceOutcome:
+    def check(self, attestation: ArtifactAttestation, expected: ExpectedSubject) -> ProvenanceOutcome:
         """Check one attestation, which must be about this subject."""
         check = _Check(signer="unknown", method="none", run=_unreadable)
         try:
-            check = self._route(attestation.bundle, about)
+            check = self._route(attestation.bundle, expected)
             identity, anchor = check.run()
         except VerificationUnavailable as err:
             return _outcome("unavailable", check, reason=str(err))
@@ -113,29 +113,29 @@ class ProvenanceVerifier:
         return _outcome("verified", check, identity=identity, anchor=anchor)
 
     def _check_one(self, facts: ArtifactFacts, attestation: ArtifactAttestation) -> ProvenanceOutcome:
-        about = _subject_of(facts, attestation)
-        if about is None:
+        expected = _subject_of(facts, attestation)
+        if expected is None:
             reason = f"{attestation.file[:120]!a}, the file it was published with, was not fetched"
             return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
-        return self.check(attestation, about)
+        return self.check(attestation, expected)
 
-    def _route(self, bundle: bytes, about: ExpectedSubject) -> _Check:
+    def _route(self, bundle: bytes, expected: ExpectedSubject) -> _Check:
         document = strict_json.parse_json(bundle, LIMITS)
         if not isinstance(document, dict):
             _refuse("it is not an object")
         if {"annotations", "mediaType", "payload"} <= document.keys():
-            return self._route_cosign(document, about)
+            return self._route_cosign(document, expected)
         material = _object(document, "verificationMaterial")
         if "publicKey" in material:
-            is_npm = about.ecosystem == "npm"
+            is_npm = expected.ecosystem == "npm"
             method = "npm-registry-key" if is_npm else "public-key"
-            return _Check(signer="key", method=method, run=lambda: self._key_bundle(document, about))
+            return _Check(signer="key", method=method, run=lambda: self._key_bundle(document, expected))
         if "dsseEnvelope" in document:
             return _Check(
-                signer="certificate", method="sigstore-dsse", run=lambda: self._certified_statement(bundle, about)
+                signer="certificate", method="sigstore-dsse", run=lambda: self._certified_statement(bundle, expected)
             )
         return _Check(
-            signer="certificate", method="sigstore-signature", run=lambda: self._certified_bytes(bundle, about)
+            signer="certificate", method="sigstore-signature", run=lambda: self._certified_bytes(bundle, expected)
         )
 
     def _opened(self) -> SigstoreRoot:
@@ -151,38 +151,38 @@ class ProvenanceVerifier:
 
     # Sigstore bundles with a certificate
 
-    def _certified_statement(self, bundle: bytes, about: ExpectedSubject) -> tuple[Identity, str]:
-        from pinwarden.artifacts.sigstore_root import identity_of
+    def _certified_statement(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
+        from pinwarden.artifacts.sigstore_root import read_identity
 
         root = self._opened()
         signed = root.verify_envelope(bundle)
-        statement = _statement(signed.payload_type, signed.payload, about)
-        identity = identity_of(signed.certificate, statement.kind)
-        if false := contradictions(statement, identity):
+        statement = _statement(signed.payload_type, signed.payload, expected)
+        identity = read_identity(signed.certificate, statement.kind)
+        if false := contradicted_fields(statement, identity):
             _refuse(f"the statement contradicts the certificate of its signer: {', '.join(false)}")
         return identity, root.anchor
 
-    def _certified_bytes(self, bundle: bytes, about: ExpectedSubject) -> tuple[Identity, str]:
-        from pinwarden.artifacts.sigstore_root import identity_of
+    def _certified_bytes(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
+        from pinwarden.artifacts.sigstore_root import read_identity
 
         root = self._opened()
-        signed = root.verify_digest(bundle, _sha256(about))
-        return identity_of(signed.certificate, "signature"), root.anchor
+        signed = root.verify_digest(bundle, _sha256(expected))
+        return read_identity(signed.certificate, "signature"), root.anchor
 
     # Sigstore bundles without one
 
-    def _key_bundle(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
+    def _key_bundle(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
         """1. Find the key; 2. verify the signature; 3. check the statement; 4. check when the key was valid."""
         hint = _object(_object(document, "verificationMaterial"), "publicKey").get("hint")
         envelope = _Envelope.read(_object(document, "dsseEnvelope"))
-        key = self._registry_key(hint) if about.ecosystem == "npm" else None
+        key = self._registry_key(hint) if expected.ecosystem == "npm" else None
         if key is None:
             return self._given_key(
-                lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, about
+                lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, expected
             )
         if not _is_signed_by(key, envelope):
             _refuse("the signature does not match the registry's key")
-        statement = _statement(envelope.payload_type, envelope.payload, about)
+        statement = _statement(envelope.payload_type, envelope.payload, expected)
         if statement.kind != "npm-publish":
             _refuse("the registry's key signed a statement that is not a publication")
         self._check_age(key, document, envelope)
@@ -208,10 +208,10 @@ class ProvenanceVerifier:
             _refuse("the registry's key had expired when it was used")
 
     def _given_key(
-        self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, about: ExpectedSubject
+        self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, expected: ExpectedSubject
     ) -> tuple[Identity, str]:
         key = self._find_key(fits)
-        statement = _statement(envelope.payload_type, envelope.payload, about)
+        statement = _statement(envelope.payload_type, envelope.payload, expected)
         return Identity(kind=statement.kind, key_id=key.key_id), f"public key {key.key_id}"
 
     def _find_key(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
@@ -224,7 +224,7 @@ class ProvenanceVerifier:
 
     # Cosign's older formats
 
-    def _route_cosign(self, document: Mapping[str, Any], about: ExpectedSubject) -> _Check:
+    def _route_cosign(self, document: Mapping[str, Any], expected: ExpectedSubject) -> _Check:
         annotations = _object(document, "annotations")
         certified = _CERTIFICATE in annotations
         match document["mediaType"]:
@@ -232,41 +232,41 @@ class ProvenanceVerifier:
                 return _Check(
                     signer="certificate",
                     method="cosign-certificate",
-                    run=lambda: self._cosign_certificate(document, annotations, about),
+                    run=lambda: self._cosign_certificate(document, annotations, expected),
                 )
             case media_type if media_type == _SIMPLE_SIGNING:
                 return _Check(
-                    signer="key", method="cosign-key", run=lambda: self._cosign_key(document, annotations, about)
+                    signer="key", method="cosign-key", run=lambda: self._cosign_key(document, annotations, expected)
                 )
             case media_type if media_type == _DSSE and not certified:
-                return _Check(signer="key", method="public-key", run=lambda: self._cosign_statement(document, about))
+                return _Check(signer="key", method="public-key", run=lambda: self._cosign_statement(document, expected))
         return _Check(signer="unknown", method="none", run=_unsupported)
 
     def _cosign_certificate(
-        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: ExpectedSubject
+        self, document: Mapping[str, Any], annotations: Mapping[str, Any], expected: ExpectedSubject
     ) -> tuple[Identity, str]:
-        from pinwarden.artifacts.sigstore_root import identity_of
+        from pinwarden.artifacts.sigstore_root import read_identity
 
         root, payload = self._opened(), _base64(document, "payload")
         certificate, promise = annotations[_CERTIFICATE], annotations.get(_PROMISE)
         if not isinstance(certificate, str) or not isinstance(promise, str):
             _refuse("it has no log entry that shows when it was signed")
-        signed = root.verify_promised(certificate.encode(), _base64(annotations, _SIGNATURE), payload, promise.encode())
-        _check_image(payload, about)
-        return identity_of(signed.certificate, "cosign-signature"), root.anchor
+        signed = root.verify_cosign(certificate.encode(), _base64(annotations, _SIGNATURE), payload, promise.encode())
+        _check_image(payload, expected)
+        return read_identity(signed.certificate, "cosign-signature"), root.anchor
 
     def _cosign_key(
-        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: ExpectedSubject
+        self, document: Mapping[str, Any], annotations: Mapping[str, Any], expected: ExpectedSubject
     ) -> tuple[Identity, str]:
         payload, signature = _base64(document, "payload"), _base64(annotations, _SIGNATURE)
         key = self._find_key(lambda public_key: public_key.verify(signature, payload))
-        _check_image(payload, about)
+        _check_image(payload, expected)
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
-    def _cosign_statement(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
+    def _cosign_statement(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
         envelope = _Envelope.read(strict_json.parse_json(_base64(document, "payload"), LIMITS))
         return self._given_key(
-            lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, about
+            lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, expected
         )
 
 
@@ -287,22 +287,22 @@ def _subject_of(facts: ArtifactFacts, attestation: ArtifactAttestation) -> Expec
     return expected_file(facts.package, files[0]) if len(files) == 1 else None
 
 
-def _statement(payload_type: str, payload: bytes, about: ExpectedSubject) -> ProvenanceStatement:
+def _statement(payload_type: str, payload: bytes, expected: ExpectedSubject) -> ProvenanceStatement:
     if payload_type != IN_TOTO:
         _refuse("the envelope has no in-toto statement")
     statement = parse_statement(payload)
-    if problem := subject_mismatch(statement, about):
+    if problem := subject_mismatch(statement, expected):
         _refuse(problem)
     return statement
 
 
-def _check_image(payload: bytes, about: ExpectedSubject) -> None:
-    if parse_simple_signing(payload) != _sha256(about):
+def _check_image(payload: bytes, expected: ExpectedSubject) -> None:
+    if parse_simple_signing(payload) != _sha256(expected):
         _refuse("the signature is for another image")
 
 
-def _sha256(about: ExpectedSubject) -> Digest:
-    digest = about.digest("sha256")
+def _sha256(expected: ExpectedSubject) -> Digest:
+    digest = expected.digest("sha256")
     if digest is None:
         raise VerificationUnavailable("the bytes were not hashed with SHA-256")
     return digest

@@ -23,7 +23,7 @@ RENAMED = "provenance_renamed"
 REPOSITORY_MISMATCH = "provenance_repository_mismatch"
 PROVENANCE_KINDS: FindingKinds = kind_table(
     critical=(
-        (CHANGED, "The artifact now comes from another builder than the locked one."),
+        (CHANGED, "The artifact now comes from a builder other than the locked one."),
         (WEAKER, "The provenance is weaker than the locked one, or does not verify."),
         (VANISHED, "The artifact had provenance when it was locked and has none now."),
     ),
@@ -31,7 +31,7 @@ PROVENANCE_KINDS: FindingKinds = kind_table(
         (UNCHECKED, "The provenance could not be checked."),
         (FAILED, "An attestation does not verify; info if another one proves the locked identity."),
         (RENAMED, "The source repository was renamed."),
-        (REPOSITORY_MISMATCH, "The metadata names another repository than the one it was built in."),
+        (REPOSITORY_MISMATCH, "The metadata names a repository other than the one the artifact was built in."),
     ),
     info=((GAINED, "The artifact now has provenance, which is not locked."),),
 )
@@ -71,15 +71,19 @@ def compare_provenance(
         outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
     ]
     if locked is None:
-        findings = _unlocked(best, outcomes)
+        findings = _unlocked_findings(best, outcomes)
     elif same := [identity for identity in verified if not _differences(locked, identity)]:
-        findings = [*_renamed(locked, same[0]), *_gained(locked, best), *_failures(outcomes, INFO)]
+        findings = [
+            *_rename_findings(locked, same[0]),
+            *_gained_findings(locked, best),
+            *_failure_findings(outcomes, INFO),
+        ]
         best = same[0] if same[0].repository else best
     elif best is None or not any(_same_signer_kind(locked, identity) for identity in verified):
-        findings = [_unproven(locked, outcomes, best), *_failures(outcomes, REVIEW)]
+        findings = [_unproven_finding(locked, outcomes, best), *_failure_findings(outcomes, REVIEW)]
     else:
-        findings = [*_differences(locked, _nearest(locked, verified)), *_failures(outcomes, REVIEW)]
-    return (*findings, *_mismatch(best, metadata_repository))
+        findings = [*_differences(locked, _nearest(locked, verified)), *_failure_findings(outcomes, REVIEW)]
+    return (*findings, *_mismatch_findings(best, metadata_repository))
 
 
 def slsa_level(identity: Identity) -> int:
@@ -96,136 +100,138 @@ def slsa_level(identity: Identity) -> int:
     return 3 if builder and source and builder != source else 2
 
 
-def _unlocked(best: Identity | None, outcomes: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
-    findings = [*_gained(None, best), *_failures(outcomes, REVIEW)]
+def _unlocked_findings(best: Identity | None, outcomes: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
+    findings = [*_gained_findings(None, best), *_failure_findings(outcomes, REVIEW)]
     unchecked = [outcome for outcome in outcomes if outcome.state == "unavailable"]
-    return [*findings, _unchecked(unchecked[0])] if unchecked and best is None else findings
+    return [*findings, _unchecked_finding(unchecked[0])] if unchecked and best is None else findings
 
 
-def _gained(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
+def _gained_findings(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
     if best is None or (locked is not None and _KIND_RANKS[best.kind] <= _KIND_RANKS[locked.kind]):
         return []
     message = f"it now has provenance that is not locked: {best}"
     return [_finding(GAINED, message)]
 
 
-def _unproven(locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Identity | None) -> ProvenanceFinding:
+def _unproven_finding(
+    locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Identity | None
+) -> ProvenanceFinding:
     """The finding if no verified attestation is signed in the same way (certificate or key) as the locked one."""
     signer = "certificate" if locked.by_certificate else "key"
-    was = f"its locked provenance is {locked}"
+    locked_text = f"its locked provenance is {locked}"
     for outcome in outcomes:
         if outcome.state == "failed" and outcome.signer in (signer, "unknown"):
-            return _finding(WEAKER, f"{was}, but it does not verify now: {outcome.reason}")
+            return _finding(WEAKER, f"{locked_text}, but it does not verify now: {outcome.reason}")
     for outcome in outcomes:
         if outcome.state == "unavailable" and outcome.signer == signer:
-            return _unchecked(outcome)
+            return _unchecked_finding(outcome)
     if best is None:
-        return _finding(VANISHED, f"{was}, and it has none now")
+        return _finding(VANISHED, f"{locked_text}, and it has none now")
     if _KIND_RANKS[best.kind] < _KIND_RANKS[locked.kind]:
-        return _finding(WEAKER, f"{was}; now there is only {best.kind} by {best}")
-    return _finding(CHANGED, f"{was}; now it is signed by {best}")
+        return _finding(WEAKER, f"{locked_text}; now there is only {best.kind} by {best}")
+    return _finding(CHANGED, f"{locked_text}; now it is signed by {best}")
 
 
-def _same_signer_kind(locked: Identity, now: Identity) -> bool:
-    return locked.by_certificate == now.by_certificate
+def _same_signer_kind(locked: Identity, current: Identity) -> bool:
+    return locked.by_certificate == current.by_certificate
 
 
 def _finding(code: str, message: str) -> ProvenanceFinding:
     return ProvenanceFinding(code=code, severity=PROVENANCE_KINDS[code].severity, message=message)
 
 
-def _unchecked(outcome: ProvenanceOutcome) -> ProvenanceFinding:
+def _unchecked_finding(outcome: ProvenanceOutcome) -> ProvenanceFinding:
     message = f"its provenance could not be checked: {outcome.reason}"
     return _finding(UNCHECKED, message)
 
 
-def _failures(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
-    """Failed attestations, in addition to the deciding one."""
+def _failure_findings(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
+    """A finding for each reason why an attestation failed."""
     reasons = dict.fromkeys(outcome.reason for outcome in outcomes if outcome.state == "failed")
     messages = [f"an attestation does not verify: {reason}" for reason in reasons]
     return [ProvenanceFinding(code=FAILED, severity=severity, message=message) for message in messages]
 
 
 def _nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
-    """The identity that differs least, so that the report names what really changed."""
+    """The verified identity with the fewest differences, so that the report names only what changed."""
     return min(
         (identity for identity in verified if _same_signer_kind(locked, identity)),
         key=lambda identity: len(_differences(locked, identity)),
     )
 
 
-def _differences(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
+def _differences(locked: Identity, current: Identity) -> list[ProvenanceFinding]:
     changed = [
         _finding(CHANGED, f"the {field} changed from {before or 'none'} to {after or 'none'}")
-        for field, before, after in _changes(locked, now)
+        for field, before, after in _find_changes(locked, current)
     ]
     weaker = [
         _finding(WEAKER, f"the {field} is weaker: {after} instead of {before}")
-        for field, before, after in _weakenings(locked, now)
+        for field, before, after in _find_weakenings(locked, current)
     ]
     return [*changed, *weaker]
 
 
-def _changes(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
-    if locked.kind == now.kind == "npm-publish":
-        return []  # registries rotate their keys; the registry itself is locked elsewhere
+def _find_changes(locked: Identity, current: Identity) -> list[tuple[str, str, str]]:
+    if locked.kind == current.kind == "npm-publish":
+        return []  # registries rotate their keys; the lock pins the registry itself
     compared = [
-        ("issuer", locked.issuer, now.issuer),
-        ("signer", locked.signer, now.signer),
-        ("key", locked.key_id, now.key_id),
-        ("workflow", locked.workflow, now.workflow),
-        ("builder", _builder(locked), _builder(now)),
+        ("issuer", locked.issuer, current.issuer),
+        ("signer", locked.signer, current.signer),
+        ("key", locked.key_id, current.key_id),
+        ("workflow", locked.workflow, current.workflow),
+        ("builder", _builder(locked), _builder(current)),
     ]
-    if not _is_renamed(locked, now):
-        compared.append(("repository", _repository(locked), _repository(now)))
+    if not _is_renamed(locked, current):
+        compared.append(("repository", _repository(locked), _repository(current)))
     # Old certificates have no numeric IDs, so there is nothing to compare.
-    if locked.repository_id and now.repository_id:
-        compared.append(("repository's number", locked.repository_id, now.repository_id))
-    if locked.owner_id and now.owner_id:
-        compared.append(("owner's number", locked.owner_id, now.owner_id))
+    if locked.repository_id and current.repository_id:
+        compared.append(("repository ID", locked.repository_id, current.repository_id))
+    if locked.owner_id and current.owner_id:
+        compared.append(("owner ID", locked.owner_id, current.owner_id))
     return [(field, before, after) for field, before, after in compared if before != after]
 
 
 def _repository(identity: Identity) -> str:
-    """A normalised form, if the value is a URL."""
+    """The repository, normalised if it is a URL."""
     return repository_uri(identity.repository) or identity.repository
 
 
 def _builder(identity: Identity) -> str:
-    """A workflow in its own repository by path alone, so that renaming the repository does not change it."""
-    own = f"{identity.repository}/"
-    return identity.builder.removeprefix(own) if identity.repository else identity.builder
+    """The builder; only its path if it is in the built repository, so that a rename of that does not matter."""
+    prefix = f"{identity.repository}/"
+    return identity.builder.removeprefix(prefix) if identity.repository else identity.builder
 
 
-def _weakenings(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
+def _find_weakenings(locked: Identity, current: Identity) -> list[tuple[str, str, str]]:
     weakenings: list[tuple[str, str, str]] = []
-    if _REF_RANKS.index(now.ref_class) < _REF_RANKS.index(locked.ref_class):
-        weakenings.append(("kind of ref", locked.ref_class, now.ref_class))
-    if _KIND_RANKS[now.kind] < _KIND_RANKS[locked.kind]:
-        weakenings.append(("kind of proof", locked.kind, now.kind))
-    elif (level := slsa_level(now)) < (old := slsa_level(locked)):
+    if _REF_RANKS.index(current.ref_class) < _REF_RANKS.index(locked.ref_class):
+        weakenings.append(("kind of ref", locked.ref_class, current.ref_class))
+    if _KIND_RANKS[current.kind] < _KIND_RANKS[locked.kind]:
+        weakenings.append(("kind of proof", locked.kind, current.kind))
+    elif (level := slsa_level(current)) < (old := slsa_level(locked)):
         weakenings.append(("build level", f"SLSA {old}", f"SLSA {level}"))
     return weakenings
 
 
-def _is_renamed(locked: Identity, now: Identity) -> bool:
-    """Whether it is the same repository and owner under another name, by the forge's numeric IDs."""
+def _is_renamed(locked: Identity, current: Identity) -> bool:
+    """Whether both are the same repository and owner under different names, by the forge's numeric IDs."""
     return (
-        _repository(locked) != _repository(now)
-        and locked.issuer == now.issuer
+        _repository(locked) != _repository(current)
+        and locked.issuer == current.issuer
         and bool(locked.repository_id and locked.owner_id)
-        and (locked.repository_id, locked.owner_id) == (now.repository_id, now.owner_id)
+        and (locked.repository_id, locked.owner_id) == (current.repository_id, current.owner_id)
     )
 
 
-def _renamed(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
-    if not _is_renamed(locked, now):
+def _rename_findings(locked: Identity, current: Identity) -> list[ProvenanceFinding]:
+    if not _is_renamed(locked, current):
         return []
-    message = f"its repository was renamed from {locked.repository} to {now.repository}"
+    message = f"its repository was renamed from {locked.repository} to {current.repository}"
     return [_finding(RENAMED, message)]
 
 
-def _mismatch(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
+def _mismatch_findings(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
     """The finding if the verified repository is not the one in the metadata, as in a fork that kept the metadata."""
     stated = repository_uri(metadata_repository or "")
     proven = repository_uri(best.repository) if best is not None else ""

@@ -62,48 +62,48 @@ class Pylock(Record):
 def parse_pylock(data: bytes) -> Pylock:
     """Parse a lock. Raises ``CLOSURE_INVALID`` for packages without verifiable bytes and for ambiguous entries."""
     if len(data) > MAX_BYTES:
-        _invalid(f"is larger than {MAX_BYTES} bytes")
+        _refuse(f"is larger than {MAX_BYTES} bytes")
     try:
         document = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as err:
-        raise PinwardenError("CLOSURE_INVALID", "the pylock is not TOML") from err
+        raise PinwardenError("CLOSURE_INVALID", "the pylock.toml is not valid TOML") from err
     if not re.fullmatch(r"1\.[0-9]+", str(document.get("lock-version", ""))):
-        _invalid(f"has the unsupported lock-version {str(document.get('lock-version'))[:20]!a}")
+        _refuse(f"has the unsupported lock-version {str(document.get('lock-version'))[:20]!a}")
     rows = document.get("packages")
     if not isinstance(rows, list) or not rows or len(rows) > _MAX_PACKAGES:
-        _invalid("has no packages, or too many")
-    packages = tuple(_package(row) for row in rows)
+        _refuse("has no packages, or too many")
+    packages = tuple(_parse_package(row) for row in rows)
     _check_distinct(packages)
     requires = document.get("requires-python", "")
     if not isinstance(requires, str):
-        _invalid("has a requires-python that is not a string")
+        _refuse("has a requires-python that is not a string")
     return Pylock(packages=packages, requires_python=requires)
 
 
-def _package(row: Any) -> PylockPackage:
+def _parse_package(row: Any) -> PylockPackage:
     if not isinstance(row, dict):
-        _invalid("has a package that is not a table")
+        _refuse("has a package that is not a table")
     name = row.get("name")
     if not isinstance(name, str) or not _is_normalized(name):
-        _invalid(f"has an invalid package name {str(name)[:120]!a}")
+        _refuse(f"has an invalid package name {str(name)[:120]!a}")
     for kind in ("vcs", "directory", "archive"):
         if kind in row:
-            _invalid(f"takes {name} from a {kind}, which cannot be verified against a hash from an index")
+            _refuse(f"gets {name} from a {kind}, for which no index states a hash")
     version = row.get("version")
-    if not isinstance(version, str) or not _is_version(version):
-        _invalid(f"has no valid version for {name}")
+    if not isinstance(version, str) or not _is_exact_version(version):
+        _refuse(f"has no valid version for {name}")
     marker = row.get("marker", "")
     if not isinstance(marker, str) or len(marker) > _MAX_MARKER:
-        _invalid(f"has an invalid marker for {name}")
+        _refuse(f"has an invalid marker for {name}")
     wheels = row.get("wheels", [])
     if not isinstance(wheels, list) or len(wheels) > _MAX_FILES:
-        _invalid(f"has no list of wheels for {name}")
+        _refuse(f"has no list of wheels for {name}")
     package = PylockPackage(
         name=name,
         version=version,
         marker=marker,
-        wheels=tuple(_file(wheel, name, version) for wheel in wheels),
-        sdist=_file(row["sdist"], name, version) if "sdist" in row else None,
+        wheels=tuple(_parse_file(wheel, name, version) for wheel in wheels),
+        sdist=_parse_file(row["sdist"], name, version) if "sdist" in row else None,
     )
     _check_files(package)
     return package
@@ -113,29 +113,33 @@ def _check_files(package: PylockPackage) -> None:
     name = package.name
     names = [wheel.name for wheel in package.wheels]
     if len(set(names)) != len(names):
-        _invalid(f"lists a file of {name} twice")
+        _refuse(f"lists a file of {name} twice")
     if any(file_kind(wheel) != "wheel" for wheel in names):
-        _invalid(f"lists a wheel of {name} that is not a .whl file")
+        _refuse(f"lists a wheel of {name} that is not a .whl file")
     if package.sdist is not None and file_kind(package.sdist.name) != "sdist":
-        _invalid(f"lists a source archive of {name} with an unknown ending")
+        _refuse(f"lists a source archive of {name} with an unknown ending")
     if not package.wheels and package.sdist is None:
-        _invalid(f"has no file for {name}")
+        _refuse(f"has no file for {name}")
 
 
-def _file(value: Any, package: str, version: str) -> PylockFile:
+def _parse_file(value: Any, package: str, version: str) -> PylockFile:
     if not isinstance(value, dict):
-        _invalid(f"has a file of {package} that is not a table")
+        _refuse(f"has a file of {package} that is not a table")
     url = value.get("url")
     if not isinstance(url, str) or "path" in value:
-        _invalid(f"has a file of {package} without a URL")
+        _refuse(f"has a file of {package} without a URL")
     name = _file_name(value.get("name"), url, package)
     if not belongs_to(name, package, version):
-        _invalid(f"lists {name} for {package} {version}, but its name says otherwise")
+        _refuse(f"lists {name} for {package} {version}, which does not match its name")
     size = value.get("size")
     if size is not None and (type(size) is not int or not 0 < size <= _MAX_SIZE):
-        _invalid(f"has an invalid size for {name}")
+        _refuse(f"has an invalid size for {name}")
     return PylockFile(
-        name=name, url=url, sha256=_sha256(value.get("hashes"), name), size=size, uploaded_at=_time(value, name)
+        name=name,
+        url=url,
+        sha256=_parse_sha256(value.get("hashes"), name),
+        size=size,
+        uploaded_at=_parse_upload_time(value, name),
     )
 
 
@@ -143,32 +147,32 @@ def _file_name(stated_name: Any, url: str, package: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError as err:
-        raise PinwardenError("CLOSURE_INVALID", f"the pylock has a malformed URL for {package}") from err
+        raise PinwardenError("CLOSURE_INVALID", f"the pylock.toml has a malformed URL for {package}") from err
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        _invalid(f"has a file of {package} whose URL is not a plain web address")
-    in_url = unquote(parts.path.rpartition("/")[2])
-    name = in_url if stated_name is None else stated_name
-    if not isinstance(name, str) or name != in_url or not is_safe_file_name(name):
-        _invalid(f"has a file of {package} whose name is not the one in its URL")
+        _refuse(f"has a file of {package} whose URL is not a plain web address")
+    name_in_url = unquote(parts.path.rpartition("/")[2])
+    name = name_in_url if stated_name is None else stated_name
+    if not isinstance(name, str) or name != name_in_url or not is_safe_file_name(name):
+        _refuse(f"has a file of {package} whose name is not the one in its URL")
     return name
 
 
-def _sha256(hashes: Any, name: str) -> Digest:
+def _parse_sha256(hashes: Any, name: str) -> Digest:
     sha256 = hashes.get("sha256") if isinstance(hashes, dict) else None
     if not isinstance(sha256, str):
-        _invalid(f"has no SHA-256 for {name}")
+        _refuse(f"has no SHA-256 for {name}")
     try:
         return Digest.parse(f"sha256:{sha256}")
     except PinwardenError as err:
-        raise PinwardenError("CLOSURE_INVALID", f"the pylock has a malformed SHA-256 for {name}") from err
+        raise PinwardenError("CLOSURE_INVALID", f"the pylock.toml has a malformed SHA-256 for {name}") from err
 
 
-def _time(value: Mapping[str, Any], name: str) -> str | None:
+def _parse_upload_time(value: Mapping[str, Any], name: str) -> str | None:
     time = value.get("upload-time")
     if time is None:
         return None
     if not isinstance(time, datetime):
-        _invalid(f"has an invalid upload-time for {name}")
+        _refuse(f"has an invalid upload-time for {name}")
     aware = time if time.tzinfo else time.replace(tzinfo=UTC)  # PEP 751: UTC if there is no zone
     return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
@@ -179,7 +183,7 @@ def _check_distinct(packages: tuple[PylockPackage, ...]) -> None:
     for package in packages:
         for other in seen.setdefault(package.name, []):
             if other.version == package.version or not other.marker or not package.marker:
-                _invalid(f"lists {package.name} twice for one environment")
+                _refuse(f"lists {package.name} twice for one environment")
         seen[package.name].append(package)
 
 
@@ -190,7 +194,7 @@ def _is_normalized(name: str) -> bool:
         return False
 
 
-def _is_version(text: str) -> bool:
+def _is_exact_version(text: str) -> bool:
     try:
         exact_version(text)
     except PinwardenError:
@@ -198,5 +202,5 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def _invalid(problem: str) -> NoReturn:
-    raise PinwardenError("CLOSURE_INVALID", f"the pylock {problem}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("CLOSURE_INVALID", f"the pylock.toml {problem}")

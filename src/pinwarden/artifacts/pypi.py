@@ -1,4 +1,4 @@
-"""Python packages: every file of a release, hashed here, next to what the index states about it.
+"""Python packages: the files of a release, hashed by Pinwarden, and what the index states about them.
 
 Installers use the simple API, so it decides which files a release has. The JSON API adds upload times and owners, and
 is compared with the simple API: different digests for a file mean that not every client gets the same bytes.
@@ -24,8 +24,8 @@ from pinwarden.artifacts.artifact import (
     PackageRef,
 )
 from pinwarden.artifacts.downloads import open_download
-from pinwarden.artifacts.endpoints.pypi import above_simple, json_api
-from pinwarden.artifacts.newest import NewestRelease, newest_python
+from pinwarden.artifacts.endpoints.pypi import index_parent, json_api_url
+from pinwarden.artifacts.newest import NewestRelease, newest_python_release
 from pinwarden.artifacts.pypi_index import (
     DOCUMENT_LIMITS,
     PROVENANCE_LIMITS,
@@ -33,8 +33,8 @@ from pinwarden.artifacts.pypi_index import (
     JsonRelease,
     ReleaseFile,
     SimplePage,
-    disagree,
-    distinct_files,
+    deduplicate_files,
+    have_conflicting_digests,
     parse_json_release,
     parse_provenance,
     parse_simple_page,
@@ -44,9 +44,9 @@ from pinwarden.artifacts.python_package import (
     belongs_to,
     exact_version,
     file_kind,
+    is_same_version,
     normalized_name,
-    path_segment,
-    same_version,
+    quote_path_segment,
 )
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -65,58 +65,60 @@ def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and w
     *,
     now: str,
     into: Path | None = None,
-    only: Callable[[str], bool] | None = None,
+    select: Callable[[str], bool] | None = None,
 ) -> ArtifactFacts:
     """Fetch and hash the files of one release.
 
-    ``only`` selects by name which files to download; the others are listed in ``listed``. With ``into`` the files are
+    ``select`` decides by name which files to download; the others are listed in ``listed``. With ``into`` the files are
     stored in that folder, named by their SHA-256 in hex.
     """
     # 1. Normalise name and version.
     name, version = normalized_name(package.name), str(exact_version(package.version))
     empty = ArtifactFacts(package=package, registry=index.url, checked_at=now)
     # 2. List the files.
-    page = _simple_page(fetcher, index, name)
+    page = _fetch_simple_page(fetcher, index, name)
     if page is None:
         return replace(empty, missing="package")
-    release, contradictory = distinct_files(file for file in page.files if belongs_to(file.name, name, version))
+    release, conflicting = deduplicate_files(file for file in page.files if belongs_to(file.name, name, version))
     if not release:
         return replace(empty, missing="version")
     if len(release) > _MAX_FILES:
         raise PinwardenError("FETCH_LIMIT", f"{package} has more than {_MAX_FILES} files", data={"allowed": _MAX_FILES})
     # 3. Compare with the JSON API.
-    json_release = _json_release(fetcher, index, name, version)
-    release = tuple(_completed(file, json_release) for file in release)
+    json_release = _fetch_json_release(fetcher, index, name, version)
+    release = tuple(_add_json_fields(file, json_release) for file in release)
     # 4. Download the files and their attestations.
-    selected = [file for file in release if only is None or only(file.name)]
+    selected = [file for file in release if select is None or select(file.name)]
     with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
-        downloads = list(pool.map(lambda file: _download(fetcher, index, file, into, (name, version)), selected))
-        attested = list(pool.map(lambda file: _attestations(fetcher, index, file, page, (name, version)), selected))
+        downloads = list(pool.map(lambda file: _download_file(fetcher, index, file, into, (name, version)), selected))
+        attestation_results = list(
+            pool.map(lambda file: _fetch_attestations(fetcher, index, file, page, (name, version)), selected)
+        )
     problems = [problem for download in downloads for problem in download.problems]
-    problems += [problem for _, file_problems in attested for problem in file_problems]
+    problems += [problem for _, file_problems in attestation_results for problem in file_problems]
     selected_names = {file.name for file in selected}
-    times = sorted(file.uploaded_at for file in release if file.uploaded_at)
+    upload_times = sorted(file.uploaded_at for file in release if file.uploaded_at)
     return replace(
         empty,
         files=tuple(download.file for download in downloads),
-        listed=tuple(_listed(file) for file in release if file.name not in selected_names),
-        published_at=times[0] if times else None,
+        listed=tuple(_to_listed(file) for file in release if file.name not in selected_names),
+        published_at=upload_times[0] if upload_times else None,
         publisher=json_release.publisher if json_release else None,
-        repository=_repository(downloads, json_release),
+        repository=_find_repository(downloads, json_release),
         yanked=next((file.yanked for file in release if file.yanked), None),
-        attestations=tuple(attestation for attestations, _ in attested for attestation in attestations),
-        problems=(*_index_problems(release, contradictory, json_release), *problems),
+        attestations=tuple(attestation for attestations, _ in attestation_results for attestation in attestations),
+        problems=(*_index_problems(release, conflicting, json_release), *problems),
     )
 
 
 def newest_release(package: PackageRef, fetcher: Fetcher, index: Endpoint) -> NewestRelease | None:
     """The release that installers would choose today; None if the index has no such package."""
     name = normalized_name(package.name)
-    page = _simple_page(fetcher, index, name)
-    release = newest_python(page.files, name, package.version) if page is not None else None
-    if release is None or same_version(release.version, package.version):
+    page = _fetch_simple_page(fetcher, index, name)
+    release = newest_python_release(page.files, name, package.version) if page is not None else None
+    if release is None or is_same_version(release.version, package.version):
         return release
-    json_release = _json_release(fetcher, index, name, release.version)
+    json_release = _fetch_json_release(fetcher, index, name, release.version)
     if json_release is None:
         return release
     uploaded = min((file.uploaded_at for file in json_release.files if file.uploaded_at), default=None)
@@ -126,8 +128,8 @@ def newest_release(package: PackageRef, fetcher: Fetcher, index: Endpoint) -> Ne
 # The index
 
 
-def _simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | None:
-    url = f"{index.url}{path_segment(name)}/"
+def _fetch_simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | None:
+    url = f"{index.url}{quote_path_segment(name)}/"
     response = fetcher.get(
         FetchRequest(endpoint=index, url=url, accept=SIMPLE_ACCEPT), max_bytes=DOCUMENT_LIMITS.max_bytes
     )
@@ -138,18 +140,18 @@ def _simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | N
     return parse_simple_page(response.body, response.headers.get("content-type", ""), page_url)
 
 
-def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) -> JsonRelease | None:
-    """What the JSON API states, if the index has one: it is not part of any standard."""
-    base = json_api(index)
+def _fetch_json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) -> JsonRelease | None:
+    """The release in the JSON API; None if the index has no such API, which is not part of any standard."""
+    base = json_api_url(index)
     if base is None:
         return None
-    for path in (f"{path_segment(name)}/{path_segment(version)}/json", f"{path_segment(name)}/json"):
-        request = FetchRequest(endpoint=above_simple(index), url=base + path, accept="application/json")
+    for path in (f"{quote_path_segment(name)}/{quote_path_segment(version)}/json", f"{quote_path_segment(name)}/json"):
+        request = FetchRequest(endpoint=index_parent(index), url=base + path, accept="application/json")
         try:
             response = fetcher.get(request, max_bytes=DOCUMENT_LIMITS.max_bytes)
         except PinwardenError as err:
             if err.data.get("status") in (400, 401, 403, 405, 406):
-                return None  # an index with the standard API only
+                return None  # the index has only the standard API
             raise
         is_json = response.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
         if response.found and is_json:
@@ -159,7 +161,7 @@ def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) ->
     return None
 
 
-def _completed(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFile:
+def _add_json_fields(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFile:
     """Add time and size if only the JSON API states them. Digests are compared, not merged."""
     json_file = next((entry for entry in json_release.files if entry.name == file.name), None) if json_release else None
     if json_file is None:
@@ -173,9 +175,9 @@ def _completed(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFi
 
 
 def _index_problems(
-    release: Sequence[ReleaseFile], contradictory: Sequence[str], json_release: JsonRelease | None
+    release: Sequence[ReleaseFile], conflicting: Sequence[str], json_release: JsonRelease | None
 ) -> Iterator[ArtifactProblem]:
-    for name in contradictory:
+    for name in conflicting:
         yield ArtifactProblem(
             code="pypi_index_disagrees", message=f"the index lists {name} twice with different digests"
         )
@@ -183,7 +185,7 @@ def _index_problems(
     for json_file in json_release.files if json_release else ():
         file = by_name.get(json_file.name)
         # The file lists may differ for minutes after an upload; the digests of a file may not.
-        if file is not None and disagree(file.claims, json_file.claims):
+        if file is not None and have_conflicting_digests(file.claims, json_file.claims):
             yield ArtifactProblem(
                 code="pypi_index_disagrees",
                 message=f"the simple API and the JSON API state different digests for {file.name}",
@@ -193,17 +195,17 @@ def _index_problems(
 # Files
 
 
-class _Downloaded(Record):
+class _DownloadedFile(Record):
     file: ArtifactFile
     metadata: WheelMetadata | None
     problems: tuple[ArtifactProblem, ...]
 
 
-def _download(
+def _download_file(
     fetcher: Fetcher, index: Endpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
-) -> _Downloaded:
+) -> _DownloadedFile:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
-    request = FetchRequest(endpoint=above_simple(index), url=file.url)
+    request = FetchRequest(endpoint=index_parent(index), url=file.url)
     host = HttpAddress.parse(file.url).host_header
     with open_download(fetcher, request, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
@@ -216,13 +218,13 @@ def _download(
                 problems = (ArtifactProblem(code="pypi_unsafe_archive", message=f"{file.name}: {err.message}"),)
         artifact = ArtifactFile(
             name=file.name,
-            size=download.received.size,
-            digests=download.received.digests,
+            size=download.result.size,
+            digests=download.result.digests,
             claims=file.claims,
             uploaded_at=file.uploaded_at,
             host=None if host == index.address.host_header else host,
         )
-    return _Downloaded(file=artifact, metadata=metadata, problems=problems)
+    return _DownloadedFile(file=artifact, metadata=metadata, problems=problems)
 
 
 def _metadata_problems(
@@ -230,7 +232,7 @@ def _metadata_problems(
 ) -> Iterator[ArtifactProblem]:
     name, version = name_and_version
     try:
-        matches = normalized_name(metadata.name) == name and same_version(metadata.version, version)
+        matches = normalized_name(metadata.name) == name and is_same_version(metadata.version, version)
     except PinwardenError:
         matches = False
     if not matches:
@@ -240,11 +242,11 @@ def _metadata_problems(
         )
 
 
-def _listed(file: ReleaseFile) -> ListedFile:
+def _to_listed(file: ReleaseFile) -> ListedFile:
     return ListedFile(name=file.name, claims=file.claims, size=file.size, uploaded_at=file.uploaded_at)
 
 
-def _repository(downloads: Sequence[_Downloaded], json_release: JsonRelease | None) -> str | None:
+def _find_repository(downloads: Sequence[_DownloadedFile], json_release: JsonRelease | None) -> str | None:
     """The repository named in a wheel's METADATA, otherwise the one in the JSON API."""
     for download in downloads:
         if download.metadata is not None and (url := source_repository(download.metadata.project_urls)):
@@ -255,20 +257,20 @@ def _repository(downloads: Sequence[_Downloaded], json_release: JsonRelease | No
 # Attestations
 
 
-def _attestations(
+def _fetch_attestations(
     fetcher: Fetcher, index: Endpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
 ) -> tuple[tuple[ArtifactAttestation, ...], tuple[ArtifactProblem, ...]]:
-    url = file.provenance or _usual_provenance(index, page, file, name_and_version)
+    url = file.provenance or _conventional_provenance_url(index, page, file, name_and_version)
     if url is None:
         return (), ()
     request = FetchRequest(
-        endpoint=above_simple(index), url=url, accept="application/vnd.pypi.integrity.v1+json, application/json"
+        endpoint=index_parent(index), url=url, accept="application/vnd.pypi.integrity.v1+json, application/json"
     )
     try:
         response = fetcher.get(request, max_bytes=PROVENANCE_LIMITS.max_bytes)
     except PinwardenError as err:
         if file.provenance is None and err.data.get("status") in (400, 401, 403, 405, 406):
-            return (), ()  # the index did not announce any
+            return (), ()  # the index did not announce provenance
         raise
     if not response.found:
         if file.provenance is None:
@@ -276,28 +278,28 @@ def _attestations(
         message = f"the index announces provenance for {file.name} but does not have it"
         return (), (ArtifactProblem(code="pypi_provenance_invalid", message=message),)
     try:
-        statements = parse_provenance(response.body)
+        pypi_attestations = parse_provenance(response.body)
     except PinwardenError as err:
         if file.provenance is None and "json" not in response.headers.get("content-type", ""):
             return (), ()  # an HTML page, so this index does not use that URL for provenance
         return (), (ArtifactProblem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
     attestations = tuple(
         ArtifactAttestation(
-            kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=response.body
+            kind=attestation.predicate_type, bundle=attestation.bundle, file=file.name, source=response.body
         )
-        for statement in statements
+        for attestation in pypi_attestations
     )
     return attestations, ()
 
 
-def _usual_provenance(
+def _conventional_provenance_url(
     index: Endpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
 ) -> str | None:
-    """Where PEP 740 documents usually are, for mirrors whose pages do not link to them."""
-    if page.says_provenance or json_api(index) is None:
+    """The conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
+    if page.announces_provenance or json_api_url(index) is None:
         return None
-    path = "/".join(path_segment(part) for part in (*name_and_version, file.name))
-    return f"{above_simple(index).url}integrity/{path}/provenance"
+    path = "/".join(quote_path_segment(part) for part in (*name_and_version, file.name))
+    return f"{index_parent(index).url}integrity/{path}/provenance"
 
 
 # METADATA of wheels
@@ -309,7 +311,7 @@ _END = struct.Struct("<4s4H2LH")
 _END_64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR_64 = struct.Struct("<4sLQL")
 _DIST_INFO = re.compile(r"[^/]+\.dist-info/METADATA")
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{1,2}(?:/|$)|^/|//|^[A-Za-z]:")
+_UNSAFE_NAME = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{1,2}(?:/|$)|^/|//|^[A-Za-z]:")
 
 
 class WheelMetadata(Record):
@@ -325,7 +327,7 @@ def read_wheel_metadata(stream: IO[bytes]) -> WheelMetadata:
     try:
         _check_directory(stream)
         with zipfile.ZipFile(stream) as archive:
-            return _parse(_metadata_bytes(archive))
+            return _parse_metadata(_read_metadata(archive))
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -347,42 +349,42 @@ def _check_directory(stream: IO[bytes]) -> None:
     tail = stream.read(size - start)
     position = tail.rfind(b"PK\x05\x06")
     if position < 0:
-        _unsafe("has no directory")
+        _refuse("has no directory")
     members, length = _END.unpack_from(tail, position)[4:6]
     locator = start + position - _LOCATOR_64.size
     if locator >= 0:
         stream.seek(locator)
-        mark, _, record, _ = _LOCATOR_64.unpack(stream.read(_LOCATOR_64.size))
-        if mark == b"PK\x06\x07" and record < size:
+        magic, _, record, _ = _LOCATOR_64.unpack(stream.read(_LOCATOR_64.size))
+        if magic == b"PK\x06\x07" and record < size:
             stream.seek(record)
             members, length = _END_64.unpack(stream.read(_END_64.size))[7:9]
     if length > _MAX_DIRECTORY or members > _MAX_MEMBERS:
-        _unsafe("has a directory that is too large")
+        _refuse("has a directory that is too large")
     stream.seek(0)
 
 
-def _metadata_bytes(archive: zipfile.ZipFile) -> bytes:
+def _read_metadata(archive: zipfile.ZipFile) -> bytes:
     names = [member.orig_filename for member in archive.infolist()]
     if len(names) > _MAX_MEMBERS or len(set(names)) != len(names):
-        _unsafe("has a duplicate name, or too many members")
+        _refuse("has a duplicate name, or too many members")
     for name in names:
-        if _UNSAFE.search(name):
-            _unsafe(f"has a name that leaves the archive: {name[:120]!a}")
+        if _UNSAFE_NAME.search(name):
+            _refuse(f"has a name that leaves the archive: {name[:120]!a}")
     metadata_files = [member for member in archive.infolist() if _DIST_INFO.fullmatch(member.filename)]
     if len(metadata_files) != 1:
-        _unsafe(f"has {len(metadata_files)} METADATA files instead of one")
+        _refuse(f"has {len(metadata_files)} METADATA files instead of one")
     if metadata_files[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        _unsafe(
+        _refuse(
             "uses a compression that wheels do not use"
-        )  # with some of them the archive decides how much memory it takes
+        )  # with other methods, the archive controls how much memory decompression takes
     with archive.open(metadata_files[0]) as stream:
         data = stream.read(_MAX_METADATA + 1)
     if len(data) > _MAX_METADATA:
-        _unsafe("has a METADATA file that is too large")
+        _refuse("has a METADATA file that is too large")
     return data
 
 
-def _parse(data: bytes) -> WheelMetadata:
+def _parse_metadata(data: bytes) -> WheelMetadata:
     from packaging.metadata import parse_email
 
     raw, _ = parse_email(data)
@@ -393,5 +395,5 @@ def _parse(data: bytes) -> WheelMetadata:
     return WheelMetadata(name=raw.get("name", ""), version=raw.get("version", ""), project_urls=urls)
 
 
-def _unsafe(problem: str) -> NoReturn:
+def _refuse(problem: str) -> NoReturn:
     raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel {problem}")

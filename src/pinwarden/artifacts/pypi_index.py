@@ -1,4 +1,4 @@
-"""What a Python index publishes: simple API pages (JSON and HTML), the JSON API, and PEP 740 provenance documents.
+"""Documents of a Python index: simple API pages (JSON and HTML), the JSON API, and PEP 740 provenance documents.
 
 All input is untrusted. Anything that two installers could read differently is rejected with ``FETCH_FAILED``.
 """
@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from typing import Any, NoReturn
 from urllib.parse import unquote, urljoin, urlsplit
 
-from pinwarden.artifacts.python_package import is_safe_file_name, same_version
+from pinwarden.artifacts.python_package import is_safe_file_name, is_same_version
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -31,7 +31,7 @@ SIMPLE_ACCEPT = f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text
 
 _MAX_FILES = 100_000  # projects with nightly builds list about 10,000
 _MAX_URL = 8192
-_MAX_NOTE = 500
+_MAX_SHORT_TEXT = 500
 _MAX_ATTESTATIONS = 100
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -40,7 +40,7 @@ _ALGORITHMS = ("sha256", "sha384", "sha512")
 
 
 class ReleaseFile(Record):
-    """One file as an index lists it. Nothing is verified."""
+    """One file as an index lists it. Unverified."""
 
     name: str
     url: str
@@ -50,7 +50,7 @@ class ReleaseFile(Record):
     uploaded_at: str | None = None
     requires_python: str | None = None
     yanked: str | None = None
-    """The reason, or ``yanked`` if none is given; None if the file is not yanked."""
+    """The publisher's reason, or ``yanked`` without one; None if the file is not yanked."""
     provenance: str | None = None
     """The URL of the PEP 740 document."""
 
@@ -59,7 +59,7 @@ class SimplePage(Record):
     """The simple API's page of one project."""
 
     files: tuple[ReleaseFile, ...]
-    says_provenance: bool = False
+    announces_provenance: bool = False
     """The index supports PEP 740, so a file without ``provenance`` has none."""
 
 
@@ -72,7 +72,7 @@ class JsonRelease(Record):
 
 
 class PypiAttestation(Record):
-    """One attestation of a file."""
+    """One attestation of a file, from a PEP 740 document."""
 
     predicate_type: str
     bundle: bytes = field(repr=False)
@@ -81,19 +81,19 @@ class PypiAttestation(Record):
     """The publisher according to the index. Unverified: the certificate decides who signed."""
 
 
-def distinct_files(files: Iterable[ReleaseFile]) -> tuple[tuple[ReleaseFile, ...], tuple[str, ...]]:
-    """The files without duplicates, and the names that are listed with different digests."""
+def deduplicate_files(files: Iterable[ReleaseFile]) -> tuple[tuple[ReleaseFile, ...], tuple[str, ...]]:
+    """The files without duplicates, and the names that the index lists with different digests."""
     by_name: dict[str, ReleaseFile] = {}
-    contradictory: list[str] = []
+    conflicting: list[str] = []
     for file in files:
         first = by_name.setdefault(file.name, file)
-        if first is not file and disagree(first.claims, file.claims) and file.name not in contradictory:
-            contradictory.append(file.name)
-    return tuple(by_name.values()), tuple(contradictory)
+        if first is not file and have_conflicting_digests(first.claims, file.claims) and file.name not in conflicting:
+            conflicting.append(file.name)
+    return tuple(by_name.values()), tuple(conflicting)
 
 
-def disagree(claims: Sequence[Digest], other_claims: Sequence[Digest]) -> bool:
-    """Whether two lists of digests cannot be of the same file."""
+def have_conflicting_digests(claims: Sequence[Digest], other_claims: Sequence[Digest]) -> bool:
+    """Whether two lists of digests cannot belong to the same file."""
     by_algorithm = {digest.algorithm: digest for digest in claims}
     return any(by_algorithm.get(digest.algorithm, digest) != digest for digest in other_claims)
 
@@ -105,62 +105,62 @@ def parse_simple_page(body: bytes, content_type: str, page_url: str) -> SimplePa
     """Parse a project page in JSON or HTML, according to its content type."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind in (SIMPLE_JSON, "application/json"):
-        return _json_page(body, page_url)
+        return _parse_json_page(body, page_url)
     if kind in ("text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"):
-        return _html_page(body, page_url)
-    _malformed(f"an index page has the content type {kind[:80]!a}")
+        return _parse_html_page(body, page_url)
+    _refuse(f"an index page has the content type {kind[:80]!a}")
 
 
-def _json_page(body: bytes, page_url: str) -> SimplePage:
+def _parse_json_page(body: bytes, page_url: str) -> SimplePage:
     document = JsonObject(strict_json.parse_json(body, DOCUMENT_LIMITS), "", _index_error)
-    api = document.object("meta").value.get("api-version", "1.0") if "meta" in document else "1.0"
-    if not isinstance(api, str) or not re.fullmatch(r"1\.[0-9]{1,4}", api):
-        _malformed(f"an index page has the unsupported API version {str(api)[:20]!a}")
-    files = tuple(_json_file(entry, page_url) for entry in document.objects("files", max_items=_MAX_FILES))
-    return SimplePage(files=files, says_provenance=int(api.partition(".")[2]) >= 3)
+    api_version = document.object("meta").value.get("api-version", "1.0") if "meta" in document else "1.0"
+    if not isinstance(api_version, str) or not re.fullmatch(r"1\.[0-9]{1,4}", api_version):
+        _refuse(f"an index page has the unsupported API version {str(api_version)[:20]!a}")
+    files = tuple(_parse_json_file(entry, page_url) for entry in document.objects("files", max_items=_MAX_FILES))
+    return SimplePage(files=files, announces_provenance=int(api_version.partition(".")[2]) >= 3)
 
 
-def _json_file(entry: JsonObject, page_url: str) -> ReleaseFile:
-    name, url = entry.string("filename"), _file_url(entry.string("url"), page_url)
+def _parse_json_file(entry: JsonObject, page_url: str) -> ReleaseFile:
+    name, url = entry.string("filename"), _resolve_file_url(entry.string("url"), page_url)
     if _last_segment(url) != name:
-        # pip uses the name in the URL and uv the file name, so they would install different things.
-        _malformed(f"the file {name[:120]!a} has a URL with another file name")
+        # pip uses the name in the URL and uv the stated name, so they would install different files.
+        _refuse(f"the file {name[:120]!a} has a URL with another file name")
     provenance = entry.optional_string("provenance")
     return ReleaseFile(
-        name=_safe_file_name(name),
+        name=_check_file_name(name),
         url=url,
-        claims=_digests(entry, "hashes"),
-        size=_size(entry),
-        uploaded_at=_timestamp(entry.value.get("upload-time")),
-        requires_python=_note(entry.value.get("requires-python")),
-        yanked=_yank_reason(entry.value.get("yanked")),
-        provenance=None if provenance is None else _file_url(provenance, page_url),
+        claims=_parse_digests(entry, "hashes"),
+        size=_parse_size(entry),
+        uploaded_at=_parse_timestamp(entry.value.get("upload-time")),
+        requires_python=_short_text(entry.value.get("requires-python")),
+        yanked=_parse_yanked(entry.value.get("yanked")),
+        provenance=None if provenance is None else _resolve_file_url(provenance, page_url),
     )
 
 
-def _html_page(body: bytes, page_url: str) -> SimplePage:
+def _parse_html_page(body: bytes, page_url: str) -> SimplePage:
     if len(body) > DOCUMENT_LIMITS.max_bytes:
-        _malformed("an index page is too large")
+        _refuse("an index page is too large")
     links = _LinkParser(page_url)
     try:
-        for tag in _tags(body.decode("utf-8")):
+        for tag in _relevant_tags(body.decode("utf-8")):
             links.feed(tag)
         links.close()
     except (UnicodeDecodeError, AssertionError, ValueError) as err:  # html.parser asserts on some broken declarations
         raise _protocol_error("an index page is not HTML in UTF-8") from err
-    return SimplePage(files=tuple(links.files), says_provenance=links.version >= 3)
+    return SimplePage(files=tuple(links.files), announces_provenance=links.version >= 3)
 
 
-# Each character can match in one way only, so a failed match backtracks over it once. Possessive quantifiers would
+# Each character can match only one alternative, so a failed match backtracks over it once. Possessive quantifiers would
 # express that, but early releases of Python 3.11 get them wrong.
 _TAG = re.compile(r"""<([A-Za-z][A-Za-z0-9-]*)(?![A-Za-z0-9-])(?:[^<>"']|"[^"]*"|'[^']*')*>""")
 # Parsers disagree about where a comment with two dashes ends, so they could disagree about links inside it.
-_OTHER_MARK = re.compile(r"<!--(?:(?!--|<a[\s/>]).)*-->|<(?!!--)[/!?][^<>]*>", re.DOTALL | re.IGNORECASE)
+_OTHER_TAG = re.compile(r"<!--(?:(?!--|<a[\s/>]).)*-->|<(?!!--)[/!?][^<>]*>", re.DOTALL | re.IGNORECASE)
 _RAW_TEXT = re.compile(r"</(?:script|style)\s*>", re.IGNORECASE)
 _MAX_TAG = 32 * 1024  # a URL, a reason and a few other attributes
 
 
-def _tags(text: str) -> Iterator[str]:
+def _relevant_tags(text: str) -> Iterator[str]:
     """The complete a, base and meta tags of a page.
 
     html.parser takes quadratic time for unterminated tags, so a small page could keep it busy for hours. It gets only
@@ -168,22 +168,22 @@ def _tags(text: str) -> Iterator[str]:
     """
     position, count = text.find("<"), 0
     while position >= 0:
-        following = text[position + 1 : position + 2]
-        if following in ("/", "!", "?") or (following.isascii() and following.isalpha()):
-            mark = _TAG.match(text, position, position + _MAX_TAG + 1) or _OTHER_MARK.match(text, position)
-            if mark is None or mark.end() - position > _MAX_TAG:
-                _malformed("an index page has an unterminated tag")
-            name = mark[1].lower() if mark.re is _TAG else ""
+        next_character = text[position + 1 : position + 2]
+        if next_character in ("/", "!", "?") or (next_character.isascii() and next_character.isalpha()):
+            match = _TAG.match(text, position, position + _MAX_TAG + 1) or _OTHER_TAG.match(text, position)
+            if match is None or match.end() - position > _MAX_TAG:
+                _refuse("an index page has an unterminated tag")
+            name = match[1].lower() if match.re is _TAG else ""
             if name in ("a", "base", "meta"):
                 count += 1
                 if count > 2 * _MAX_FILES:
-                    _malformed("an index page has too many links")
-                yield mark[0]
-            position = mark.end()
+                    _refuse("an index page has too many links")
+                yield match[0]
+            position = match.end()
             if name in ("script", "style"):
                 end_tag = _RAW_TEXT.search(text, position)
                 if end_tag is None:
-                    _malformed("an index page has an unterminated tag")
+                    _refuse("an index page has an unterminated tag")
                 position = end_tag.end()
         else:
             position += 1
@@ -202,27 +202,29 @@ class _LinkParser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes: dict[str, str] = {}
         for name, value in attrs:
-            attributes.setdefault(name, value or "")  # the first one counts, as in browsers and installers
+            attributes.setdefault(
+                name, value or ""
+            )  # of duplicate attributes the first counts, as in browsers and installers
         if tag == "a" and "href" in attributes:
-            self._link(attributes)
+            self._add_link(attributes)
         elif tag == "base" and "href" in attributes and not self.files:
             self._base = urljoin(self._base, attributes["href"])
         elif tag == "meta" and attributes.get("name", "").lower() == "pypi:repository-version":
-            api = re.fullmatch(r"1\.([0-9]{1,4})", attributes.get("content", ""))
-            if api is None:
-                _malformed("an index page has an unsupported API version")
-            self.version = int(api[1])
+            api_version = re.fullmatch(r"1\.([0-9]{1,4})", attributes.get("content", ""))
+            if api_version is None:
+                _refuse("an index page has an unsupported API version")
+            self.version = int(api_version[1])
 
-    def _link(self, attributes: Mapping[str, str]) -> None:
+    def _add_link(self, attributes: Mapping[str, str]) -> None:
         if len(self.files) >= _MAX_FILES:
-            _malformed("an index page lists too many files")
+            _refuse("an index page lists too many files")
         href, _, fragment = attributes["href"].strip().partition("#")
         if re.match(r"(?:mailto|javascript|data):", href, re.IGNORECASE):
             return
-        url = _file_url(href, self._base)
+        url = _resolve_file_url(href, self._base)
         name = _last_segment(url)
         if not is_safe_file_name(name):
-            return  # a navigation link, which no installer takes for a file
+            return  # a navigation link, which installers ignore
         provenance = attributes.get("data-provenance")
         self.files.append(
             ReleaseFile(
@@ -230,10 +232,10 @@ class _LinkParser(HTMLParser):
                 url=url,
                 claims=_fragment_digests(fragment),
                 size=None,
-                uploaded_at=_timestamp(attributes.get("data-upload-time")),
-                requires_python=_note(attributes.get("data-requires-python")),
-                yanked=_yank_reason(attributes["data-yanked"] or True) if "data-yanked" in attributes else None,
-                provenance=_file_url(provenance, self._base) if provenance else None,
+                uploaded_at=_parse_timestamp(attributes.get("data-upload-time")),
+                requires_python=_short_text(attributes.get("data-requires-python")),
+                yanked=_parse_yanked(attributes["data-yanked"] or True) if "data-yanked" in attributes else None,
+                provenance=_resolve_file_url(provenance, self._base) if provenance else None,
             )
         )
 
@@ -243,9 +245,9 @@ def _fragment_digests(fragment: str) -> tuple[Digest, ...]:
     for part in fragment.split("&")[:16]:
         algorithm, _, value = part.partition("=")
         if algorithm in hashes and hashes[algorithm] != value:
-            _malformed("a link states two digests with one algorithm")
+            _refuse("a link states two digests with one algorithm")
         hashes[algorithm] = value
-    return _parse_digests(hashes)
+    return _select_digests(hashes)
 
 
 # JSON API
@@ -257,47 +259,47 @@ def parse_json_release(body: bytes, document_url: str, version: str) -> JsonRele
     info = document.object("info")
     releases = document.value.get("releases")
     if isinstance(releases, dict) and releases:
-        matching = [name for name in releases if same_version(name, version)]
+        matching = [name for name in releases if is_same_version(name, version)]
         if not matching:
             return None
         by_version = document.object("releases")
         entries = [entry for name in matching for entry in by_version.objects(name, max_items=_MAX_FILES)]
-    elif same_version(str(info.value.get("version", "")), version) and document.value.get("urls") is not None:
+    elif is_same_version(str(info.value.get("version", "")), version) and document.value.get("urls") is not None:
         entries = document.objects("urls", max_items=_MAX_FILES)
     else:
         return None
-    files = tuple(_json_api_file(entry, document_url) for entry in entries)
+    files = tuple(_parse_json_api_file(entry, document_url) for entry in entries)
     urls = info.object("project_urls").value if info.value.get("project_urls") else {}
     project_urls = {str(label)[:80]: url for label, url in urls.items() if isinstance(url, str)}
-    home = info.value.get("home_page")
-    if isinstance(home, str) and home:
-        project_urls.setdefault("Homepage", home)
+    homepage = info.value.get("home_page")
+    if isinstance(homepage, str) and homepage:
+        project_urls.setdefault("Homepage", homepage)
     return JsonRelease(files=files, publisher=_publisher(document.value.get("ownership")), project_urls=project_urls)
 
 
 def source_repository(project_urls: Mapping[str, str]) -> str | None:
     """The source repository among a project's URLs (labels as in PEP 753); the homepage only on a code host."""
-    labelled = {re.sub(r"[^a-z0-9]", "", label.lower()): url for label, url in project_urls.items()}
+    urls_by_label = {re.sub(r"[^a-z0-9]", "", label.lower()): url for label, url in project_urls.items()}
     for label in ("source", "repository", "sourcecode", "github", "code", "scm"):
-        if _is_web_url(labelled.get(label, "")):
-            return labelled[label]
+        if _is_web_url(urls_by_label.get(label, "")):
+            return urls_by_label[label]
     for label in ("homepage", "home"):
-        url = labelled.get(label, "")
+        url = urls_by_label.get(label, "")
         if _is_web_url(url) and re.search(r"://(?:www\.)?(?:github|gitlab|codeberg|bitbucket)\.[a-z]+/", url):
             return url
     return None
 
 
-def _json_api_file(entry: JsonObject, document_url: str) -> ReleaseFile:
+def _parse_json_api_file(entry: JsonObject, document_url: str) -> ReleaseFile:
     row = entry.value
     return ReleaseFile(
-        name=_safe_file_name(entry.string("filename")),
-        url=_file_url(entry.string("url"), document_url),
-        claims=_digests(entry, "digests"),
-        size=_size(entry),
-        uploaded_at=_timestamp(row.get("upload_time_iso_8601") or row.get("upload_time")),
-        requires_python=_note(row.get("requires_python")),
-        yanked=_yank_reason(row.get("yanked_reason") or True) if row.get("yanked") else None,
+        name=_check_file_name(entry.string("filename")),
+        url=_resolve_file_url(entry.string("url"), document_url),
+        claims=_parse_digests(entry, "digests"),
+        size=_parse_size(entry),
+        uploaded_at=_parse_timestamp(row.get("upload_time_iso_8601") or row.get("upload_time")),
+        requires_python=_short_text(row.get("requires_python")),
+        yanked=_parse_yanked(row.get("yanked_reason") or True) if row.get("yanked") else None,
     )
 
 
@@ -307,25 +309,25 @@ def _publisher(ownership: Any) -> str | None:
         return None
     organization = ownership.get("organization")
     if isinstance(organization, str) and organization:
-        return organization[:_MAX_NOTE]
+        return organization[:_MAX_SHORT_TEXT]
     roles = ownership.get("roles")
     rows = [row for row in roles if isinstance(row, dict)] if isinstance(roles, list) else []
     owners = {str(row.get("user")) for row in rows if row.get("role") == "Owner" and row.get("user")}
-    return ", ".join(sorted(owners))[:_MAX_NOTE] or None
+    return ", ".join(sorted(owners))[:_MAX_SHORT_TEXT] or None
 
 
 def _is_web_url(url: str) -> bool:
     return len(url) <= _MAX_URL and url.isprintable() and re.match(r"https?://[^/@\s]+(?:/|$)", url) is not None
 
 
-# Fields of both interfaces
+# Fields of both APIs
 
 
-def _digests(entry: JsonObject, name: str) -> tuple[Digest, ...]:
-    return _parse_digests(entry.object(name).value) if name in entry else ()
+def _parse_digests(entry: JsonObject, name: str) -> tuple[Digest, ...]:
+    return _select_digests(entry.object(name).value) if name in entry else ()
 
 
-def _parse_digests(hashes: Mapping[str, Any]) -> tuple[Digest, ...]:
+def _select_digests(hashes: Mapping[str, Any]) -> tuple[Digest, ...]:
     """The digests with algorithms that are strong enough."""
     digests = []
     for algorithm in _ALGORITHMS:
@@ -339,17 +341,17 @@ def _parse_digests(hashes: Mapping[str, Any]) -> tuple[Digest, ...]:
     return tuple(digests)
 
 
-def _file_url(text: str, base: str) -> str:
+def _resolve_file_url(text: str, base: str) -> str:
     """An absolute URL without fragment."""
     if len(text) > _MAX_URL:
-        _malformed("the index has a file URL that is too long")
+        _refuse("the index has a file URL that is too long")
     try:
         url = urljoin(base, text.partition("#")[0])
         parts = urlsplit(url)
     except ValueError as err:
         raise _protocol_error("the index has a malformed file URL") from err
     if parts.scheme not in ("http", "https") or "@" in parts.netloc:
-        _malformed("the index has a file URL that is not a plain web address")
+        _refuse("the index has a file URL that is not a plain web address")
     return url
 
 
@@ -357,31 +359,31 @@ def _last_segment(url: str) -> str:
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
-def _safe_file_name(name: str) -> str:
+def _check_file_name(name: str) -> str:
     if not is_safe_file_name(name):
-        _malformed(f"the index lists a file named {name[:120]!a}")
+        _refuse(f"the index lists a file named {name[:120]!a}")
     return name
 
 
-def _size(entry: JsonObject) -> int | None:
+def _parse_size(entry: JsonObject) -> int | None:
     return None if entry.value.get("size") is None else entry.integer("size", maximum=(1 << 50) - 1)
 
 
-def _timestamp(value: Any) -> str | None:
-    """A timestamp with its zone. The JSON API's oldest format has no zone and means UTC."""
+def _parse_timestamp(value: Any) -> str | None:
+    """A timestamp with its zone. The oldest timestamps of the JSON API have no zone and are in UTC."""
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         return None
     return value if value[-1] == "Z" or value[-6:-5] in ("+", "-") else f"{value}Z"
 
 
-def _yank_reason(value: Any) -> str | None:
+def _parse_yanked(value: Any) -> str | None:
     if value is None or value is False:
         return None
-    return value[:_MAX_NOTE] if isinstance(value, str) and value.strip() else "yanked"
+    return value[:_MAX_SHORT_TEXT] if isinstance(value, str) and value.strip() else "yanked"
 
 
-def _note(value: Any) -> str | None:
-    return value[:_MAX_NOTE] if isinstance(value, str) and value else None
+def _short_text(value: Any) -> str | None:
+    return value[:_MAX_SHORT_TEXT] if isinstance(value, str) and value else None
 
 
 def _index_error(path: str, problem: str) -> PinwardenError:
@@ -392,7 +394,7 @@ def _protocol_error(message: str) -> PinwardenError:
     return PinwardenError("FETCH_FAILED", message, data={"reason": "protocol"})
 
 
-def _malformed(message: str) -> NoReturn:
+def _refuse(message: str) -> NoReturn:
     raise _protocol_error(message)
 
 
@@ -403,32 +405,34 @@ def parse_provenance(data: bytes) -> tuple[PypiAttestation, ...]:
     """All attestations of one provenance document."""
     document = JsonObject(strict_json.parse_json(data, PROVENANCE_LIMITS), "", _provenance_error)
     _check_format(document)
-    statements: list[PypiAttestation] = []
+    attestations: list[PypiAttestation] = []
     for bundle in document.objects("attestation_bundles"):
         publisher = bundle.value.get("publisher")
         for attestation in bundle.objects("attestations"):
-            statements.append(_statement(attestation, publisher if isinstance(publisher, dict) else {}))
-            if len(statements) > _MAX_ATTESTATIONS:
+            attestations.append(_parse_attestation(attestation, publisher if isinstance(publisher, dict) else {}))
+            if len(attestations) > _MAX_ATTESTATIONS:
                 document.fail("attestation_bundles", f"has more than {_MAX_ATTESTATIONS} attestations")
-    if not statements:
+    if not attestations:
         document.fail("attestation_bundles", "has no attestation")
-    return tuple(statements)
+    return tuple(attestations)
 
 
-def _statement(attestation: JsonObject, publisher: Mapping[str, Any]) -> PypiAttestation:
+def _parse_attestation(attestation: JsonObject, publisher: Mapping[str, Any]) -> PypiAttestation:
     _check_format(attestation)
     material = attestation.object("verification_material")
     envelope = attestation.object("envelope")
-    payload = _base64(envelope, "statement")
+    payload = _base64_member(envelope, "statement")
     verification: dict[str, Any] = {
-        "certificate": {"rawBytes": _base64(material, "certificate")},
+        "certificate": {"rawBytes": _base64_member(material, "certificate")},
         "tlogEntries": [dict(entry.value) for entry in material.objects("transparency_entries")],
     }
     timestamps = material.items("timestamps", optional=True) if material.value.get("timestamps") else []
     if timestamps:
-        # Entries of version 2 of the log have no timestamp of their own.
+        # Log entries of version 2 do not include a timestamp.
         verification["timestampVerificationData"] = {
-            "rfc3161Timestamps": [{"signedTimestamp": _check_base64(material, "timestamps", t)} for t in timestamps]
+            "rfc3161Timestamps": [
+                {"signedTimestamp": _check_base64(material, "timestamps", timestamp)} for timestamp in timestamps
+            ]
         }
     bundle = {
         "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
@@ -436,7 +440,7 @@ def _statement(attestation: JsonObject, publisher: Mapping[str, Any]) -> PypiAtt
         "dsseEnvelope": {
             "payload": payload,
             "payloadType": "application/vnd.in-toto+json",
-            "signatures": [{"sig": _base64(envelope, "signature")}],
+            "signatures": [{"sig": _base64_member(envelope, "signature")}],
         },
     }
     inner = JsonObject(strict_json.parse_json(b64decode(payload), PROVENANCE_LIMITS), "statement", _provenance_error)
@@ -453,7 +457,7 @@ def _check_format(document: JsonObject) -> None:
         document.fail("version", "is not 1")
 
 
-def _base64(entry: JsonObject, name: str) -> str:
+def _base64_member(entry: JsonObject, name: str) -> str:
     return _check_base64(entry, name, entry.value.get(name))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
     from packaging.version import Version
 
-Kind = Literal["wheel", "sdist", "other"]
+FileKind = Literal["wheel", "sdist", "other"]
 
 _MAX_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -38,7 +38,7 @@ def exact_version(text: str) -> Version:
     return version
 
 
-def same_version(text: str, other_text: str) -> bool:
+def is_same_version(text: str, other_text: str) -> bool:
     """Whether two strings are the same version by PEP 440. False if either is not a version."""
     first, second = _version(text), _version(other_text)
     return first is not None and first == second
@@ -55,7 +55,7 @@ def _version(text: str) -> Version | None:
         return None
 
 
-def path_segment(text: str) -> str:
+def quote_path_segment(text: str) -> str:
     """A name as one URL path segment."""
     return quote(text, safe="")
 
@@ -65,8 +65,8 @@ def is_safe_file_name(name: str) -> bool:
     return len(name) <= _MAX_NAME and _FILE_NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
-def file_kind(name: str) -> Kind:
-    """What kind of file it is, by its ending, as installers decide."""
+def file_kind(name: str) -> FileKind:
+    """The kind of a file, by its ending, as installers determine it."""
     if name.endswith(".whl"):
         return "wheel"
     return "sdist" if name.endswith(_SDIST_ENDINGS) else "other"
@@ -80,12 +80,13 @@ def belongs_to(file_name: str, project: str, version: str) -> bool:
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
             return any(
-                _version(rest) == wanted_version for rest in _after_project(file_name.removesuffix(ending), project)
+                _version(remainder) == wanted_version
+                for remainder in _after_project(file_name.removesuffix(ending), project)
             )
     for ending in _OTHER_ENDINGS:
         if file_name.endswith(ending):
-            rests = _after_project(file_name.removesuffix(ending), project)
-            return any(_starts_with_version(rest, wanted_version) for rest in rests)
+            remainders = _after_project(file_name.removesuffix(ending), project)
+            return any(_starts_with_version(remainder, wanted_version) for remainder in remainders)
     return False
 
 
@@ -93,7 +94,7 @@ def file_version(file_name: str, project: str) -> Version | None:
     """The version of a wheel or source archive; None for other files."""
     project = normalized_name(project)
     if file_name.endswith(".whl"):
-        name_and_version = _wheel_version(file_name)
+        name_and_version = _parse_wheel_name(file_name)
         return name_and_version[1] if name_and_version is not None and name_and_version[0] == project else None
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
@@ -103,10 +104,10 @@ def file_version(file_name: str, project: str) -> Version | None:
 
 
 def _wheel_belongs(file_name: str, project: str, wanted_version: Version) -> bool:
-    return _wheel_version(file_name) == (project, wanted_version)
+    return _parse_wheel_name(file_name) == (project, wanted_version)
 
 
-def _wheel_version(file_name: str) -> tuple[str, Version] | None:
+def _parse_wheel_name(file_name: str) -> tuple[str, Version] | None:
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
@@ -117,14 +118,14 @@ def _wheel_version(file_name: str) -> tuple[str, Version] | None:
 
 
 def _after_project(stem: str, project: str) -> list[str]:
-    """What may follow the project's name; the names in old files may contain dashes."""
+    """What may follow the project's name. There may be several candidates, because old file names contain dashes."""
     dashes = [position for position, character in enumerate(stem) if character == "-"]
     return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
 
 
-def _starts_with_version(rest: str, wanted_version: Version) -> bool:
+def _starts_with_version(remainder: str, wanted_version: Version) -> bool:
     """Windows installers and eggs have a platform or a Python version after the package version."""
-    parts = re.split(r"([-.])", rest)
+    parts = re.split(r"([-.])", remainder)
     return any(_version("".join(parts[:count])) == wanted_version for count in range(1, len(parts) + 1, 2))
 
 

@@ -38,8 +38,8 @@ def run_resolver(
     return run_bounded(command, folder, environment, task)
 
 
-def check_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
-    """Refuse a registry that Pinwarden's own client would not contact, since a resolver contacts any address."""
+def check_registry_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
+    """Raise if Pinwarden's own HTTP client would not contact this registry. A resolver would contact any address."""
     if proxy_for(index.address, variables) is not None:
         return  # the proxy resolves the host
     rules = NetworkRules(allow_private=index.private_allowed, allow_plain_http=allow_plain_http)
@@ -50,13 +50,13 @@ def check_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_
 
 
 _UV_NETWORK_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_INDEX = "PINWARDEN"  # under this name uv finds the index's credential in its environment
+_INDEX_NAME = "PINWARDEN"  # uv reads the index's credential from environment variables with this name
 
 
 def find_uv(variables: Mapping[str, str]) -> Path:
-    """The uv program: from PATH, or from the installed Python package uv."""
+    """Find uv in PATH or in the installed Python package uv. ``RESOLVER_MISSING`` if there is none."""
     uv = find_program("uv", variables.get("PATH", ""))
-    if uv is not None and uv.is_absolute():  # not one in the current folder
+    if uv is not None and uv.is_absolute():  # ignore a uv in the current folder
         return uv
     try:
         from uv import find_uv_bin
@@ -80,27 +80,27 @@ def resolve(  # noqa: PLR0913  everything the result depends on
     timeout: float = RESOLVE_SECONDS,
     allow_plain_http: bool = False,
 ) -> bytes:
-    """The ``pylock.toml`` for one exact package, for every platform, from one index only."""
+    """Resolve one exact package with uv, for all platforms and from one index. Returns the ``pylock.toml``."""
     requirement = _requirement(name, version, extras)
     python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
         raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a Python version")
-    check_address(index, variables, allow_plain_http=allow_plain_http)
+    check_registry_address(index, variables, allow_plain_http=allow_plain_http)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         folder = Path(temporary)
         (folder / "requirements.in").write_text(requirement + "\n")
         environment, secrets = _environment(index, variables, folder)
-        switches = (
+        options = (
             *("--universal", "--no-header", "--no-annotate", "--no-build", "--format", "pylock.toml", "--quiet"),
             *("--no-config", "--no-progress", "--color", "never", "--python-version", python),
             *("--python", sys.executable, "--output-file", "pylock.toml", "requirements.in"),
         )
-        run_resolver([str(uv), "pip", "compile", *switches], folder, environment, seconds=timeout, secrets=secrets)
+        run_resolver([str(uv), "pip", "compile", *options], folder, environment, seconds=timeout, secrets=secrets)
         return read_file(folder / "pylock.toml", MAX_BYTES)
 
 
-def uv_version(uv: Path, variables: Mapping[str, str]) -> str:
-    """The resolver's name and version, as recorded in the lock."""
+def read_uv_version(uv: Path, variables: Mapping[str, str]) -> str:
+    """uv's name and version, as recorded in the lock."""
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         environment = child_environment({"UV_NO_CONFIG": "1", "HOME": temporary}, variables)
         output = run_resolver([str(uv), "--version"], Path(temporary), environment, seconds=30)
@@ -108,17 +108,17 @@ def uv_version(uv: Path, variables: Mapping[str, str]) -> str:
 
 
 def _requirement(name: str, version: str, extras: Sequence[str]) -> str:
-    """A requirement made of validated parts, so it cannot be an option, a URL or another requirement."""
-    chosen = ",".join(normalized_name(extra) for extra in extras)
-    return f"{normalized_name(name)}{f'[{chosen}]' if chosen else ''}=={exact_version(version)}"
+    """A requirement built from validated parts, so it cannot contain an option, a URL or a second requirement."""
+    extra_names = ",".join(normalized_name(extra) for extra in extras)
+    return f"{normalized_name(name)}{f'[{extra_names}]' if extra_names else ''}=={exact_version(version)}"
 
 
 def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) -> tuple[dict[str, str], list[str]]:
-    """An environment in which uv sees one index, no settings, no netrc and no cache; and the secrets in it."""
-    own = {
+    """An environment in which uv uses one index and no settings, netrc or cache; and the secrets it contains."""
+    settings = {
         "HOME": str(folder),
         "UV_CACHE_DIR": str(folder / "cache"),
-        "UV_DEFAULT_INDEX": f"{_INDEX.lower()}={index.url}",
+        "UV_DEFAULT_INDEX": f"{_INDEX_NAME.lower()}={index.url}",
         "UV_KEYRING_PROVIDER": "disabled",
         "UV_NO_CONFIG": "1",
         "UV_PYTHON_DOWNLOADS": "never",
@@ -128,102 +128,102 @@ def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) ->
         "NETRC": str(folder / "no-netrc"),
     }
     if index.ca_file is not None:
-        own["SSL_CERT_FILE"] = str(index.ca_file)
+        settings["SSL_CERT_FILE"] = str(index.ca_file)
     secrets: list[str] = []
     if index.authorization is not None:
-        user, password = _pair(index.authorization)
-        own |= {f"UV_INDEX_{_INDEX}_USERNAME": user, f"UV_INDEX_{_INDEX}_PASSWORD": password}
+        user, password = _split_basic(index.authorization)
+        settings |= {f"UV_INDEX_{_INDEX_NAME}_USERNAME": user, f"UV_INDEX_{_INDEX_NAME}_PASSWORD": password}
         secrets = [index.authorization, password]
-    passed_on = {spelling for word in _UV_NETWORK_VARIABLES for spelling in (word, word.lower())}
-    return child_environment(own, variables, passed_on), secrets
+    inherited = {variable for word in _UV_NETWORK_VARIABLES for variable in (word, word.lower())}
+    return child_environment(settings, variables, inherited), secrets
 
 
-def _pair(authorization: str) -> tuple[str, str]:
+def _split_basic(authorization: str) -> tuple[str, str]:
     scheme, _, value = authorization.partition(" ")
     try:
-        user, mark, password = b64decode(value, validate=True).decode().partition(":")
+        user, colon, password = b64decode(value, validate=True).decode().partition(":")
     except ValueError:
-        mark = ""
-    if scheme.lower() != "basic" or not mark:
+        colon = ""
+    if scheme.lower() != "basic" or not colon:
         raise PinwardenError("RESOLVER_FAILED", "uv supports only a user name and password for an index")
     return user, password
 
 
-# Where npm finds its settings, including credentials, which npm sends by itself.
+# npm's settings files and credentials. npm reads and sends these credentials itself.
 _NPM_VARIABLES = ("NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_TOKEN", "NODE_AUTH_TOKEN")
 _INVALID_HOST = "refused.invalid"  # RFC 2606: there is no such host
 _INVALID_REGISTRY = f"https://{_INVALID_HOST}/"
 _NPM_NETWORK_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
 
 
-class WantedPackage(Record):
+class NpmRequirement(Record):
     """The package to resolve."""
 
     name: str
     version: str
-    needs: frozenset[str]
-    """The scopes whose registries are needed in any case."""
+    required_scopes: frozenset[str]
+    """Scopes whose registries must be usable; other scopes matter only if a dependency has them."""
 
 
 def resolve_npm(
-    wanted: WantedPackage,
+    wanted: NpmRequirement,
     registries: Mapping[str, Endpoint],
     variables: Mapping[str, str],
     *,
     allow_plain_http: bool = False,
 ) -> tuple[bytes, str]:
-    """The ``package-lock.json`` for one exact package, and npm's name and version.
+    """Resolve one exact package with npm. Returns the ``package-lock.json``, and npm's name and version.
 
-    ``registries`` are by scope; ``""`` is for packages without a scope.
+    ``registries`` maps scopes to registries; the key ``""`` is for packages without a scope.
     """
     addresses: dict[str, str] = {}
-    refused: dict[str, PinwardenError] = {}
+    rejected: dict[str, PinwardenError] = {}
     for scope, endpoint in registries.items():
         try:
-            check_address(endpoint, variables, allow_plain_http=allow_plain_http)
+            check_registry_address(endpoint, variables, allow_plain_http=allow_plain_http)
             addresses[scope] = endpoint.url
         except PinwardenError as err:
-            if scope in wanted.needs:
+            if scope in wanted.required_scopes:
                 raise
-            # Perhaps no dependency has this scope. If one has, it must not come from the default registry instead.
-            addresses[scope], refused[scope] = _INVALID_REGISTRY, err
+            # A dependency with this scope must fail instead of coming from the default registry.
+            addresses[scope], rejected[scope] = _INVALID_REGISTRY, err
     npm = find_program("npm", variables.get("PATH", ""))
     if npm is None:
         raise PinwardenError(
             "RESOLVER_MISSING", "npm is required to resolve the dependencies of this package, and is not installed"
         )
-    passed_on = {spelling for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for spelling in (word, word.lower())}
-    environment = child_environment({}, variables, passed_on)
+    inherited = {variable for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for variable in (word, word.lower())}
+    environment = child_environment({}, variables, inherited)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         folder = Path(temporary)
         needs = {wanted.name: wanted.version}
-        about = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": needs}
-        (folder / "package.json").write_text(json.dumps(about))
-        switches = (
+        manifest = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": needs}
+        (folder / "package.json").write_text(json.dumps(manifest))
+        options = (
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
             *("--include=optional", "--omit=dev", "--loglevel=error", *_registry_options(addresses)),
             # A user who can write to the parent folder could make this folder a workspace with npm settings.
             "--no-workspaces",
-            *(("--fetch-retries=0",) if refused else ()),  # an invalid host needs no retries
+            *(("--fetch-retries=0",) if rejected else ()),  # an invalid host needs no retries
         )
         try:
-            run_resolver([str(npm), "install", *switches], folder, environment, seconds=RESOLVE_SECONDS)
+            run_resolver([str(npm), "install", *options], folder, environment, seconds=RESOLVE_SECONDS)
         except PinwardenError as err:
-            for reason in refused.values() if _INVALID_HOST in str(err.data.get("stderr")) else ():
-                raise reason from err
+            for rejection in rejected.values() if _INVALID_HOST in str(err.data.get("stderr")) else ():
+                raise rejection from err
             raise
-        version = _version_beside(npm)
+        version = _installed_npm_version(npm)
         if version is None:
             version = run_resolver([str(npm), "--version"], folder, environment, seconds=30).decode().strip()
         return read_file(folder / "package-lock.json", LIMITS.max_bytes), f"npm {version[:40]}"
 
 
-def _version_beside(npm: Path) -> str | None:
-    """The version in npm's own package.json, which is faster than starting npm."""
+def _installed_npm_version(npm: Path) -> str | None:
+    """The version in npm's own package.json. Reading it is faster than starting npm."""
     try:
-        about = json.loads(read_file(npm.resolve().parent.parent / "package.json"))
-        return str(about["version"]) if about["name"] == "npm" else None
+        manifest = json.loads(read_file(npm.resolve().parent.parent / "package.json"))
+        return str(manifest["version"]) if manifest["name"] == "npm" else None
     except (PinwardenError, ValueError, KeyError, TypeError):
         return None
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinwarden.artifacts.provenance import Identity, Kind, is_showable, plain_text
+from pinwarden.artifacts.provenance import Identity, ProvenanceKind, is_displayable, percent_encode
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 IN_TOTO = "application/vnd.in-toto+json"
 _ROOT_LIMITS = Limits(max_bytes=4 * 1024 * 1024)
-_OWN_ENTRY = ("intoto", "0.0.2")
+_INTOTO_ENTRY = ("intoto", "0.0.2")
 
 
-class VerificationUnavailable(Exception):  # noqa: N818 - not an error: nothing was found to be wrong
+class VerificationUnavailable(Exception):  # noqa: N818 - not an error in the attestation
     """The package sigstore is not installed, or its release is not supported."""
 
 
@@ -44,8 +44,8 @@ class VerificationFailed(Exception):  # noqa: N818 - the outcome of a check
     """The signature, its certificate or its log entry does not verify."""
 
 
-class Signed(Record):
-    """What was signed, and the signer's verified certificate."""
+class VerifiedSignature(Record):
+    """A verified signature: the signed payload and the signer's certificate."""
 
     certificate: Certificate
     payload: bytes = field(repr=False, default=b"")
@@ -60,50 +60,50 @@ class SigstoreRoot(Record):
     anchor: str
     """Identifies the root, for display."""
 
-    def verify_envelope(self, bundle_json: bytes) -> Signed:
+    def verify_envelope(self, bundle_json: bytes) -> VerifiedSignature:
         """Verify a bundle with a DSSE envelope."""
-        with _checking():
-            bundle = _bundle(bundle_json)
+        with _convert_errors():
+            bundle = _parse_bundle(bundle_json)
             kind = bundle.log_entry._inner.kind_version
-            if (kind.kind, kind.version) == _OWN_ENTRY:
+            if (kind.kind, kind.version) == _INTOTO_ENTRY:
                 return _verify_intoto(self.verifier, bundle)
             payload_type, payload = self.verifier.verify_dsse(bundle, _AnyIdentity())
-            return Signed(certificate=bundle.signing_certificate, payload=payload, payload_type=payload_type)
+            return VerifiedSignature(certificate=bundle.signing_certificate, payload=payload, payload_type=payload_type)
 
-    def verify_digest(self, bundle_json: bytes, digest: Digest) -> Signed:
+    def verify_digest(self, bundle_json: bytes, digest: Digest) -> VerifiedSignature:
         """Verify a bundle with a detached signature over bytes with this SHA-256."""
         from sigstore.hashes import Hashed
         from sigstore_models.common.v1 import HashAlgorithm
 
-        with _checking():
-            bundle = _bundle(bundle_json)
+        with _convert_errors():
+            bundle = _parse_bundle(bundle_json)
             hashed = Hashed(algorithm=HashAlgorithm.SHA2_256, digest=digest.raw)
             self.verifier.verify_artifact(hashed, bundle, _AnyIdentity())
-            return Signed(certificate=bundle.signing_certificate)
+            return VerifiedSignature(certificate=bundle.signing_certificate)
 
-    def verify_promised(self, pem: bytes, signature: bytes, payload: bytes, promise: bytes) -> Signed:
+    def verify_cosign(self, pem: bytes, signature: bytes, payload: bytes, promise: bytes) -> VerifiedSignature:
         """Verify a cosign signature with its certificate and the log's signed entry timestamp."""
         from cryptography.x509 import load_pem_x509_certificate
 
-        with _checking():
+        with _convert_errors():
             certificate = load_pem_x509_certificate(pem)
-            body, time = _promised(self.verifier, promise)
+            body, time = _verify_promise(self.verifier, promise)
             _check_certificate(self.verifier, certificate, time)
             _check_signature(certificate, signature, payload)
             _check_hashedrekord(body, certificate, signature, payload)
-            return Signed(certificate=certificate, payload=payload)
+            return VerifiedSignature(certificate=certificate, payload=payload)
 
     def logged_at(self, entry: Mapping[str, Any], payload: bytes, signature: bytes, spki: bytes) -> datetime:
         """When the log recorded an envelope that was signed with a key."""
         from sigstore.models import TransparencyLogEntry
         from sigstore_models.rekor.v1 import TransparencyLogEntry as Model
 
-        with _checking():
+        with _convert_errors():
             parsed = TransparencyLogEntry(Model.from_dict(dict(entry)))
             time = _check_entry(self.verifier, parsed)
             body, kind = parsed._inner.canonicalized_body, parsed._inner.kind_version
-            recorded = _check_intoto if (kind.kind, kind.version) == _OWN_ENTRY else _check_dsse
-            recorded(body, payload, signature, spki)
+            check_body = _check_intoto if (kind.kind, kind.version) == _INTOTO_ENTRY else _check_dsse
+            check_body(body, payload, signature, spki)
             return time
 
 
@@ -122,18 +122,18 @@ def open_root(path: Path | None) -> SigstoreRoot:
         from sigstore_models.trustroot.v1 import TrustedRoot as Model
     except ImportError as err:
         if err.name == "sigstore":
-            why = "the package sigstore is not installed; install pinwarden[provenance]"
+            reason = "the package sigstore is not installed; install pinwarden[provenance]"
         else:
-            why = f"the installed release of the package sigstore is not supported: {err}"
-        raise VerificationUnavailable(why) from err
-    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # its errors say the same
+            reason = f"the installed release of the package sigstore is not supported: {err}"
+        raise VerificationUnavailable(reason) from err
+    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # its log repeats the errors it raises
     if data is None:
         data, source = read_embedded("trusted_root.json", DEFAULT_TUF_URL), f"sigstore {__version__}"
     else:
         source = "file"
     try:
         strict_json.parse_json(data, _ROOT_LIMITS)
-        with _checking():
+        with _convert_errors():
             root = TrustedRoot(Model.from_json(data))
             _check_complete(root)
             return SigstoreRoot(
@@ -152,21 +152,21 @@ def _check_complete(root: Any) -> None:
 
 
 class _AnyIdentity:
-    """Accepts every identity; the lock decides later which one is expected."""
+    """Accepts every identity. Pinwarden compares the identity with the lock later."""
 
     def verify(self, cert: Certificate) -> None:
         """Accept the certificate."""
 
 
-class _checking:  # noqa: N801 - reads as a statement
-    """Turns every exception that a hostile bundle can cause into ``VerificationFailed``."""
+class _convert_errors:  # noqa: N801 - reads as a statement
+    """Converts every exception that a hostile bundle can cause to ``VerificationFailed``."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, _: object) -> None:
-        # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise here,
-        # and a panic in Rust code is not even an Exception.
+        # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise theirs,
+        # and a panic in Rust code does not inherit from Exception.
         if isinstance(err, Exception) or (kind is not None and kind.__name__ == "PanicException"):
             raise err if isinstance(err, VerificationFailed) else VerificationFailed(_first_line(err)) from err
 
@@ -177,7 +177,7 @@ def _first_line(err: BaseException | None) -> str:
     return show_invisible(lines[0][:200]) or type(err).__name__
 
 
-def _bundle(data: bytes) -> Bundle:
+def _parse_bundle(data: bytes) -> Bundle:
     from sigstore.models import Bundle
 
     return Bundle.from_json(data)
@@ -186,12 +186,12 @@ def _bundle(data: bytes) -> Bundle:
 # Verification steps
 
 
-def _verify_intoto(verifier: Verifier, bundle: Bundle) -> Signed:
+def _verify_intoto(verifier: Verifier, bundle: Bundle) -> VerifiedSignature:
     """1. the log entry, which gives the time; 2. the certificate at that time; 3. the signature; 4. that the entry
     records this signature and no other (CVE-2022-36056)."""
     envelope = bundle._dsse_envelope
     if envelope is None:
-        _refuse("the bundle has no envelope")
+        _fail("the bundle has no envelope")
     certificate, payload, payload_type = (
         bundle.signing_certificate,
         envelope._inner.payload,
@@ -201,9 +201,9 @@ def _verify_intoto(verifier: Verifier, bundle: Bundle) -> Signed:
     _check_certificate(verifier, certificate, time)
     _check_signature(certificate, envelope.signature, envelope.pae())
     if payload_type != IN_TOTO:
-        _refuse("the envelope has no in-toto statement")
+        _fail("the envelope has no in-toto statement")
     _check_intoto(bundle.log_entry._inner.canonicalized_body, payload, envelope.signature, _der(certificate))
-    return Signed(certificate=certificate, payload=payload, payload_type=payload_type)
+    return VerifiedSignature(certificate=certificate, payload=payload, payload_type=payload_type)
 
 
 def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
@@ -213,12 +213,12 @@ def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
     keyring = verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY)
     entry._verify(keyring)
     if not entry._inner.integrated_time:
-        _refuse("the log entry has no time")
+        _fail("the log entry has no time")
     entry._verify_set(keyring)
     return datetime.fromtimestamp(entry._inner.integrated_time, tz=UTC)
 
 
-def _promised(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
+def _verify_promise(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
     """Body and time of the entry in a signed entry timestamp."""
     from sigstore._internal.trust import KeyringPurpose
     from sigstore._utils import KeyID
@@ -247,11 +247,11 @@ def _check_certificate(verifier: Verifier, certificate: Certificate, time: datet
     verify_sct(certificate, chain, verifier._trusted_root.ct_keyring(KeyringPurpose.VERIFY))
     extensions = certificate.extensions
     if not extensions.get_extension_for_class(KeyUsage).value.digital_signature:
-        _refuse("the certificate is not for signatures")
+        _fail("the certificate is not for signatures")
     if ExtendedKeyUsageOID.CODE_SIGNING not in extensions.get_extension_for_class(ExtendedKeyUsage).value:
-        _refuse("the certificate is not for signing code")
+        _fail("the certificate is not for signing code")
     if not certificate.not_valid_before_utc <= time <= certificate.not_valid_after_utc:
-        _refuse("the certificate was not valid when the log recorded the signature")
+        _fail("the certificate was not valid when the log recorded the signature")
 
 
 def _check_signature(certificate: Certificate, signature: bytes, message: bytes) -> None:
@@ -261,7 +261,7 @@ def _check_signature(certificate: Certificate, signature: bytes, message: bytes)
 
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        _refuse("the certificate has a kind of key that Sigstore does not issue")
+        _fail("the certificate has a kind of key that Sigstore does not issue")
     try:
         key.verify(signature, message, ec.ECDSA(SHA256()))
     except InvalidSignature as err:
@@ -272,51 +272,51 @@ def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) 
     # https://github.com/sigstore/rekor/blob/main/pkg/types/intoto/v0.0.2/intoto_v0_0_2_schema.json
     entry = strict_json.parse_json(body, _ROOT_LIMITS)
     content = entry["spec"]["content"]
-    recorded = content["envelope"]
-    (row,) = recorded["signatures"]
-    same = (
-        (entry["kind"], entry["apiVersion"]) == _OWN_ENTRY
-        and recorded["payloadType"] == IN_TOTO
+    check_body = content["envelope"]
+    (row,) = check_body["signatures"]
+    matches = (
+        (entry["kind"], entry["apiVersion"]) == _INTOTO_ENTRY
+        and check_body["payloadType"] == IN_TOTO
         and content["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
         and b64decode(b64decode(row["sig"], validate=True), validate=True) == signature  # encoded twice
         and _pem_content(row["publicKey"]) == signer
     )
-    if not same:
-        _refuse("the log entry records another signature")
+    if not matches:
+        _fail("the log entry records another signature")
 
 
 def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/dsse/v0.0.1/dsse_v0_0_1_schema.json
     entry = strict_json.parse_json(body, _ROOT_LIMITS)
     (row,) = entry["spec"]["signatures"]
-    same = (
+    matches = (
         (entry["kind"], entry["apiVersion"]) == ("dsse", "0.0.1")
         and entry["spec"]["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
         and b64decode(row["signature"], validate=True) == signature
         and _pem_content(row["verifier"]) == signer
     )
-    if not same:
-        _refuse("the log entry records another signature")
+    if not matches:
+        _fail("the log entry records another signature")
 
 
 def _check_hashedrekord(body: Mapping[str, Any], certificate: Certificate, signature: bytes, payload: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/hashedrekord/v0.0.1/hashedrekord_v0_0_1_schema.json
     spec = body["spec"]
-    same = (
+    matches = (
         (body["kind"], body["apiVersion"]) == ("hashedrekord", "0.0.1")
         and spec["data"]["hash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
         and b64decode(spec["signature"]["content"], validate=True) == signature
         and _pem_content(spec["signature"]["publicKey"]["content"]) == _der(certificate)
     )
-    if not same:
-        _refuse("the log entry records another signature")
+    if not matches:
+        _fail("the log entry records another signature")
 
 
 def _pem_content(text: str) -> bytes:
     """The DER content of a base64-encoded PEM text."""
     lines = b64decode(text, validate=True).decode("ascii").strip().split("\n")
     if len(lines) < 3 or not lines[0].startswith("-----BEGIN ") or not lines[-1].startswith("-----END "):
-        _refuse("the log entry names no key")
+        _fail("the log entry names no key")
     try:
         return b64decode("".join(lines[1:-1]), validate=True)
     except BinasciiError as err:
@@ -329,11 +329,11 @@ def _der(certificate: Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def _refuse(problem: str) -> NoReturn:
+def _fail(problem: str) -> NoReturn:
     raise VerificationFailed(problem)
 
 
-_ARC = "1.3.6.1.4.1.57264.1."
+_OID_PREFIX = "1.3.6.1.4.1.57264.1."
 _ISSUER_OLD, _COMMIT_OLD, _REPOSITORY_OLD, _REF_OLD = 1, 3, 5, 6  # plain text
 _ISSUER, _BUILD_SIGNER, _RUNNER, _REPOSITORY, _COMMIT, _REF = 8, 9, 11, 12, 13, 14  # DER, UTF8String
 _REPOSITORY_ID, _OWNER_ID, _BUILD_CONFIG = 15, 17, 18
@@ -341,13 +341,13 @@ _LAST_PLAIN = 7
 _GITHUB = "https://token.actions.githubusercontent.com"
 
 
-def identity_of(certificate: Certificate, kind: Kind) -> Identity:
+def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
     """The identity in a certificate; ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
     extension = _extensions(certificate)
     issuer = extension(_ISSUER) or extension(_ISSUER_OLD)
     if not issuer or extension(_ISSUER_OLD) not in ("", issuer):
         raise _invalid("has no issuer, or two different ones")
-    uri, account = _owner(certificate)
+    uri, account = _parse_subject(certificate)
     old_repository = extension(_REPOSITORY_OLD) if issuer == _GITHUB else ""
     repository = extension(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
     ref = extension(_REF) or extension(_REF_OLD)
@@ -359,7 +359,7 @@ def identity_of(certificate: Certificate, kind: Kind) -> Identity:
         repository=repository,
         repository_id=extension(_REPOSITORY_ID),
         owner_id=extension(_OWNER_ID),
-        workflow=_within(config, repository),
+        workflow=_path_within(config, repository),
         ref=ref,
         builder=_without_ref(extension(_BUILD_SIGNER) or uri, ref),
         runner=extension(_RUNNER),
@@ -374,15 +374,15 @@ def _extensions(certificate: Certificate) -> Callable[[int], str]:
     texts: dict[int, str] = {}
     for extension in certificate.extensions:
         dotted = extension.oid.dotted_string
-        if dotted.startswith(_ARC) and isinstance(extension.value, UnrecognizedExtension):
-            field, value = dotted.removeprefix(_ARC), extension.value.value
+        if dotted.startswith(_OID_PREFIX) and isinstance(extension.value, UnrecognizedExtension):
+            field, value = dotted.removeprefix(_OID_PREFIX), extension.value.value
             if field.isdigit():
-                texts[int(field)] = _text(value if int(field) <= _LAST_PLAIN else _utf8_string(value))
+                texts[int(field)] = _decode_text(value if int(field) <= _LAST_PLAIN else _utf8_string(value))
     return lambda field: texts.get(field, "")
 
 
-def _owner(certificate: Certificate) -> tuple[str, str]:
-    """The certificate's only subject: the URL of a workflow, or the name of an account."""
+def _parse_subject(certificate: Certificate) -> tuple[str, str]:
+    """The certificate's only subject, as the URL of a workflow and the name of an account; one of them is empty."""
     from cryptography.x509 import OtherName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
     names = list(certificate.extensions.get_extension_for_class(SubjectAlternativeName).value)
@@ -390,11 +390,11 @@ def _owner(certificate: Certificate) -> tuple[str, str]:
         raise _invalid("does not have exactly one subject")
     name = names[0]
     if isinstance(name, UniformResourceIdentifier):
-        return _text(name.value.encode()), ""
+        return _decode_text(name.value.encode()), ""
     if isinstance(name, RFC822Name):
-        return "", _text(name.value.encode())
-    if isinstance(name, OtherName) and name.type_id.dotted_string == f"{_ARC}7":
-        return "", _text(_utf8_string(name.value))
+        return "", _decode_text(name.value.encode())
+    if isinstance(name, OtherName) and name.type_id.dotted_string == f"{_OID_PREFIX}7":
+        return "", _decode_text(_utf8_string(name.value))
     raise _invalid("has a subject of an unknown kind")
 
 
@@ -411,12 +411,12 @@ def _utf8_string(der: bytes) -> bytes:
     raise _invalid("has an extension that is not a string")
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     try:
-        text = plain_text(value.decode())
+        text = percent_encode(value.decode())
     except UnicodeDecodeError as err:
         raise _invalid("has an extension that is not a string") from err
-    if not is_showable(text):
+    if not is_displayable(text):
         raise _invalid("has an extension that is too long")
     return text
 
@@ -428,7 +428,7 @@ def _without_ref(uri: str, ref: str) -> str:
     return uri.partition("@refs/")[0] if "@refs/" in uri else uri.rpartition("@")[0] or uri
 
 
-def _within(uri: str, repository: str) -> str:
+def _path_within(uri: str, repository: str) -> str:
     return uri.removeprefix(repository).lstrip("/") if repository and uri.startswith(f"{repository}/") else ""
 
 

@@ -106,7 +106,7 @@ def start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, 
         return (str(entry),)
     if pin.runtime == "python":
         # -B: no bytecode beside the audited files. -s: no packages from the user's site directory.
-        return (str(Interpreter.here().executable), "-B", "-s", str(entry))
+        return (str(Interpreter.current().executable), "-B", "-s", str(entry))
     program = find_program(pin.runtime, search_path)
     if program is None:
         raise PinwardenError("PROGRAM_UNKNOWN", f"this server needs {pin.runtime}, which is not installed")

@@ -300,14 +300,14 @@ def _pulled_report(  # noqa: PLR0913, PLR0917  # each is part of the report
 def pull_parts(registry: OciRegistry) -> PulledBundle:
     """Pull the bundle of a reference. Its bytes match the digests; whether to accept it is not decided here."""
     reference = registry.reference
-    document = registry.document(reference.digest if reference.digest is not None else reference.asked)
+    document = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no {reference}")
-    if not document.proven:
+    if not document.is_verified:
         raise PinwardenError(
             "ARTIFACT_MISMATCH",
             f"the registry's response for {reference} does not match its digest",
-            data={"found": str(document.digest), "wanted": list(document.false_digests)},
+            data={"found": str(document.digest), "wanted": list(document.mismatches)},
         )
     manifest = parse_document(document.body, document.content_type)
     if not isinstance(manifest, ImageManifest) or manifest.artifact_type != ARTIFACT_TYPE:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.artifact_drift import compare_pins, registry_change
-from pinwarden.artifacts.evidence import judge_artifact, unavailable_artifact
+from pinwarden.artifacts.evidence import evaluate_artifact, unavailable_artifact
 from pinwarden.artifacts.newest import NewestRelease
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
@@ -68,7 +68,7 @@ def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedA
     if pinned.registry is not None and configured is not None and configured != pinned.registry:
         return _registry_changed_result(entry.name, pinned.registry, package, configured, now)
     facts = fetch_facts(package, context, now=now, server=entry.name)
-    outcome = judge_artifact(facts, claim=claim)
+    outcome = evaluate_artifact(facts, claim=claim)
     provenance = check_provenance(entry.name, pinned, facts, context, now)
     return ExaminedArtifact(
         package=package,
@@ -267,7 +267,7 @@ def verify_declared_artifact(
         return None
     try:
         facts = fetch_facts(package, context, now=now, server=server)
-        return judge_artifact(facts, claim=declared_digest(target))
+        return evaluate_artifact(facts, claim=declared_digest(target))
     except PinwardenError as err:
         if err.code not in _UNAVAILABLE_CODES:
             raise

@@ -332,11 +332,11 @@ def _release(package: Launch) -> str:
     if package.kind == "npm" and package.pinned:
         return version.removeprefix("v")
     if package.kind == "pypi" and package.pinned:
-        from pinwarden.artifacts.python_package import same_version
+        from pinwarden.artifacts.python_package import is_same_version
 
         # 1.0 and 1.0.0 are one release; text that is not a version stays unchanged.
         shorter = version
-        while shorter.endswith(".0") and same_version(shorter.removesuffix(".0"), version):
+        while shorter.endswith(".0") and is_same_version(shorter.removesuffix(".0"), version):
             shorter = shorter.removesuffix(".0")
         return shorter
     return version

@@ -41,7 +41,7 @@ class FetchContext(Record):
 
 def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
     """The closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
-    from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
+    from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
 
     endpoint = context.sources.npm(name)
     # Dependencies without a scope do not come from the registry of the package's scope.
@@ -52,7 +52,7 @@ def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
         for scope_name in scopes
     }
     plain, variables = context.fetcher.rules.allow_plain_http, context.sources.settings.variables
-    wanted = WantedPackage(name=name, version=version, needs=frozenset({"", scope}))
+    wanted = NpmRequirement(name=name, version=version, required_scopes=frozenset({"", scope}))
     lock, resolver = resolve_npm(wanted, registries, variables, allow_plain_http=plain)
     resolved = parse_npm_lock(lock)
 
@@ -114,7 +114,7 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchC
     """
     from pinwarden.artifacts.pylock import parse_pylock
     from pinwarden.artifacts.python_package import exact_version, normalized_name
-    from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
+    from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve
 
     name, version = normalized_name(name), str(exact_version(version))
     index = context.sources.pypi()
@@ -154,7 +154,7 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchC
         name=name,
         version=version,
         extras=tuple(extras),
-        resolver=uv_version(uv, variables),
+        resolver=read_uv_version(uv, variables),
         registry=index.url,
         packages=tuple(sorted(packages, key=lambda package: package.key)),
     )
@@ -170,7 +170,7 @@ def with_contents(closure: Closure, files: Sequence[ClosureFile], context: Fetch
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is gone from the store")
         tree = python.wheel_tree_digest(archive)
-        context.store.note_content(file.digest, tree)
+        context.store.record_tree(file.digest, tree)
         return replace(file, size=archive.stat().st_size, tree=tree)
 
     known = {file.digest: file for file in _run_concurrently(content, files, context.on_progress)}
@@ -276,9 +276,9 @@ class PackageSources:
 
     def pypi_files(self) -> Endpoint:
         """Where that index has its files; clients send the same credential there."""
-        from pinwarden.artifacts.endpoints.pypi import above_simple
+        from pinwarden.artifacts.endpoints.pypi import index_parent
 
-        return above_simple(self.pypi())
+        return index_parent(self.pypi())
 
     def image(self, reference: str, *, by_project: bool) -> Endpoint:
         """The registry of a container image; ``by_project`` says that a repository names the image."""

@@ -136,7 +136,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             message=_MISSING if server.name in packaged else _MISSING_OF_SCRIPT,
         )
         for server in bill.servers
-        if server.needs is None and server.is_installed and server.name not in bundled
+        if server.dependencies is None and server.is_installed and server.name not in bundled
     )
     report = Report(
         command="sbom",

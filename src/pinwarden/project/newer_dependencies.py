@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures, compare_releases
-from pinwarden.artifacts.evidence import judge_artifact
+from pinwarden.artifacts.evidence import evaluate_artifact
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
@@ -101,7 +101,7 @@ def package_rows(entry: Entry, package: PackageRef, context: FetchContext, now: 
         return
     for change in compare_releases(entry.name, before, after):
         yield change_row(change)
-    for issue in judge_artifact(after).issues:
+    for issue in evaluate_artifact(after).issues:
         if issue.severity == "critical":
             yield Row(
                 code=issue.code, severity="critical", entity="artifact", name=entry.name, path="", message=issue.message

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
-from pinwarden.artifacts.provenance import to_json
+from pinwarden.artifacts.provenance import identity_to_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
@@ -165,7 +165,9 @@ def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> 
         image=_image_pin(facts),
         closure=pin,
         registry=facts.registry,
-        provenance=to_json(verified.examined_artifact.identity) if verified.examined_artifact.identity else None,
+        provenance=identity_to_json(verified.examined_artifact.identity)
+        if verified.examined_artifact.identity
+        else None,
         install_scripts=scripts,
         bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
         evidence=_evidence_rows(known, verified.examined_artifact, now),

@@ -58,12 +58,12 @@ def _node(
 ) -> ServerEnvironment:
     from pinwarden.artifacts.environments import node
 
-    here = node.NodePlatform.here()
-    packages = node.choose_packages(closure, here)
+    current = node.NodePlatform.current()
+    packages = node.choose_packages(closure, current)
     scripted = tuple(
         package for package in packages if package.install_scripts and package.files[0].digest in scripts.approved
     )
-    key = node.environment_key(digest, here, scripted)
+    key = node.environment_key(digest, current, scripted)
 
     def build(folder: Path) -> None:
         if not scripted:
@@ -93,14 +93,16 @@ def _node(
 def _python(closure: Closure, digest: Digest, store: Store) -> ServerEnvironment:
     from pinwarden.artifacts.environments import python
 
-    here = python.Interpreter.here()
-    key = python.environment_key(digest, here)
+    current = python.Interpreter.current()
+    key = python.environment_key(digest, current)
     closure = replace(closure, packages=tuple(_with_known_content(package, store) for package in closure.packages))
     return ServerEnvironment(
         key=key,
         files=lambda: tuple(file for _, file in python.choose_packages(closure)),
-        build=lambda folder: python.build(folder, store.environment(key), python.choose_packages(closure), here, store),
-        problem=lambda folder: python.audit(folder, closure, here, store),
+        build=lambda folder: python.build(
+            folder, store.environment(key), python.choose_packages(closure), current, store
+        ),
+        problem=lambda folder: python.audit(folder, closure, current, store),
         command=lambda folder, program: python.start_command(folder, closure.root, program),
         reads=(sys.base_prefix,),
     )
@@ -204,10 +206,10 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
     from pinwarden.artifacts.environments.python import Interpreter
     from pinwarden.system.files import find_program
 
-    runtimes = mcpb.Runtimes(node=find_program("node", variables.get("PATH", "")), python=Interpreter.here())
+    runtimes = mcpb.Runtimes(node=find_program("node", variables.get("PATH", "")), python=Interpreter.current())
     settings = {
         name: tuple(value.split(os.pathsep)) if setting.multiple else value
-        for name, setting in mcpb.manifest_in(folder).settings.items()
+        for name, setting in mcpb.read_built_manifest(folder).settings.items()
         if (value := variables.get(variable_of(name)))
     }
     folders = {
@@ -237,7 +239,7 @@ def locked_digest(entry: Entry, runs: Launch) -> Digest:
 
 def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     """The layout of a locked image in the store, as this machine's platform needs it; downloaded if it is not there."""
-    from pinwarden.artifacts.environments.images import platform_here, stored_image
+    from pinwarden.artifacts.environments.images import container_platform, read_stored_image
     from pinwarden.artifacts.environments.store import remove_tree
     from pinwarden.artifacts.oci import save_layout
     from pinwarden.artifacts.oci_reference import parse_reference
@@ -246,18 +248,18 @@ def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     digest = locked_digest(entry, runs)
     extension = extension_of(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
-    here = tuple(
-        platform for platform in (platform_here(),) if any(_is_same_platform(platform, name) for name in listed)
+    current = tuple(
+        platform for platform in (container_platform(),) if any(_is_same_platform(platform, name) for name in listed)
     )
     reference = f"{runs.identity}@{digest}"
     registry = OciRegistry(
         parse_reference(reference), context.fetcher, context.sources.image(reference, by_project=True)
     )
     with context.store.image(digest) as folder:
-        if stored_image(folder, digest) is None:
+        if read_stored_image(folder, digest) is None:
             remove_tree(folder)
             has_index = extension is not None and extension.image is not None and extension.image.index is not None
-            save_layout(registry, digest, folder, platforms=here if has_index else ())
+            save_layout(registry, digest, folder, platforms=current if has_index else ())
     return folder
 
 
@@ -269,12 +271,12 @@ def image_to_start(
     entry: Entry, runs: Launch, engine: ContainerEngine, store: Store, notify: Callable[[str], None]
 ) -> str:
     """The image name for the engine, always by digest; loaded from the store if the image was fetched."""
-    from pinwarden.artifacts.environments.images import ensure_loaded, stored_image
+    from pinwarden.artifacts.environments.images import ensure_loaded, read_stored_image
 
     digest = locked_digest(entry, runs)
     folder = store.image_folder(digest)
     if folder.is_dir():
-        image = stored_image(folder, digest)
+        image = read_stored_image(folder, digest)
         if image is None:
             notify("the image in the store differs from the lock; the engine downloads it itself")
         else:

@@ -1,4 +1,4 @@
-"""The inside of an MCPB bundle: the ZIP file without its signature block, its manifest and its members."""
+"""The contents of an MCPB bundle: the ZIP file without its signature block, its manifest and its members."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class McpbContent(Record):
     """A bundle's ZIP file without the signature block."""
 
     archive: Path
-    block_size: int
+    signature_block_size: int
     """The size of the removed signature block in bytes."""
 
 
 def read_parts(path: Path) -> Parts:
-    """Where the content of a bundle ends and its signature begins."""
+    """Find where the content of a bundle ends and its signature block begins."""
     with open_regular(path) as stream:
 
         def read(offset: int, size: int) -> bytes:
@@ -44,7 +44,7 @@ def read_parts(path: Path) -> Parts:
 def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
     """The digest of the first ``size`` bytes of a file."""
     with open_regular(path) as stream:
-        count, digest = _digest_of(stream, size, algorithm)
+        count, digest = _hash_prefix(stream, size, algorithm)
     if count != size:
         raise PinwardenError("FILE_UNREADABLE", f"{path} was truncated while it was read")
     return digest
@@ -54,24 +54,25 @@ def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
 def open_content(path: Path, parts: Parts) -> Iterator[McpbContent]:
     """The ZIP file without the signature block.
 
-    ZIP readers search for the directory from the end of the file, and a signature block could contain another one.
+    ZIP readers search for the directory from the end of the file, and a signature block could contain a second
+    directory.
     """
     with open_regular(path) as stream:
         file_size = stream.seek(0, 2)
         if parts.content_size == file_size:
-            yield McpbContent(archive=path, block_size=0)
+            yield McpbContent(archive=path, signature_block_size=0)
             return
         with TemporaryDirectory(prefix="pinwarden-") as folder:
             archive = Path(folder) / path.name
             stream.seek(0)
             with archive.open("xb") as copy:
-                _copy(stream, copy, parts.content_size)
-            yield McpbContent(archive=archive, block_size=file_size - parts.content_size)
+                _copy_prefix(stream, copy, parts.content_size)
+            yield McpbContent(archive=archive, signature_block_size=file_size - parts.content_size)
 
 
 def bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
-    """The files of a bundle. No two are the same file on any system."""
-    check_layout(bundle.archive, comment=bundle.block_size)
+    """The files of a bundle. Raises ``ARCHIVE_UNSAFE`` if some file system treats two paths as the same."""
+    check_layout(bundle.archive, comment=bundle.signature_block_size)
     seen = PathSet()
     for member in zip_members(bundle.archive, limits=LIMITS):
         seen.add(member.path)
@@ -79,7 +80,7 @@ def bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
 
 
 def read_bundle_manifest(bundle: McpbContent) -> BundleManifest:
-    """Read the manifest, and check every member."""
+    """Read the manifest and check every member."""
     manifest_data: bytes | None = None
     paths: set[str] = set()
     for member in bundle_members(bundle):
@@ -96,7 +97,7 @@ def read_bundle_manifest(bundle: McpbContent) -> BundleManifest:
     return manifest
 
 
-def _digest_of(stream: BinaryIO, size: int, algorithm: str) -> tuple[int, Digest]:
+def _hash_prefix(stream: BinaryIO, size: int, algorithm: str) -> tuple[int, Digest]:
     hasher = hashlib.new(algorithm)
     remaining = size
     while remaining and (data := stream.read(min(remaining, _CHUNK))):
@@ -105,7 +106,7 @@ def _digest_of(stream: BinaryIO, size: int, algorithm: str) -> tuple[int, Digest
     return size - remaining, Digest(hasher.digest(), algorithm)
 
 
-def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
+def _copy_prefix(source: BinaryIO, target: BinaryIO, size: int) -> None:
     remaining = size
     while remaining and (data := source.read(min(remaining, _CHUNK))):
         target.write(data)

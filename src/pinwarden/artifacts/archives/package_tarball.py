@@ -21,22 +21,22 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
 def package_files(
-    stream: IO[bytes], named: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
+    stream: IO[bytes], exact_names: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> Iterator[tuple[str, TarMember]]:
-    """Every file with its path inside the package, i.e. without the top-level folder.
+    """Every file with its path inside the package, that is, without the top-level folder.
 
     Links are skipped, as package clients do. Raises ``ARCHIVE_UNSAFE`` for a duplicate path, and for a file whose name
-    differs from one in ``named`` only in case: on some file systems it is that file.
+    differs from one in ``exact_names`` only in case: some file systems treat both as one file.
     """
-    folded = {name.lower(): name for name in named}
+    by_folded_name = {name.lower(): name for name in exact_names}
     seen: set[str] = set()
     for file in tar_stream(stream, limits):
         _, _, path = file.path.partition("/")
         if not path:
             continue
-        wanted = folded.get(path.lower(), path)
-        if path in seen or wanted != path:
-            _refuse(f"has {wanted[:120]!a} more than once, or in another letter case")
+        exact_name = by_folded_name.get(path.lower(), path)
+        if path in seen or exact_name != path:
+            _refuse(f"has {exact_name[:120]!a} more than once, or in another letter case")
         seen.add(path)
         yield path, file
 
@@ -62,22 +62,22 @@ def _refuse(problem: str) -> NoReturn:
     raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball {problem}")
 
 
-NAMES = frozenset({"package.json", "binding.gyp"})
+MANIFEST_FILES = frozenset({"package.json", "binding.gyp"})
 """Files that decide what npm runs."""
 
 
 class TarballManifest(Record):
-    """What npm reads after it unpacked the tarball."""
+    """The files that npm reads after it unpacks the tarball."""
 
     document: Any
     has_gyp: bool
     """There is a ``binding.gyp``, which npm builds on installation by default."""
 
 
-def tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """Path, executable bit and bytes of every file, the same files that :func:`read_manifest` saw."""
+def read_tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+    """Path, executable bit and bytes of every file. Applies the same rules as :func:`read_manifest`."""
     with open_regular(archive) as stream:
-        for path, file in package_files(stream, NAMES):
+        for path, file in package_files(stream, MANIFEST_FILES):
             yield path, file.executable, bytes(file.read())
 
 
@@ -85,11 +85,11 @@ def read_manifest(
     stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MAX_FILE_BYTES
 ) -> TarballManifest:
     """Read ``package.json``. ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
-    files = read_files(stream, NAMES, limits, file_bytes=file_bytes)
+    files = read_files(stream, MANIFEST_FILES, limits, file_bytes=file_bytes)
     if "package.json" not in files:
         raise PinwardenError("ARCHIVE_UNSAFE", "the tarball has no package.json")
     try:
-        # As npm reads it: no byte order mark, and the last duplicate member wins. Real packages have both.
+        # Like npm, skip a byte order mark and let the last duplicate member win. Real packages have both.
         document = strict_json.parse_last_wins(files["package.json"].removeprefix(b"\xef\xbb\xbf"))
     except PinwardenError as err:
         raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball's package.json is not valid JSON: {err}") from err

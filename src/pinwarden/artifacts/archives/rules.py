@@ -1,4 +1,4 @@
-"""Limits on archives, and rules for file names that mean the same on every system."""
+"""Limits on archives, and rules for file names that work on every system."""
 
 from __future__ import annotations
 
@@ -27,46 +27,45 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 _FORBIDDEN_CHARACTERS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
-_MAX_STEP = 255
+_MAX_NAME = 255
 _MAX_PATH = 1000
-"""In bytes. Some systems allow 1,024 including the folder the archive is unpacked to."""
-_MAX_STEPS = 64
+"""In bytes. Some systems allow 1,024, including the path of the folder that the archive is unpacked to."""
+_MAX_DEPTH = 64
 """PathSet examines every parent folder, so a small manifest of very deep paths would be expensive."""
 # Nearly all paths consist of these characters and take the fast path in check_all_portable.
-_PLAIN = re.compile(r"[A-Za-z0-9_@+~=,./\n-]*")
-_PLAIN_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
+_COMMON_CHARACTERS = re.compile(r"[A-Za-z0-9_@+~=,./\n-]*")
+_ASCII_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 
 
 class PathSet:
     """The files of one archive. Adding two paths that some file system treats as the same raises ``ARCHIVE_UNSAFE``.
 
-    Folders count too: if ``Lib/a`` and ``lib/b`` share a folder on one system only, programs find different files.
+    This includes folders: if ``Lib/a`` and ``lib/b`` share a folder on some systems only, programs find different
+    files.
     """
 
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._folders: set[str] = set()
-        self._spelling: dict[str, str] = {}
-        self._above: set[str] = set()
+        self._path_by_key: dict[str, str] = {}
+        self._known_folders: set[str] = set()
 
     def add(self, path: str) -> None:
         """Add one file."""
         folder = path.rpartition("/")[0]
-        if folder in self._above:  # the folders are known, only the file is new
-            self._add([path], [_folded(path)])
+        if folder in self._known_folders:  # the folders are known, only the file is new
+            self._add([path], [_fold(path)])
             return
-        steps = path.split("/")
-        prefixes = ["/".join(steps[:count]) for count in range(1, len(steps) + 1)]
-        self._add(prefixes, [_folded(prefix) for prefix in prefixes])
-        self._above.add(folder)
+        parts = path.split("/")
+        prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        self._add(prefixes, [_fold(prefix) for prefix in prefixes])
+        self._known_folders.add(folder)
 
     def _add(self, prefixes: list[str], keys: list[str]) -> None:
         for prefix, key in zip(prefixes, keys, strict=True):
-            if self._spelling.setdefault(key, prefix) != prefix:
-                _refuse(
-                    prefix,
-                    f"has {self._spelling[key][:120]!a} and {prefix[:120]!a}, which are the same file on some systems",
-                )
+            if self._path_by_key.setdefault(key, prefix) != prefix:
+                known = self._path_by_key[key]
+                _refuse(prefix, f"has {known[:120]!a} and {prefix[:120]!a}, which are the same file on some systems")
             if key in self._files:
                 _refuse(prefix, f"has {prefix[:120]!a} twice, or as both a file and a folder")
         if keys[-1] in self._folders:
@@ -77,24 +76,24 @@ class PathSet:
 
 def check_all_portable(paths: Sequence[str]) -> None:
     """Check all files of an archive with ``check_portable`` and ``PathSet``."""
-    if _all_plain_and_distinct(paths):
+    if _are_simple_and_distinct(paths):
         return
     path_set = PathSet()
     for path in paths:
         path_set.add(check_portable(path))
 
 
-def _all_plain_and_distinct(paths: Sequence[str]) -> bool:
-    """Fast path for the common case: plain ASCII names without any two that differ only in case."""
+def _are_simple_and_distinct(paths: Sequence[str]) -> bool:
+    """Fast path for the common case: ASCII names, no two of which differ only in case."""
     joined = "\n".join(paths)
-    if not _PLAIN.fullmatch(joined) or joined.count("\n") != len(paths) - 1:
+    if not _COMMON_CHARACTERS.fullmatch(joined) or joined.count("\n") != len(paths) - 1:
         return False
-    if max(map(len, paths), default=0) > _MAX_PATH or max(path.count("/") for path in paths or ("",)) >= _MAX_STEPS:
+    if max(map(len, paths), default=0) > _MAX_PATH or max(path.count("/") for path in paths or ("",)) >= _MAX_DEPTH:
         return False
-    steps = set(joined.replace("\n", "/").split("/"))
-    if any(not step or step[-1] == "." or len(step) > _MAX_STEP for step in steps):
+    parts = set(joined.replace("\n", "/").split("/"))
+    if any(not part or part[-1] == "." or len(part) > _MAX_NAME for part in parts):
         return False
-    if not _PLAIN_DEVICES.isdisjoint({step.partition(".")[0].lower() for step in steps}):
+    if not _ASCII_DEVICES.isdisjoint({part.partition(".")[0].lower() for part in parts}):
         return False
     folders: set[str] = set()
     for folder_path in {path.rpartition("/")[0] for path in paths}:
@@ -108,18 +107,18 @@ def _all_plain_and_distinct(paths: Sequence[str]) -> bool:
 
 def check_portable(path: str) -> str:
     """Return the path unchanged if every common file system can store it under this name."""
-    if len(path) > _MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > _MAX_PATH or path.count("/") >= _MAX_STEPS:
+    if len(path) > _MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > _MAX_PATH or path.count("/") >= _MAX_DEPTH:
         _refuse(path[:_MAX_PATH], f"has a path that is too long or too deep: {path[:120]!a}")
-    for step in path.split("/"):
-        if not step or step in (".", "..") or _FORBIDDEN_CHARACTERS.search(step) or _DEVICES.fullmatch(step):
+    for part in path.split("/"):
+        if not part or part in (".", "..") or _FORBIDDEN_CHARACTERS.search(part) or _DEVICES.fullmatch(part):
             _refuse(path, f"has a name that some systems do not allow: {path[:120]!a}")
-        if step[-1] in ". " or len(step.encode()) > _MAX_STEP:
+        if part[-1] in ". " or len(part.encode()) > _MAX_NAME:
             _refuse(path, f"has a name that some systems do not allow: {path[:120]!a}")
     return path
 
 
-def _folded(path: str) -> str:
-    """The form in which file systems compare names at most: caseless, with Unicode normalised."""
+def _fold(path: str) -> str:
+    """Fold case and normalise Unicode, as the least strict file systems do when they compare names."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())

@@ -1,8 +1,8 @@
 """The ZIP reader: members within limits, and a layout that has only one interpretation.
 
-A member outside the archive, a link, or a duplicate makes the entire archive unusable, because two readers could unpack
-it differently. The same goes for bytes that belong to no member: a ZIP file can be read from its start or from the
-directory at its end, and such bytes can make it two archives in one.
+An archive with a member outside its root, a link or a duplicate is rejected, because two readers could unpack it
+differently. So is an archive with bytes that belong to no member: readers start at the first byte or at the directory
+at the end, so these bytes can hide a second archive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.system.files import open_regular
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
-_BROKEN = (
+_DECODE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -49,9 +49,9 @@ class ZipMember(Record):
 def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
     """The files of a ZIP file in directory order."""
     check = _MemberCheck(path, limits)
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with _convert_errors(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            check.count()
+            check.count_member()
             mode = member.external_attr >> 16
             if stat.S_ISLNK(mode):
                 check.refuse(f"has a link {member.filename[:120]!a}")
@@ -60,10 +60,10 @@ def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterat
             if member.orig_filename != member.filename:
                 check.refuse(f"has a name that readers truncate differently: {member.orig_filename[:120]!a}")
             if member.is_dir():
-                check.safe(member.filename.rstrip("/"), again=True)
+                check.check_name(member.filename.rstrip("/"), allow_repeat=True)
                 continue
-            name = check.safe(member.filename)
-            check.take(member.file_size)
+            name = check.check_name(member.filename)
+            check.add_size(member.file_size)
             with archive.open(member) as stream:
                 data = stream.read(member.file_size + 1)
             if len(data) != member.file_size:
@@ -80,17 +80,17 @@ class _MemberCheck:
         self._members = self._bytes = 0
         self._seen: set[str] = set()
 
-    def count(self) -> None:
+    def count_member(self) -> None:
         self._members += 1
         if self._members > self._limits.members:
             self.refuse(f"has more than {self._limits.members} members")
 
-    def take(self, size: int) -> None:
+    def add_size(self, size: int) -> None:
         self._bytes += size
         if size < 0 or self._bytes > self._limits.total_bytes:
             self.refuse(f"unpacks to more than {self._limits.total_bytes} bytes")
 
-    def safe(self, name: str, *, again: bool = False) -> str:
+    def check_name(self, name: str, *, allow_repeat: bool = False) -> str:
         """Return the name unchanged if it stays inside the archive, is a valid file name, and is new."""
         try:
             size = len(name.encode())
@@ -98,7 +98,7 @@ class _MemberCheck:
             self.refuse(f"has a name that is not valid Unicode: {name[:120]!a}")
         if not name or size > self._limits.path_bytes or _UNSAFE.search(name):
             self.refuse(f"has a name that leaves the archive or is not a valid file name: {name[:120]!a}")
-        if name in self._seen and not again:
+        if name in self._seen and not allow_repeat:
             self.refuse(f"has {name[:120]!a} twice")
         self._seen.add(name)
         return name
@@ -108,10 +108,10 @@ class _MemberCheck:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _convert_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except _BROKEN as err:
+    except _DECODE_ERRORS as err:
         raise PinwardenError("ARCHIVE_UNSAFE", f"{path.name} is a damaged or incomplete archive: {err}") from err
     except OSError as err:
         raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
@@ -119,24 +119,24 @@ def _reading(path: Path) -> Iterator[None]:
 
 _LOCAL, _END, _END64, _LOCATOR64 = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _END_SIZE, _END64_SIZE, _LOCATOR64_SIZE = 22, 56, 20
-_DESCRIPTORS = frozenset({12, 16, 20, 24})
+_DESCRIPTOR_SIZES = frozenset({12, 16, 20, 24})
 _STREAMED = 0x08
 
 
 def check_layout(path: Path, *, comment: int = 0) -> None:
-    """Refuse a ZIP file in which any byte belongs to no member and no directory entry.
+    """Reject a ZIP file with bytes that belong to neither a member nor the directory.
 
-    ``comment`` is a comment length that the end record may state although no comment follows: the length of a
-    signature block that was cut off.
+    ``comment`` is the length of a signature block that was removed. The end record may state it as the length of an
+    archive comment.
     """
     with open_regular(path) as stream:
-        directory, members = _directory(stream, path, comment)
-        at, streamed = 0, False
+        directory, members = _read_end_record(stream, path, comment)
+        end, was_streamed = 0, False
         for member in _directory_entries(stream, path, directory, members):
-            _check_gap(path, member.header_offset - at, streamed=streamed)
-            at = _end_of(stream, path, member)
-            streamed = bool(member.flag_bits & _STREAMED)
-        _check_gap(path, directory - at, streamed=streamed)
+            _check_gap(path, member.header_offset - end, was_streamed=was_streamed)
+            end = _member_end(stream, path, member)
+            was_streamed = bool(member.flag_bits & _STREAMED)
+        _check_gap(path, directory - end, was_streamed=was_streamed)
 
 
 def _directory_entries(stream: BinaryIO, path: Path, directory: int, members: int) -> list[zipfile.ZipInfo]:
@@ -151,13 +151,13 @@ def _directory_entries(stream: BinaryIO, path: Path, directory: int, members: in
     return sorted(entries, key=lambda entry: entry.header_offset)
 
 
-def _check_gap(path: Path, gap: int, *, streamed: bool) -> None:
+def _check_gap(path: Path, gap: int, *, was_streamed: bool) -> None:
     """Members must be adjacent; only a data descriptor may follow a streamed member."""
-    if gap and not (streamed and gap in _DESCRIPTORS):
+    if gap and not (was_streamed and gap in _DESCRIPTOR_SIZES):
         _refuse(path, "has bytes between its members, or overlapping members")
 
 
-def _end_of(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> int:
+def _member_end(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> int:
     stream.seek(member.header_offset)
     head = stream.read(30)
     if len(head) != 30 or head[:4] != _LOCAL:
@@ -166,7 +166,7 @@ def _end_of(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> int:
     return member.header_offset + 30 + int(name) + int(extra) + member.compress_size
 
 
-def _directory(stream: BinaryIO, path: Path, comment: int) -> tuple[int, int]:
+def _read_end_record(stream: BinaryIO, path: Path, comment: int) -> tuple[int, int]:
     """The offset of the directory, and its number of members."""
     file_size = stream.seek(0, 2)
     end_at = file_size - _END_SIZE

@@ -1,7 +1,7 @@
 """Cargo's registry, from Cargo's own settings: environment, project, user, default.
 
-A repository may name the registry for its crates. The user's token for a registry is not sent to another URL for which
-a repository uses the same name.
+A repository may name the registry for its crates. The user's token for a registry is not sent to a different
+URL that a repository configures under the same name.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
 
     Git repositories and folders are not supported and raise ``CONFIG_INVALID``.
     """
-    layers = list(_layers(settings))
+    layers = list(_all_layers(settings))
     name = registry or _default_name(layers)
-    setting = _index(name, layers)
+    setting = _find_index(name, layers)
     url = setting.value.removeprefix("sparse+")
     if setting.layer.configured_by != "default" and url == setting.value:
         raise PinwardenError("CONFIG_INVALID", f"{setting.layer.source} names a registry that is not a sparse index")
     url = url if url.endswith("/") else f"{url}/"
-    named = _find(layers, "index", "registries", name)
-    is_users = setting == named and setting.layer.configured_by != "project"
+    configured_index = _find(layers, "index", "registries", name)
+    is_from_user = setting == configured_index and setting.layer.configured_by != "project"
     try:
         HttpAddress.parse(url)
     except PinwardenError as err:  # the value may contain a password
@@ -63,8 +63,8 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
         url=url,
         configured_by=setting.layer.configured_by,
         source=setting.layer.source,
-        authorization=_token(name, settings) if is_users else None,
-        ca_file=_certificates(layers, settings),
+        authorization=_find_token(name, settings) if is_from_user else None,
+        ca_file=_ca_file(layers, settings),
     )
 
 
@@ -81,12 +81,12 @@ def _default_name(layers: list[_Layer]) -> str:
     return setting.value if setting else DEFAULT_NAME
 
 
-def _index(name: str, layers: list[_Layer]) -> _Setting:
-    """Follow source replacements to the index that is finally used."""
+def _find_index(name: str, layers: list[_Layer]) -> _Setting:
+    """Find a registry's index, following source replacements."""
     setting: _Setting | None = None if name == DEFAULT_NAME else _find(layers, "index", "registries", name)
     if setting is None and name != DEFAULT_NAME:
         raise PinwardenError("CONFIG_INVALID", f"Cargo's settings do not name the registry {name[:80]!a}")
-    source = name if setting is None else _source_of(setting.value, layers)
+    source = name if setting is None else _source_name(setting.value, layers)
     for _ in range(_MAX_REPLACEMENTS):
         replaced = _find(layers, "replace-with", "source", source) if source else None
         if replaced is None:
@@ -95,11 +95,13 @@ def _index(name: str, layers: list[_Layer]) -> _Setting:
         source = replaced.value
         setting = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
         if setting is None:
-            raise PinwardenError("CONFIG_INVALID", f"{replaced.layer.source} replaces a source with one without index")
+            raise PinwardenError(
+                "CONFIG_INVALID", f"{replaced.layer.source} replaces a source with one that has no index"
+            )
     raise PinwardenError("CONFIG_INVALID", "Cargo's settings have a cycle of source replacements")
 
 
-def _source_of(index: str, layers: list[_Layer]) -> str:
+def _source_name(index: str, layers: list[_Layer]) -> str:
     """The name of an index in ``[source]``, if it has one."""
     for layer in layers:
         for name, row in layer.table("source").items():
@@ -116,17 +118,17 @@ def _find(layers: list[_Layer], member: str, *path: str) -> _Setting | None:
     return None
 
 
-def _token(name: str, settings: SettingsSources) -> str | None:
+def _find_token(name: str, settings: SettingsSources) -> str | None:
     """The token of a named registry. The default registry's token is for publishing and is not sent to mirrors."""
     token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
     for file in ("credentials.toml", "credentials"):
-        for layer in _file(_cargo_home(settings) / file, "user"):
+        for layer in _file_layers(_cargo_home(settings) / file, "user"):
             token = token or layer.table("registries", name).get("token")
     usable = isinstance(token, str) and token.isascii() and token.isprintable()
     return token if usable and token else None
 
 
-def _certificates(layers: list[_Layer], settings: SettingsSources) -> Path | None:
+def _ca_file(layers: list[_Layer], settings: SettingsSources) -> Path | None:
     setting = _find([layer for layer in layers if layer.configured_by != "project"], "cainfo", "http")
     return settings.home / setting.value if setting else None
 
@@ -134,22 +136,22 @@ def _certificates(layers: list[_Layer], settings: SettingsSources) -> Path | Non
 # Layers
 
 
-def _layers(settings: SettingsSources) -> Iterator[_Layer]:
+def _all_layers(settings: SettingsSources) -> Iterator[_Layer]:
     yield _Layer(configured_by="environment", source="the environment", values=_environment(settings.variables))
     home = _cargo_home(settings)
     if settings.project is not None:
         folder = settings.project.resolve()
         for parent in (folder, *folder.parents):
             if (parent / ".cargo").resolve() != home.resolve():
-                yield from _config(parent / ".cargo", "project")
-    yield from _config(home, "user")
+                yield from _config_layers(parent / ".cargo", "project")
+    yield from _config_layers(home, "user")
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
     registries = {}
     for variable, value in variables.items():
         if variable.startswith("CARGO_REGISTRIES_") and variable.endswith("_INDEX"):
-            # Cargo treats - and _ alike here
+            # Cargo treats - and _ alike in these variables
             name = variable[len("CARGO_REGISTRIES_") : -len("_INDEX")].lower()
             registries[name] = registries[name.replace("_", "-")] = {"index": value}
     return {
@@ -163,16 +165,16 @@ def _cargo_home(settings: SettingsSources) -> Path:
     return Path(settings.variables.get("CARGO_HOME") or settings.home / ".cargo")
 
 
-def _config(folder: Path, configured_by: Origin) -> Iterator[_Layer]:
+def _config_layers(folder: Path, configured_by: Origin) -> Iterator[_Layer]:
     # If both exist, Cargo reads the one without an extension.
     for name in ("config", "config.toml"):
-        layers = list(_file(folder / name, configured_by))
+        layers = list(_file_layers(folder / name, configured_by))
         if layers:
             yield from layers
             return
 
 
-def _file(path: Path, configured_by: Origin) -> Iterator[_Layer]:
+def _file_layers(path: Path, configured_by: Origin) -> Iterator[_Layer]:
     if not path.is_file():
         return
     try:

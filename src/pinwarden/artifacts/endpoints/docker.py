@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
 
-from pinwarden.artifacts.oci_auth import HUB_KEY, Credential, DockerConfig, parse_docker_config, parse_helper_answer
+from pinwarden.artifacts.oci_auth import HUB_KEY, Credential, DockerConfig, parse_docker_config, parse_helper_output
 from pinwarden.artifacts.oci_reference import HUB, ImageReference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -17,7 +17,7 @@ from pinwarden.system.processes import ProcessTree
 
 _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # the host docker contacts for docker.io
 _MAX_CONFIG = 1024 * 1024
-_MAX_ANSWER = 64 * 1024
+_MAX_OUTPUT = 64 * 1024
 _NOT_FOUND = b"credentials not found in native keychain"  # part of docker's helper protocol, printed with status 1
 _SYSTEM_CERTIFICATES = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 
@@ -32,29 +32,31 @@ class HelperLimits(Record):
 def registry_endpoint(
     reference: ImageReference, settings: SettingsSources, *, configured_by: Origin, limits: HelperLimits | None = None
 ) -> Endpoint:
-    """The registry of an image. ``configured_by``: who named the image. A registry with a login of the user is trusted.
+    """The registry of an image.
+
+    ``configured_by`` is the source of the image name. Registries that the user logged in to are trusted.
 
     Like docker, uses plain HTTP for a registry on this machine unless there are certificates for it, and HTTPS for all
     others.
     """
-    certificates = _certificates(reference, settings)
-    plain = reference.is_loopback and certificates is None and not reference.host.endswith(":443")
-    url = _HUB_ADDRESS if reference.host == HUB else f"{'http' if plain else 'https'}://{reference.host}/v2/"
+    ca_file = _ca_file(reference, settings)
+    use_http = reference.is_loopback and ca_file is None and not reference.host.endswith(":443")
+    url = _HUB_ADDRESS if reference.host == HUB else f"{'http' if use_http else 'https'}://{reference.host}/v2/"
     for path, config in _configs(settings):
-        credential = _credential(config, reference, settings, limits or HelperLimits())
+        credential = _find_credential(config, reference, settings, limits or HelperLimits())
         if credential is not None or config.knows(reference):
             return Endpoint(
                 url=url,
                 configured_by="user",
                 source=str(path),
                 authorization=credential.authorization if credential else None,
-                ca_file=certificates,
+                ca_file=ca_file,
             )
-    return Endpoint(url=url, configured_by=configured_by, source=f"the image {reference}", ca_file=certificates)
+    return Endpoint(url=url, configured_by=configured_by, source=f"the image {reference}", ca_file=ca_file)
 
 
 def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
-    """The files with credentials, highest precedence first."""
+    """The parsed credential files, highest precedence first."""
     for path in _config_paths(settings):
         if path.exists():
             yield path, parse_docker_config(read_file(path, _MAX_CONFIG), str(path))
@@ -70,23 +72,23 @@ def _config_paths(settings: SettingsSources) -> Iterator[Path]:
     yield Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json"
 
 
-def _credential(
+def _find_credential(
     config: DockerConfig, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
 ) -> Credential | None:
     if helper := config.helper(reference):
-        return _ask_helper(helper, reference, settings, limits)
+        return _run_helper(helper, reference, settings, limits)
     if config.store:
         try:
-            credential = _ask_helper(config.store, reference, settings, limits)
+            credential = _run_helper(config.store, reference, settings, limits)
         except PinwardenError:
-            # The default helper is called for every registry. Like docker, go on without it.
+            # The default helper runs for every registry. Like docker, continue without it.
             credential = None
         if credential is not None:
             return credential
     return config.credential(reference)
 
 
-def _ask_helper(
+def _run_helper(
     name: str, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
 ) -> Credential | None:
     """Run ``docker-credential-<name> get``, as configured in the user's own settings."""
@@ -95,10 +97,10 @@ def _ask_helper(
     path = None if relative_search_folders(search_path) else find_program(program, search_path)
     if path is None:
         raise _helper_failed(program, "was not found in an absolute folder of PATH")
-    status, answer = _run(path, _helper_key(reference), settings, limits)
+    status, output = _run_program(path, _helper_key(reference), settings, limits)
     if status == 0:
-        return parse_helper_answer(answer, program)
-    if answer.strip() == _NOT_FOUND:
+        return parse_helper_output(output, program)
+    if output.strip() == _NOT_FOUND:
         return None
     raise _helper_failed(program, "failed")  # its output may contain a secret
 
@@ -107,7 +109,9 @@ def _helper_key(reference: ImageReference) -> bytes:
     return (HUB_KEY if reference.host == HUB else reference.host).encode()
 
 
-def _run(program: Path, helper_input: bytes, settings: SettingsSources, limits: HelperLimits) -> tuple[int, bytes]:
+def _run_program(
+    program: Path, helper_input: bytes, settings: SettingsSources, limits: HelperLimits
+) -> tuple[int, bytes]:
     try:
         process = subprocess.Popen(  # noqa: S603 - no shell, and the name was checked
             [str(program), "get"],
@@ -131,20 +135,20 @@ def _run(program: Path, helper_input: bytes, settings: SettingsSources, limits: 
                 process.stdin.close()
             except OSError:
                 pass  # it exited without reading its input
-            answer = process.stdout.read(_MAX_ANSWER + 1)
-        if len(answer) > _MAX_ANSWER:
-            raise _helper_failed(program.name, "printed too much")
+            output = process.stdout.read(_MAX_OUTPUT + 1)
+        if len(output) > _MAX_OUTPUT:
+            raise _helper_failed(program.name, f"printed more than {_MAX_OUTPUT} bytes")
     finally:
         timer.cancel()
         tree.end(1.0)
-    return process.returncode, answer
+    return process.returncode, output
 
 
-def _helper_failed(program: str, why: str) -> PinwardenError:
-    return PinwardenError("FETCH_FAILED", f"{program} {why}", data={"reason": "unauthorized"})
+def _helper_failed(program: str, problem: str) -> PinwardenError:
+    return PinwardenError("FETCH_FAILED", f"{program} {problem}", data={"reason": "unauthorized"})
 
 
-def _certificates(reference: ImageReference, settings: SettingsSources) -> Path | None:
+def _ca_file(reference: ImageReference, settings: SettingsSources) -> Path | None:
     """The CA certificate that docker's or podman's settings add for one registry."""
     config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
     own = (config / "docker" / "certs.d", config / "containers" / "certs.d")

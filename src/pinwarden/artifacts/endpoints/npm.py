@@ -1,7 +1,7 @@
 """npm's registry for a package, from npm's own settings: arguments, environment, project, user, machine, default.
 
 A repository can include its own ``.npmrc``. It may name the registry for its packages. It may not use the user's
-environment variables or name certificate authorities, because either would let it read a token.
+environment variables or name certificate authorities, because with either it could steal a token.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Layers:
                 return _Setting(value=layer.values[key], layer=layer)
         return None
 
-    def own(self) -> Iterator[_Layer]:
-        """Only the user's own layers, without the project's."""
+    def user_layers(self) -> Iterator[_Layer]:
+        """The user's layers, without the project's."""
         return (layer for layer in self.layers if layer.configured_by != "project")
 
     def note(self, text: str) -> None:
@@ -79,25 +79,25 @@ class _Layers:
 def registry_for(name: str, settings: SettingsSources, *, argument: str | None = None) -> NpmRegistry:
     """The registry for one package. ``argument`` is a registry from the command line."""
     scope = parse_name(name).scope
-    layers = _Layers(list(_layers(settings)), settings.variables)
-    setting = _registry(scope, layers, argument)
-    url = _base(setting)
-    configured_by, source = _origin(url, setting, layers)
+    layers = _Layers(list(_all_layers(settings)), settings.variables)
+    setting = _find_registry(scope, layers, argument)
+    url = _registry_url(setting)
+    configured_by, source = _find_origin(url, setting, layers)
     endpoint = Endpoint(
         url=url,
         configured_by=configured_by,
         source=source,
         authorization=_authorization(url, configured_by, layers),
-        ca_file=_certificates(layers, settings),
+        ca_file=_ca_file(layers, settings),
     )
     return NpmRegistry(endpoint=endpoint, notes=tuple(layers.notes))
 
 
 def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
-    """The scopes for which a project's settings name a registry. npm does not see them when run elsewhere."""
+    """The scopes for which a project's settings name a registry. npm ignores these when it runs in another folder."""
     scopes = {
         key.removesuffix(":registry")
-        for layer in _layers(settings)
+        for layer in _all_layers(settings)
         if layer.configured_by == "project"
         for key, value in layer.values.items()
         if _SCOPE_KEY.fullmatch(key) and value
@@ -116,13 +116,13 @@ def default_registry() -> str:
 # Which registry
 
 
-def _registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
+def _find_registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
     if argument is not None:
         return _Setting(value=argument, layer=_Layer(configured_by="argument", source="the command line", values={}))
     keys = [f"{scope}:registry"] if scope else []
-    usual = layers.find("scope")
-    if usual and usual.value:
-        keys.append(f"@{usual.value.lstrip('@')}:registry")
+    default_scope = layers.find("scope")
+    if default_scope and default_scope.value:
+        keys.append(f"@{default_scope.value.lstrip('@')}:registry")
     for key in (*keys, "registry"):
         setting = layers.find(key)
         if setting and setting.value:
@@ -132,7 +132,7 @@ def _registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
     )
 
 
-def _base(setting: _Setting) -> str:
+def _registry_url(setting: _Setting) -> str:
     source = setting.layer.source
     if "${" in setting.value:
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with an unset variable")
@@ -146,10 +146,10 @@ def _base(setting: _Setting) -> str:
     return url
 
 
-def _origin(url: str, setting: _Setting, layers: _Layers) -> tuple[Origin, str]:
-    """Who configured the registry. If both the project and the user name it, it counts as the user's."""
+def _find_origin(url: str, setting: _Setting, layers: _Layers) -> tuple[Origin, str]:
+    """Who configured the registry: the user, if both the project and the user name it."""
     if setting.layer.configured_by == "project":
-        for layer in layers.own():
+        for layer in layers.user_layers():
             for key, value in layer.values.items():
                 if (key == "registry" or key.endswith(":registry")) and f"{value.rstrip('/')}/" == url:
                     return layer.configured_by, layer.source
@@ -175,32 +175,32 @@ def _authorization(url: str, configured_by: Origin, layers: _Layers) -> str | No
 
 
 def _credential(key_prefix: str, address: HttpAddress, layers: _Layers) -> str | None:
-    token = _secret(f"{key_prefix}:_authToken", address, layers)
+    token = _find_secret(f"{key_prefix}:_authToken", address, layers)
     if token:
-        return _header(f"Bearer {token}", key_prefix, layers)
-    pair = _secret(f"{key_prefix}:_auth", address, layers)
+        return _checked_header(f"Bearer {token}", key_prefix, layers)
+    pair = _find_secret(f"{key_prefix}:_auth", address, layers)
     if pair:
-        return _header(f"Basic {pair}", key_prefix, layers)
-    user = _secret(f"{key_prefix}:username", address, layers)
-    password = _secret(f"{key_prefix}:_password", address, layers)
+        return _checked_header(f"Basic {pair}", key_prefix, layers)
+    user = _find_secret(f"{key_prefix}:username", address, layers)
+    password = _find_secret(f"{key_prefix}:_password", address, layers)
     if not user or not password:
         return None
     try:
-        plain = b64decode(password, validate=False)
+        password_bytes = b64decode(password, validate=False)
     except (BinasciiError, ValueError):
         layers.note(f"{key_prefix}:_password is not base64; it is not used")
         return None
-    return f"Basic {b64encode(user.encode() + b':' + plain).decode()}"
+    return f"Basic {b64encode(user.encode() + b':' + password_bytes).decode()}"
 
 
-def _header(value: str, key_prefix: str, layers: _Layers) -> str | None:
+def _checked_header(value: str, key_prefix: str, layers: _Layers) -> str | None:
     if value.isascii() and value.isprintable():
         return value
     layers.note(f"the credential for {key_prefix} contains characters that a header cannot have; it is not used")
     return None
 
 
-def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
+def _find_secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
     setting = layers.find(key)
     if setting is None:
         return None
@@ -212,7 +212,7 @@ def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
                 "your own settings do not name; it was not sent"
             )
             return None
-        value = _filled(value, layers.variables)
+        value = _expand(value, layers.variables)
     if "${" in value:
         layers.note(
             f"{setting.layer.source} has a credential for {address.host_header} with a variable that is not set"
@@ -223,7 +223,7 @@ def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
 
 def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
     """Whether the user's own settings mention a host, as a registry or with a credential."""
-    for layer in layers.own():
+    for layer in layers.user_layers():
         for key, value in layer.values.items():
             if key.startswith(f"//{address.host_header}/"):
                 return True
@@ -235,7 +235,7 @@ def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
 # Certificates
 
 
-def _certificates(layers: _Layers, settings: SettingsSources) -> Path | None:
+def _ca_file(layers: _Layers, settings: SettingsSources) -> Path | None:
     own_cafile = layers.find("cafile", project=False)
     any_cafile = layers.find("cafile")
     if any_cafile and any_cafile.layer.configured_by == "project":
@@ -245,12 +245,12 @@ def _certificates(layers: _Layers, settings: SettingsSources) -> Path | None:
         if setting and setting.value not in ("", "true", "null"):
             layers.note(f"{setting.layer.source} sets {key}, which is ignored")
     if own_cafile and own_cafile.value not in ("", "null"):
-        return _path(own_cafile.value, settings)
+        return _resolve_path(own_cafile.value, settings)
     extra = settings.variables.get("NODE_EXTRA_CA_CERTS")
-    return _path(extra, settings) if extra else None
+    return _resolve_path(extra, settings) if extra else None
 
 
-def _path(text: str, settings: SettingsSources) -> Path:
+def _resolve_path(text: str, settings: SettingsSources) -> Path:
     if text.startswith("~/"):
         return settings.home / text[2:]
     return (settings.project or settings.home) / text
@@ -259,18 +259,18 @@ def _path(text: str, settings: SettingsSources) -> Path:
 # Layers
 
 
-def _layers(settings: SettingsSources) -> Iterator[_Layer]:
+def _all_layers(settings: SettingsSources) -> Iterator[_Layer]:
     environment = _environment(settings.variables)
     yield _Layer(configured_by="environment", source="the environment", values=environment)
     user_config = environment.get("userconfig")
-    users = _path(user_config, settings) if user_config else settings.home / ".npmrc"
+    users = _resolve_path(user_config, settings) if user_config else settings.home / ".npmrc"
     if settings.project is not None:
         project = settings.project / ".npmrc"
         if project.resolve() != users.resolve():
-            yield from _file(project, "project", {})
-    yield from _file(users, "user", settings.variables)
-    builtin = list(_builtin(settings))
-    yield from _file(_machine_wide(environment, builtin, settings), "system", settings.variables)
+            yield from _file_layers(project, "project", {})
+    yield from _file_layers(users, "user", settings.variables)
+    builtin = list(_builtin_layers(settings))
+    yield from _file_layers(_global_config_path(environment, builtin, settings), "system", settings.variables)
     yield from builtin
 
 
@@ -283,31 +283,33 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
         key = name[len("npm_config_") :]
         if not key.startswith("//"):
             key = (key[:1] + key[1:].replace("_", "-")).lower()
-        values[key] = _filled(value, variables)
+        values[key] = _expand(value, variables)
     return values
 
 
-def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], settings: SettingsSources) -> Path | None:
-    """The machine-wide settings file: next to node, unless configured otherwise."""
+def _global_config_path(
+    environment: Mapping[str, str], builtin: list[_Layer], settings: SettingsSources
+) -> Path | None:
+    """The path of the machine-wide settings file: next to node, unless configured otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
         if path := values.get("globalconfig"):
-            return _path(path, settings)
+            return _resolve_path(path, settings)
         if prefix := values.get("prefix"):
-            return _path(prefix, settings) / "etc" / "npmrc"
+            return _resolve_path(prefix, settings) / "etc" / "npmrc"
     if prefix := settings.variables.get("PREFIX"):
         return Path(prefix) / "etc" / "npmrc"
     node = find_program("node", settings.variables.get("PATH", ""))
     return None if node is None else node.resolve().parent.parent / "etc" / "npmrc"
 
 
-def _builtin(settings: SettingsSources) -> Iterator[_Layer]:
+def _builtin_layers(settings: SettingsSources) -> Iterator[_Layer]:
     """The built-in settings file that distributions put next to npm."""
     npm = find_program("npm", settings.variables.get("PATH", ""))
     if npm is not None:
-        yield from _file(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
+        yield from _file_layers(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
 
 
-def _file(path: Path | None, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_Layer]:
+def _file_layers(path: Path | None, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_Layer]:
     if path is None or not path.is_file():
         return
     try:
@@ -316,7 +318,7 @@ def _file(path: Path | None, configured_by: Origin, variables: Mapping[str, str]
         raise PinwardenError("CONFIG_INVALID", f"{path} is not UTF-8") from err
     values = parse_npmrc(text)
     if configured_by != "project":
-        values = {_filled(key, variables): _filled(value, variables) for key, value in values.items()}
+        values = {_expand(key, variables): _expand(value, variables) for key, value in values.items()}
     yield _Layer(configured_by=configured_by, source=str(path), values=values)
 
 
@@ -332,13 +334,13 @@ def parse_npmrc(text: str) -> dict[str, str]:
             continue
         if match[1] is None:
             break
-        key = _unquoted(match[1])
+        key = _unquote(match[1])
         if not key.endswith("[]"):
-            values[key] = "true" if match[2] is None else _unquoted(match[2])
+            values[key] = "true" if match[2] is None else _unquote(match[2])
     return values
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         inner = text[1:-1]
@@ -362,7 +364,7 @@ def _unquoted(text: str) -> str:
     return ("".join(characters) + ("\\" if escaped else "")).strip()
 
 
-def _filled(text: str, variables: Mapping[str, str]) -> str:
+def _expand(text: str, variables: Mapping[str, str]) -> str:
     """Expand ``${NAME}``. An unset variable stays as it is; an unset ``${NAME?}`` becomes empty."""
 
     def value(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 """NuGet's package sources, from NuGet's own settings: project and parent folders, user, default.
 
-Credentials are looked up by the name of a source. The user's credential for a name is not sent to another URL that a
-repository gives the same name, and the user's environment variables are not expanded in a repository's files.
+Credentials are looked up by the name of a source. The user's credential for a name is not sent to a different URL that
+a repository configures under that name, and the user's environment variables are not expanded in a repository's files.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ class NugetSources(Record):
     """Settings that were ignored, for display."""
 
 
-class _File(Record):
+class _SettingsFile(Record):
     """One settings file."""
 
     configured_by: Origin
     path: Path
     sources: Mapping[str, str] = field(repr=False)
-    cleared: bool
-    """Sources from lower-precedence files are cleared."""
+    clears_sources: bool
+    """Whether the file discards the sources of lower-precedence files."""
     disabled: frozenset[str]
     credentials: Mapping[str, str] = field(repr=False)
-    mapped: bool
+    has_mapping: bool
 
 
 def sources(settings: SettingsSources) -> NugetSources:
     """The configured package sources."""
-    files = list(_files(settings))
+    files = list(_settings_files(settings))
     disabled = frozenset[str]().union(*(file.disabled for file in files))
     endpoints: dict[str, Endpoint] = {}
-    notes = [f"{file.path} maps packages to sources; the mapping is ignored" for file in files if file.mapped]
+    notes = [f"{file.path} maps packages to sources; the mapping is ignored" for file in files if file.has_mapping]
     for file in files:
         for name, value in file.sources.items():
             if name in endpoints or name in disabled:
                 continue
-            url = _base(value)
+            url = _source_url(value)
             if url is None:
-                notes.append(f"{file.path} names a source that is not a plain web address; it is not used")
+                notes.append(f"{file.path} names a source that is not an http(s) URL; the source is ignored")
                 continue
-            authorization = _credential(name, file, files)
+            authorization = _find_credential(name, file, files)
             endpoints[name] = Endpoint(
                 url=url, configured_by=file.configured_by, source=str(file.path), authorization=authorization
             )
-        if file.cleared:
+        if file.clears_sources:
             break
     if len(endpoints) > _MAX_SOURCES:
         raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
-    if not endpoints and any(file.sources or file.cleared for file in files):
+    if not endpoints and any(file.sources or file.clears_sources for file in files):
         raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
     default = Endpoint(url=default_source(), configured_by="default", source="the table of package addresses")
     main, *extra = list(endpoints.values()) or [default]
@@ -85,7 +85,7 @@ def default_source() -> str:
     return url.partition("package/x/")[0]
 
 
-def _base(value: str) -> str | None:
+def _source_url(value: str) -> str | None:
     """The folder of a service index, or the root of a V2 feed."""
     url = value.removesuffix("index.json")
     url = url if url.endswith("/") else f"{url}/"
@@ -96,19 +96,19 @@ def _base(value: str) -> str | None:
     return None if "?" in address.path or "%" in address.host else url
 
 
-def _credential(name: str, named_by: _File, files: list[_File]) -> str | None:
+def _find_credential(name: str, named_by: _SettingsFile, files: list[_SettingsFile]) -> str | None:
     for file in files:
         if name in file.credentials:
-            # A project's source may use the project's credential only, and the user's source the user's.
-            same_side = (file.configured_by == "project") == (named_by.configured_by == "project")
-            return file.credentials[name] if same_side else None
+            # A project's source may use only the project's credential, and the user's source only the user's.
+            is_same_origin = (file.configured_by == "project") == (named_by.configured_by == "project")
+            return file.credentials[name] if is_same_origin else None
     return None
 
 
 # Files
 
 
-def _files(settings: SettingsSources) -> Iterator[_File]:
+def _settings_files(settings: SettingsSources) -> Iterator[_SettingsFile]:
     """Settings files, nearest first."""
     home, variables = settings.home, settings.variables
     users = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]
@@ -117,37 +117,37 @@ def _files(settings: SettingsSources) -> Iterator[_File]:
     if settings.project is not None:
         folder = settings.project.resolve()
         for parent in (folder, *folder.parents):
-            yield from _file(parent, "project", {})
+            yield from _read_settings(parent, "project", {})
     for directory in users:
-        yield from _file(directory, "user", variables)
+        yield from _read_settings(directory, "user", variables)
 
 
-def _file(folder: Path, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_File]:
+def _read_settings(folder: Path, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_SettingsFile]:
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
         return
     root = parse_xml(read_file(path, _MAX_BYTES))
     if root is None:
         raise PinwardenError("CONFIG_INVALID", f"{path} is not plain XML without declarations")
-    listed = children(root, "packageSources")
-    pairs = _pairs(listed, variables)
-    yield _File(
+    sections = children(root, "packageSources")
+    pairs = _key_values(sections, variables)
+    yield _SettingsFile(
         configured_by=configured_by,
         path=path,
         sources=pairs,
-        cleared=any(children(section, "clear") for section in listed),
+        clears_sources=any(children(section, "clear") for section in sections),
         disabled=frozenset(
-            name for name, value in _pairs(children(root, "disabledPackageSources"), {}).items() if value == "true"
+            name for name, value in _key_values(children(root, "disabledPackageSources"), {}).items() if value == "true"
         ),
-        credentials=dict(_credentials(root, configured_by, variables)),
-        mapped=bool(children(root, "packageSourceMapping")),
+        credentials=dict(_parse_credentials(root, configured_by, variables)),
+        has_mapping=bool(children(root, "packageSourceMapping")),
     )
 
 
-def _credentials(root: Element, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _parse_credentials(root: Element, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for part in children(root, "packageSourceCredentials"):
         for row in part:
-            values = _pairs([row], variables)
+            values = _key_values([row], variables)
             user, password = values.get("Username"), values.get("ClearTextPassword")
             if not user or not password or (configured_by == "project" and _VARIABLE.search(user + password)):
                 continue
@@ -155,7 +155,7 @@ def _credentials(root: Element, configured_by: Origin, variables: Mapping[str, s
             yield name, f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-def _pairs(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
+def _key_values(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
     pairs = {}
     for part in parts:
         for row in children(part, "add"):

@@ -1,7 +1,7 @@
 """Package indexes from pip's and uv's settings, with the credential for each.
 
-An extra index can serve any name, including one that the main index has. The two are kept apart, so that a response of
-one is not mistaken for a response of the other (dependency confusion).
+An extra index can serve any name, including one that the main index has. Main and extra indexes are kept apart, so that
+a response of one is not mistaken for a response of another (dependency confusion).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _IndexSetting(Record):
     name: str = ""
 
 
-class _Collected:
+class _IndexCollector:
     """The indexes collected so far, highest precedence first."""
 
     def __init__(self) -> None:
@@ -55,19 +55,19 @@ class _Collected:
         self.notes: list[str] = []
         self.certificates: Path | None = None
 
-    def offer_main(self, setting: _IndexSetting) -> None:
-        if _is_web(setting.url):
+    def add_main(self, setting: _IndexSetting) -> None:
+        if _is_web_url(setting.url):
             self.main = self.main or setting
         else:
-            self.notes.append(f"{setting.source} names an index that is not a web address; it is not used")
+            self.notes.append(f"{setting.source} names an index that is not an http(s) URL; the index is ignored")
 
-    def offer_extra(self, setting: _IndexSetting) -> None:
+    def add_extra(self, setting: _IndexSetting) -> None:
         if len(self.extra) >= _MAX_INDEXES:
             raise PinwardenError("CONFIG_INVALID", f"{setting.source} names more than {_MAX_INDEXES} indexes")
-        if _is_web(setting.url):
+        if _is_web_url(setting.url):
             self.extra.append(setting)
         else:
-            self.notes.append(f"{setting.source} names an extra index that is not a web address; it is not used")
+            self.notes.append(f"{setting.source} names an extra index that is not an http(s) URL; the index is ignored")
 
 
 def indexes(settings: SettingsSources, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
@@ -75,21 +75,21 @@ def indexes(settings: SettingsSources, *, client: Client = "any", system: Path =
 
     ``system`` is the root of the machine-wide settings.
     """
-    collected = _Collected()
+    collector = _IndexCollector()
     if client != "pip":
-        _uv_settings(collected, settings, system)
+        _add_uv_settings(collector, settings, system)
     if client != "uv":
-        _pip_settings(collected, settings, system)
+        _add_pip_settings(collector, settings, system)
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         if value := settings.variables.get(variable):
-            collected.certificates = collected.certificates or Path(value)
-    main = collected.main or _IndexSetting(
+            collector.certificates = collector.certificates or Path(value)
+    main = collector.main or _IndexSetting(
         url=default_index(), configured_by="default", source="the clients' own default"
     )
-    passwords = _netrc(settings)
-    endpoints = [_endpoint(setting, collected, passwords, settings.variables) for setting in (main, *collected.extra)]
-    different = {endpoint.url: endpoint for endpoint in reversed(endpoints[1:]) if endpoint.url != endpoints[0].url}
-    return Indexes(main=endpoints[0], extra=tuple(reversed(different.values())), notes=tuple(collected.notes))
+    passwords = _read_netrc(settings)
+    endpoints = [_endpoint(setting, collector, passwords, settings.variables) for setting in (main, *collector.extra)]
+    extra_by_url = {endpoint.url: endpoint for endpoint in reversed(endpoints[1:]) if endpoint.url != endpoints[0].url}
+    return Indexes(main=endpoints[0], extra=tuple(reversed(extra_by_url.values())), notes=tuple(collector.notes))
 
 
 def default_index() -> str:
@@ -100,40 +100,40 @@ def default_index() -> str:
     return urlunsplit((parts.scheme, parts.netloc, "/simple/", "", ""))
 
 
-def above_simple(index: Endpoint) -> Endpoint:
-    """The parent URL of the index, below which its files and other APIs are. Clients send the credential there too."""
+def index_parent(index: Endpoint) -> Endpoint:
+    """The parent URL of the index, where its files and other APIs are. Clients send the credential there too."""
     base = index.url.rstrip("/")
     path = urlsplit(base).path
     return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
 
 
-def json_api(index: Endpoint) -> str | None:
+def json_api_url(index: Endpoint) -> str | None:
     """The URL of the JSON API, if the index's URL has the usual form."""
-    return f"{above_simple(index).url}pypi/" if index.url.endswith("/simple/") else None
+    return f"{index_parent(index).url}pypi/" if index.url.endswith("/simple/") else None
 
 
 # uv
 
 
-def _uv_settings(collected: _Collected, settings: SettingsSources, system: Path) -> None:
+def _add_uv_settings(collector: _IndexCollector, settings: SettingsSources, system: Path) -> None:
     variables = settings.variables
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if value := variables.get(variable, "").strip():
-            collected.offer_main(_uv_named(value, "environment", variable))
+            collector.add_main(_parse_uv_index(value, "environment", variable))
     for variable in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
         for word in variables.get(variable, "").split():
-            collected.offer_extra(_uv_named(word, "environment", variable))
+            collector.add_extra(_parse_uv_index(word, "environment", variable))
     if variables.get("UV_FIND_LINKS"):
-        collected.notes.append("UV_FIND_LINKS lists file locations; they are not used")
+        collector.notes.append("UV_FIND_LINKS lists file locations; they are not used")
     for configured_by, path, tables in _uv_files(settings, system):
-        document = _toml(path)
+        document = _read_toml(path)
         for table in tables:
             document = document.get(table, {}) if isinstance(document, dict) else {}
         if isinstance(document, dict):
-            _uv_document(collected, document, configured_by, str(path))
+            _add_uv_document(collector, document, configured_by, str(path))
 
 
-def _uv_named(text: str, configured_by: Origin, source: str) -> _IndexSetting:
+def _parse_uv_index(text: str, configured_by: Origin, source: str) -> _IndexSetting:
     name, mark, url = text.partition("=")
     has_name = bool(mark) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
     return _IndexSetting(
@@ -147,7 +147,7 @@ def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin,
     if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
         return
     if config_file := variables.get("UV_CONFIG_FILE"):
-        yield "user", _existing(Path(config_file)), ()
+        yield "user", _require_file(Path(config_file)), ()
         return
     if settings.project is not None:
         if (settings.project / "uv.toml").is_file():
@@ -161,39 +161,45 @@ def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin,
             yield configured_by, path, ()
 
 
-def _uv_document(collected: _Collected, document: Mapping[str, Any], configured_by: Origin, source: str) -> None:
+def _add_uv_document(
+    collector: _IndexCollector, document: Mapping[str, Any], configured_by: Origin, source: str
+) -> None:
     rows = document.get("index", [])
     for row in rows if isinstance(rows, list) else []:
         if not isinstance(row, dict) or not isinstance(row.get("url"), str):
-            _invalid(source, "an index without a URL")
+            _refuse(source, "an index without a URL")
         setting = _IndexSetting(
             url=row["url"], configured_by=configured_by, source=source, name=str(row.get("name", ""))
         )
         if row.get("format") == "flat":
-            collected.notes.append(f"{source} names a page of links; it is not used")
+            collector.notes.append(f"{source} names a page of links (format = flat); the page is ignored")
         elif row.get("explicit") is True:
-            collected.notes.append(f"{source} names an index for chosen packages only; it is not used")
+            collector.notes.append(
+                f"{source} names an explicit index, for selected packages only; the index is ignored"
+            )
         elif row.get("default") is True:
-            collected.offer_main(setting)
+            collector.add_main(setting)
         else:
-            collected.offer_extra(setting)
+            collector.add_extra(setting)
     for table in (document, document.get("pip", {})):
         if isinstance(table, dict):
-            _uv_older_keys(collected, table, configured_by, source)
+            _add_uv_legacy_keys(collector, table, configured_by, source)
 
 
-def _uv_older_keys(collected: _Collected, table: Mapping[str, Any], configured_by: Origin, source: str) -> None:
+def _add_uv_legacy_keys(
+    collector: _IndexCollector, table: Mapping[str, Any], configured_by: Origin, source: str
+) -> None:
     if isinstance(table.get("index-url"), str):
-        collected.offer_main(_IndexSetting(url=table["index-url"], configured_by=configured_by, source=source))
+        collector.add_main(_IndexSetting(url=table["index-url"], configured_by=configured_by, source=source))
     extra = table.get("extra-index-url", [])
     for url in extra if isinstance(extra, list) else []:
         if isinstance(url, str):
-            collected.offer_extra(_IndexSetting(url=url, configured_by=configured_by, source=source))
+            collector.add_extra(_IndexSetting(url=url, configured_by=configured_by, source=source))
     if table.get("find-links"):
-        collected.notes.append(f"{source} lists file locations (find-links); they are not used")
+        collector.notes.append(f"{source} lists file locations (find-links); they are not used")
 
 
-def _toml(path: Path) -> Mapping[str, Any]:
+def _read_toml(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -203,7 +209,7 @@ def _toml(path: Path) -> Mapping[str, Any]:
 # pip
 
 
-def _pip_settings(collected: _Collected, settings: SettingsSources, system: Path) -> None:
+def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, system: Path) -> None:
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
@@ -218,16 +224,16 @@ def _pip_settings(collected: _Collected, settings: SettingsSources, system: Path
             values[name] = (variables[variable], "environment", variable)
     if "index-url" in values:
         url, configured_by, source = values["index-url"]
-        collected.offer_main(_IndexSetting(url=url.strip(), configured_by=configured_by, source=source))
+        collector.add_main(_IndexSetting(url=url.strip(), configured_by=configured_by, source=source))
     text, configured_by, source = values.get("extra-index-url", ("", "user", ""))
     for word in text.split():
-        collected.offer_extra(_IndexSetting(url=word, configured_by=configured_by, source=source))
+        collector.add_extra(_IndexSetting(url=word, configured_by=configured_by, source=source))
     if "find-links" in values:
-        collected.notes.append(f"{values['find-links'][2]} lists file locations (find-links); they are not used")
+        collector.notes.append(f"{values['find-links'][2]} lists file locations (find-links); they are not used")
     if values.get("no-index", ("",))[0].lower() in ("1", "true", "yes", "on"):
-        collected.notes.append(f"{values['no-index'][2]} sets no-index, so pip would use no index")
+        collector.notes.append(f"{values['no-index'][2]} sets no-index, so pip would use no index")
     if "cert" in values and values["cert"][1] != "project":
-        collected.certificates = collected.certificates or Path(values["cert"][0])
+        collector.certificates = collector.certificates or Path(values["cert"][0])
 
 
 def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
@@ -250,7 +256,7 @@ def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin
         paths.append(("project" if inside else "user", site / name))
     yield from ((configured_by, path) for configured_by, path in paths if path.is_file())
     if own:
-        yield "user", _existing(Path(own))
+        yield "user", _require_file(Path(own))
 
 
 def _user_folders(settings: SettingsSources) -> list[Path]:
@@ -277,8 +283,8 @@ def _pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
                 yield section, name.lower().replace("_", "-").removeprefix("--"), value
 
 
-def _existing(path: Path) -> Path:
-    """A file named in the environment. If it is missing, another index must not be used silently."""
+def _require_file(path: Path) -> Path:
+    """Raise if a settings file named in the environment is missing, instead of using another index silently."""
     if not path.is_file():
         raise PinwardenError("FILE_UNREADABLE", f"{path}, the settings file named in the environment, does not exist")
     return path
@@ -287,13 +293,13 @@ def _existing(path: Path) -> Path:
 # Addresses and credentials
 
 
-def _is_web(url: str) -> bool:
+def _is_web_url(url: str) -> bool:
     return re.match(r"https?://", url, re.IGNORECASE) is not None
 
 
 def _endpoint(
     setting: _IndexSetting,
-    collected: _Collected,
+    collector: _IndexCollector,
     passwords: Mapping[str, tuple[str, str]],
     variables: Mapping[str, str],
 ) -> Endpoint:
@@ -303,33 +309,33 @@ def _endpoint(
         url = urlunsplit((parts.scheme.lower(), host, f"{parts.path.rstrip('/')}/", parts.query, ""))
         HttpAddress.parse(url)
     except (ValueError, PinwardenError):
-        _invalid(setting.source, "an index with a malformed URL")
+        _refuse(setting.source, "an index with a malformed URL")
     if parts.query:
-        _invalid(setting.source, "an index whose URL has a query")
+        _refuse(setting.source, "an index whose URL has a query")
     user, colon, password = userinfo.partition(":")
     pair = (unquote(user), unquote(password)) if userinfo else None
     if pair is None or not colon:
-        pair = _named_credential(setting, collected, variables) or pair or _netrc_credential(setting, parts, passwords)
+        pair = _named_credential(setting, collector, variables) or pair or _netrc_credential(setting, parts, passwords)
     return Endpoint(
         url=url,
         configured_by=setting.configured_by,
         source=setting.source,
-        authorization=None if pair is None else _basic(*pair),
-        ca_file=collected.certificates,
+        authorization=None if pair is None else _basic_header(*pair),
+        ca_file=collector.certificates,
     )
 
 
 def _netrc_credential(
     setting: _IndexSetting, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """The user's credential for a host, but not over plain HTTP or at another port, which a project could name."""
+    """The user's netrc credential for a host. Not sent over plain HTTP or to another port that a project names."""
     if setting.configured_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
         return None
     return passwords.get(parts.hostname or "")
 
 
 def _named_credential(
-    setting: _IndexSetting, collected: _Collected, variables: Mapping[str, str]
+    setting: _IndexSetting, collector: _IndexCollector, variables: Mapping[str, str]
 ) -> tuple[str, str] | None:
     """uv's credential for a named index, from the environment."""
     if not setting.name:
@@ -339,19 +345,19 @@ def _named_credential(
     if not user and not password:
         return None
     if setting.configured_by == "project":
-        # The project chose both name and URL, so it would choose who gets the password.
-        collected.notes.append(
+        # The project chose both name and URL, so the project would decide who gets the password.
+        collector.notes.append(
             f"{setting.source} names the index {setting.name[:80]!a}; {stem}_PASSWORD is not sent to it"
         )
         return None
     return user, password
 
 
-def _basic(user: str, password: str) -> str:
+def _basic_header(user: str, password: str) -> str:
     return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
+def _read_netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
     """Credentials by host. A default entry for all hosts is not used, since any host would get it."""
     import netrc
 
@@ -367,5 +373,5 @@ def _netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
     return {}
 
 
-def _invalid(source: str, problem: str) -> NoReturn:
+def _refuse(source: str, problem: str) -> NoReturn:
     raise PinwardenError("CONFIG_INVALID", f"{source} names {problem}") from None

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from pinwarden.core.errors import PinwardenError
 
-_MAX_SHOWN = 20  # program names in a message; the data has more
+_MAX_NAMES = 20  # in a message; the error data lists more
 
 
-def machine() -> str:
-    """The processor architecture. ``platform.machine()`` gives the same, but ``platform`` is slow to import."""
+def processor_architecture() -> str:
+    """The processor architecture. Like ``platform.machine()``, but ``platform`` is slow to import."""
     return os.uname().machine if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "")
 
 
@@ -28,10 +28,10 @@ def has_glibc() -> bool:
         return False
 
 
-def program_unknown(package: str, program: str, available: Sequence[str]) -> PinwardenError:
-    """The error for a program that a package does not have; it lists the programs the package has."""
-    names = ", ".join(f"{name[:80]!a}" for name in available[:_MAX_SHOWN])
-    more = f" and {len(available) - _MAX_SHOWN} more" if len(available) > _MAX_SHOWN else ""
+def unknown_program_error(package: str, program: str, available: Sequence[str]) -> PinwardenError:
+    """The error for a program that a package does not have. Its message lists the programs the package has."""
+    names = ", ".join(f"{name[:80]!a}" for name in available[:_MAX_NAMES])
+    more = f" and {len(available) - _MAX_NAMES} more" if len(available) > _MAX_NAMES else ""
     return PinwardenError(
         "PROGRAM_UNKNOWN",
         f"{package} has no program {program[:80]!a}; available: {names or 'none'}{more}",

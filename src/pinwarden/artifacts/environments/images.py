@@ -1,7 +1,7 @@
 """Container images in the store: OCI layouts by digest, audited blob by blob, loaded into an engine without a network.
 
-Engines identify images by content: by the locked digest, or by the digest of the platform's manifest or config. An
-image under one of these names is the locked one.
+Engines identify images by content: by the locked digest, or by the digest of the platform's manifest or config. So an
+image with one of these names is the locked image.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pinwarden.artifacts.environments import machine
+from pinwarden.artifacts.environments import processor_architecture
 from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, ImageIndex, ImageManifest, OciDescriptor, parse_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -21,7 +21,7 @@ from pinwarden.system.files import file_digest, read_file
 from pinwarden.system.processes import BoundedTask, run_bounded
 
 LOAD_SECONDS = 600.0
-_ASK_SECONDS = 60.0
+_INSPECT_SECONDS = 60.0
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64", "armv7l": "arm"}
 
 
@@ -36,54 +36,54 @@ class StoredImage(Record):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names under which an engine may have it."""
+        """The names that an engine may list the image under."""
         return tuple(dict.fromkeys((str(self.config), str(self.manifest), str(self.root))))
 
 
-def platform_here() -> str:
+def container_platform() -> str:
     """The platform that engines on this machine run. Containers are Linux everywhere."""
-    processor = machine().lower()
+    processor = processor_architecture().lower()
     return f"linux/{_ARCHITECTURES.get(processor, processor)}"
 
 
-def stored_image(folder: Path, root: Digest) -> StoredImage | None:
-    """Verify every blob of an image layout. None if anything is missing or changed."""
+def read_stored_image(folder: Path, root: Digest) -> StoredImage | None:
+    """Read an image layout and verify every blob. None if a blob is missing or was changed."""
     try:
-        return _read(folder, root)
+        return _read_image(folder, root)
     except (PinwardenError, OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
 
 
-def _read(folder: Path, root: Digest) -> StoredImage | None:
+def _read_image(folder: Path, root: Digest) -> StoredImage | None:
     entries = json.loads(read_file(folder / "index.json"))["manifests"]
     if [entry["digest"] for entry in entries] != [str(root)]:
         return None
-    document = _document(folder, root, entries[0]["mediaType"])
+    document = _read_document(folder, root, entries[0]["mediaType"])
     digest = root
     if isinstance(document, ImageIndex):
-        entry = next(listed for listed in document.manifests if _has_blob(folder, listed))
-        digest, document = entry.digest, _document(folder, entry.digest, entry.media_type)
+        entry = next(listed for listed in document.manifests if _is_usable(folder, listed))
+        digest, document = entry.digest, _read_document(folder, entry.digest, entry.media_type)
     if not isinstance(document, ImageManifest):
         return None
     layers = tuple(layer.digest for layer in document.layers)
-    if any(file_digest(_blob(folder, blob), blob.algorithm) != blob for blob in (document.config.digest, *layers)):
+    if any(file_digest(_blob_path(folder, blob), blob.algorithm) != blob for blob in (document.config.digest, *layers)):
         return None
     return StoredImage(root=root, manifest=digest, config=document.config.digest, layers=layers)
 
 
-def _has_blob(folder: Path, entry: OciDescriptor) -> bool:
-    right = entry.platform is None or entry.platform.answers(platform_here())
-    return right and _blob(folder, entry.digest).is_file()
+def _is_usable(folder: Path, entry: OciDescriptor) -> bool:
+    fits = entry.platform is None or entry.platform.satisfies(container_platform())
+    return fits and _blob_path(folder, entry.digest).is_file()
 
 
-def _document(folder: Path, digest: Digest, media_type: str) -> ImageIndex | ImageManifest:
-    data = read_file(_blob(folder, digest), IMAGE_LIMITS.document_bytes)
+def _read_document(folder: Path, digest: Digest, media_type: str) -> ImageIndex | ImageManifest:
+    data = read_file(_blob_path(folder, digest), IMAGE_LIMITS.document_bytes)
     if Digest.of_bytes(data, digest.algorithm) != digest:
-        raise ValueError("a document of the layout was changed")
+        raise ValueError("a document in the layout was changed")
     return parse_document(data, media_type)
 
 
-def _blob(folder: Path, digest: Digest) -> Path:
+def _blob_path(folder: Path, digest: Digest) -> Path:
     return folder / "blobs" / digest.algorithm / digest.hex
 
 
@@ -94,44 +94,46 @@ class ContainerEngine(Record):
     variables: Mapping[str, str]
 
     def has_image(self, name: str) -> bool:
-        """Whether it has an image with this name."""
+        """Whether the engine has an image with this name."""
         try:
-            self.run(("image", "inspect", "--format", "{{.Id}}", name), _ASK_SECONDS)
+            self.run(("image", "inspect", "--format", "{{.Id}}", name), _INSPECT_SECONDS)
         except PinwardenError:
             return False
         return True
 
-    def run(self, words: Sequence[str], seconds: float) -> bytes:
-        """Run one of its commands and return the output."""
+    def run(self, arguments: Sequence[str], seconds: float) -> bytes:
+        """Run an engine command and return its output."""
         task = BoundedTask(name=self.program.name, error_code="PROGRAM_UNKNOWN", timeout_seconds=seconds)
-        return run_bounded((str(self.program), *words), Path("/"), self.variables, task)
+        return run_bounded((str(self.program), *arguments), Path("/"), self.variables, task)
 
 
-def ensure_loaded(engine: ContainerEngine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
-    """The name under which the engine can start the image. Loads the image if necessary.
+def ensure_loaded(
+    engine: ContainerEngine, folder: Path, image: StoredImage, notify: Callable[[str], None]
+) -> str | None:
+    """Load the image into the engine if necessary, and return the name to start it by.
 
-    None if loading fails; then the engine has to pull the locked digest itself.
+    None if loading fails; the engine must then pull the locked digest itself.
     """
-    known = next(filter(engine.has_image, image.names), None)
-    if known is not None:
-        return known
-    say(f"loading the image into {engine.program.name}")
+    name = next(filter(engine.has_image, image.names), None)
+    if name is not None:
+        return name
+    notify(f"loading the image into {engine.program.name}")
     with TemporaryDirectory(prefix="pinwarden-image-") as temporary:
         archive = Path(temporary) / "image.tar"
         _pack(folder, image, archive)
         try:
             engine.run(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)
         except PinwardenError as err:
-            say(f"{err.message}; it will pull the image itself")
+            notify(f"{err.message}; {engine.program.name} will pull the image itself")
             return None
     return next(filter(engine.has_image, image.names), None)
 
 
 def _pack(folder: Path, image: StoredImage, archive: Path) -> None:
     """Pack the layout into one file, with the manifest.json that older engines need."""
-    blob = {digest: f"blobs/{digest.algorithm}/{digest.hex}" for digest in (image.config, *image.layers)}
-    about = [{"Config": blob[image.config], "RepoTags": None, "Layers": [blob[layer] for layer in image.layers]}]
-    (archive.parent / "manifest.json").write_text(json.dumps(about))
+    paths = {digest: f"blobs/{digest.algorithm}/{digest.hex}" for digest in (image.config, *image.layers)}
+    manifest = [{"Config": paths[image.config], "RepoTags": None, "Layers": [paths[layer] for layer in image.layers]}]
+    (archive.parent / "manifest.json").write_text(json.dumps(manifest))
     with tarfile.open(archive, "w") as tar:
         tar.add(archive.parent / "manifest.json", "manifest.json")
         for path in _files(folder):

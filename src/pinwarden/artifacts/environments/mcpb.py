@@ -1,4 +1,4 @@
-"""Environments of MCPB bundles: unpacked from verified bytes, started as their manifest says for this platform."""
+"""Environments of MCPB bundles: unpacked from verified bytes, started as the manifest specifies for this platform."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BUNDLE_FOLDER = "${__dirname}"
 
 
 class BundleStart(Record):
-    """What to start. Both fields may contain user settings, which can be secret."""
+    """How to start a bundle's server. Both fields may contain user settings, which can be secret."""
 
     command: tuple[str, ...] = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
@@ -51,7 +51,7 @@ class Runtimes(Record):
 
 
 def bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """The files of a bundle. The program of a binary bundle is executable, even if it was packed without that bit."""
+    """The files of a bundle. Programs that the manifest starts are executable even if packed without that bit."""
     with open_content(archive, read_parts(archive)) as bundle:
         programs = _programs(read_bundle_manifest(bundle))
         for member in bundle_members(bundle):
@@ -60,7 +60,9 @@ def bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 
 def bundle_tree_digest(archive: Path) -> Digest:
     """The tree digest of a bundle's content."""
-    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in bundle_files(archive))
+    return tree_digest(
+        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in bundle_files(archive)
+    )
 
 
 def environment_key(bundle: Digest) -> str:
@@ -75,7 +77,9 @@ def build(folder: Path, bundle: Digest, tree: Digest, store: Store) -> None:
         raise PinwardenError("ARTIFACT_MISSING", "the bundle is not in the store", data={"name": str(bundle)})
     tree_folder = folder / TREE
     tree_folder.mkdir()
-    rows = [write_file(tree_folder, path, data, executable=run) for path, run, data in bundle_files(archive)]
+    rows = [
+        write_file(tree_folder, path, data, executable=executable) for path, executable, data in bundle_files(archive)
+    ]
     if tree_digest(rows) != tree:
         raise PinwardenError("ARTIFACT_MISMATCH", "the bundle unpacks to other files than the locked ones")
     write_manifest(folder, {_SECTION: rows})
@@ -86,7 +90,7 @@ def audit(folder: Path, tree: Digest) -> str | None:
     return audit_tree(folder, {_SECTION: frozenset([tree.raw])}, [_SECTION])
 
 
-def manifest_in(folder: Path) -> BundleManifest:
+def read_built_manifest(folder: Path) -> BundleManifest:
     """The manifest of a built bundle."""
     return parse_manifest(read_file(folder / TREE / MANIFEST_NAME, LIMITS.max_bytes))
 
@@ -99,7 +103,7 @@ def start_command(
     ``folders`` has the folders that a manifest may refer to: ``HOME``, ``DESKTOP``, ``DOCUMENTS``, ``DOWNLOADS``.
     """
     tree = folder / TREE
-    manifest = manifest_in(folder)
+    manifest = read_built_manifest(folder)
     if manifest.kind == "uv":
         raise PinwardenError(
             "NOTHING_TO_RUN",
@@ -111,8 +115,8 @@ def start_command(
         raise PinwardenError(
             "NO_USABLE_FILE", f"the bundle {manifest.name[:80]!a} does not support {runtimes.platform}"
         )
-    known = {"pathSeparator": os.sep, "/": os.sep, **(folders or {}), "__dirname": str(tree)}
-    filled = fill(manifest.start_on(runtimes.platform), manifest, settings, known)
+    builtins = {"pathSeparator": os.sep, "/": os.sep, **(folders or {}), "__dirname": str(tree)}
+    filled = fill(manifest.start_on(runtimes.platform), manifest, settings, builtins)
     program, env = _program(tree, manifest, filled, runtimes)
     return BundleStart(command=(*program, *_arguments(tree, manifest, filled)), env=env)
 
@@ -130,14 +134,14 @@ def _program(
         env = {"PYTHONPATH": os.pathsep.join(libraries)} if libraries else {}
         # -B: write no bytecode next to audited files. -s: import nothing from the user's own packages.
         return (str(runtimes.python.executable), "-B", "-s"), {**env, **filled.env}
-    path = _below(filled.command, tree)
+    path = _relative_to_tree(filled.command, tree)
     if runtimes.platform == "win32" and not (tree / path).is_file():
         path += ".exe"  # the specification allows this on Windows
-    return (str(_file_in(tree, path, manifest)),), filled.env
+    return (str(_check_program_file(tree, path, manifest)),), filled.env
 
 
 def _arguments(tree: Path, manifest: BundleManifest, filled: FilledStart) -> tuple[str, ...]:
-    """The arguments, with the absolute path of the entry point, because the working directory is not specified."""
+    """The arguments, with an absolute path for the entry point, because MCPB does not specify a working directory."""
     entry = str(tree / manifest.entry_point)
     if not filled.args and manifest.kind != "binary":
         return (entry,)
@@ -153,19 +157,19 @@ def _programs(manifest: BundleManifest) -> frozenset[str]:
     return frozenset({*programs, manifest.entry_point} if manifest.kind == "binary" else programs)
 
 
-def _below(command: str, tree: Path) -> str:
+def _relative_to_tree(command: str, tree: Path) -> str:
     return command.removeprefix(f"{tree}{os.sep}").removeprefix("./")
 
 
-def _file_in(tree: Path, path: str, manifest: BundleManifest) -> Path:
+def _check_program_file(tree: Path, path: str, manifest: BundleManifest) -> Path:
     """A file of the bundle. Programs outside the bundle are rejected, because they were not verified."""
     file = tree / path
     parts = Path(path)
     if not path or parts.is_absolute() or ".." in parts.parts or not file.is_file() or file.is_symlink():
-        _unknown(manifest, path)
+        _refuse_program(manifest, path)
     return file
 
 
-def _unknown(manifest: BundleManifest, path: str) -> NoReturn:
+def _refuse_program(manifest: BundleManifest, path: str) -> NoReturn:
     message = f"the bundle {manifest.name[:80]!a} does not contain the program it starts: {path[:120]!a}"
     raise PinwardenError("PROGRAM_UNKNOWN", message)

@@ -1,6 +1,6 @@
 """Environments of npm packages: tarballs unpacked into node_modules, started with node.
 
-Only install scripts that the user approved are run, in a sandbox.
+Install scripts run only if the user approved them, and in a sandbox unless the user disabled it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pinwarden.artifacts.environments import has_glibc, machine, program_unknown
+from pinwarden.artifacts.environments import has_glibc, processor_architecture, unknown_program_error
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
-    MADE_HERE,
+    BUILD_FILES,
     TREE,
     Row,
     audit_tree,
+    build_files_anchor,
+    build_files_digest,
     hash_tree,
-    made_here_anchor,
-    made_here_digest,
     tree_digest,
     write_file,
     write_manifest,
@@ -46,26 +46,26 @@ class NodePlatform(Record):
     library: str
 
     @classmethod
-    def here(cls) -> NodePlatform:
+    def current(cls) -> NodePlatform:
         """This machine."""
-        processor = machine().lower()
+        processor = processor_architecture().lower()
         system = _SYSTEMS.get(sys.platform, sys.platform)
         library = "" if system != "linux" else "glibc" if has_glibc() else "musl"
         return cls(system=system, processor=_PROCESSORS.get(processor, processor), library=library)
 
     @property
     def key(self) -> str:
-        """The platform in one word."""
+        """The platform as one string, such as ``linux-x64-glibc``."""
         return "-".join(part for part in (self.system, self.processor, self.library) if part)
 
-    def takes(self, package: ClosurePackage) -> bool:
+    def supports(self, package: ClosurePackage) -> bool:
         """Whether a package supports this platform."""
-        library = not package.libraries or _listed(self.library, package.libraries)
-        return _listed(self.system, package.systems) and _listed(self.processor, package.processors) and library
+        library = not package.libraries or _is_allowed(self.library, package.libraries)
+        return _is_allowed(self.system, package.systems) and _is_allowed(self.processor, package.processors) and library
 
 
-def _listed(name: str, names: Sequence[str]) -> bool:
-    """npm's rule: listed, or not excluded if the list has only exclusions."""
+def _is_allowed(name: str, names: Sequence[str]) -> bool:
+    """npm's rule: the name is listed, or the list has only exclusions and none of them is the name."""
     if not names:
         return True
     if f"!{name}" in names:
@@ -74,12 +74,12 @@ def _listed(name: str, names: Sequence[str]) -> bool:
 
 
 def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePackage, ...]:
-    """The packages to install on a platform. A package inside one that is left out is left out too."""
-    left_out = [f"{package.path}/" for package in closure.packages if not platform.takes(package)]
+    """The packages to install on a platform. Packages nested in an unsupported package are excluded with it."""
+    excluded = [f"{package.path}/" for package in closure.packages if not platform.supports(package)]
     packages = [
         package
         for package in closure.packages
-        if platform.takes(package) and not package.path.startswith(tuple(left_out))
+        if platform.supports(package) and not package.path.startswith(tuple(excluded))
     ]
     for package in closure.packages:
         if package not in packages and not package.optional:
@@ -91,9 +91,11 @@ def package_tree_digest(archive: Path) -> Digest:
     """The tree digest of a package's content."""
     import hashlib
 
-    from pinwarden.artifacts.archives.package_tarball import tarball_files
+    from pinwarden.artifacts.archives.package_tarball import read_tarball_files
 
-    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in tarball_files(archive))
+    return tree_digest(
+        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in read_tarball_files(archive)
+    )
 
 
 def declared_scripts(archive: Path) -> dict[str, str]:
@@ -109,17 +111,19 @@ def declared_scripts(archive: Path) -> dict[str, str]:
         return {}
 
 
-def environment_key(closure_digest: Digest, platform: NodePlatform, scripted: Sequence[ClosurePackage] = ()) -> str:
-    """The environment's name in the store: what it is built from, for which platform, and whose scripts were run."""
-    ran = "".join(f"\n{package.files[0].digest}" for package in scripted)
-    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{platform.key}{ran}".encode()).hex[:40]
+def environment_key(
+    closure_digest: Digest, platform: NodePlatform, script_packages: Sequence[ClosurePackage] = ()
+) -> str:
+    """The environment's name in the store. Covers the closure, the platform, and the packages whose scripts ran."""
+    script_digests = "".join(f"\n{package.files[0].digest}" for package in script_packages)
+    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{platform.key}{script_digests}".encode()).hex[:40]
 
 
 def build(
-    folder: Path, key: str, packages: Sequence[ClosurePackage], store: Store, scripting: ScriptApprovals | None = None
+    folder: Path, key: str, packages: Sequence[ClosurePackage], store: Store, approvals: ScriptApprovals | None = None
 ) -> None:
     """Unpack verified archives into a folder, then run the approved scripts. ``key`` is the environment's."""
-    from pinwarden.artifacts.archives.package_tarball import tarball_files
+    from pinwarden.artifacts.archives.package_tarball import read_tarball_files
 
     tree = folder / TREE
     tree.mkdir()
@@ -131,32 +135,32 @@ def build(
                 "ARTIFACT_MISSING", f"{package.name}@{package.version} is not in the store", data={"name": package.name}
             )
         rows = [
-            write_file(tree, f"{package.path}/{path}", data, executable=run)
-            for path, run, data in tarball_files(archive)
+            write_file(tree, f"{package.path}/{path}", data, executable=executable)
+            for path, executable, data in read_tarball_files(archive)
         ]
         skip = len(package.path) + 1
-        sections[package.path] = [(path[skip:], run, digest) for path, run, digest in rows]
-        if tree_digest(sections[package.path]) != _tree_of(package):
+        sections[package.path] = [(path[skip:], executable, digest) for path, executable, digest in rows]
+        if tree_digest(sections[package.path]) != _locked_tree(package):
             raise PinwardenError(
                 "ARTIFACT_MISMATCH", f"{package.name}@{package.version} unpacks to other files than the locked ones"
             )
     extra_sections: dict[str, list[Row]] = {}
-    if scripting is not None:
-        run_scripts(folder, scripting, packages)
-        extra_sections = {MADE_HERE: files_made_by_scripts(tree, sections, scripting)}
-        store.note_made_here(key, made_here_digest(extra_sections[MADE_HERE]))
+    if approvals is not None:
+        run_scripts(folder, approvals, packages)
+        extra_sections = {BUILD_FILES: files_made_by_scripts(tree, sections, approvals)}
+        store.record_build_files(key, build_files_digest(extra_sections[BUILD_FILES]))
     write_manifest(folder, {**sections, **extra_sections})
 
 
 def audit(
-    folder: Path, packages: Sequence[ClosurePackage], store: Store, scripted: Sequence[ClosurePackage] = ()
+    folder: Path, packages: Sequence[ClosurePackage], store: Store, script_packages: Sequence[ClosurePackage] = ()
 ) -> str | None:
     """Check a built environment. Returns the first problem, or None."""
-    anchors = {package.path: frozenset([_tree_of(package).raw]) for package in packages}
-    if not scripted:
+    anchors = {package.path: frozenset([_locked_tree(package).raw]) for package in packages}
+    if not script_packages:
         return audit_tree(folder, anchors, anchors)
-    anchors[MADE_HERE] = made_here_anchor(store.made_here(folder.name))
-    return audit_tree(folder, anchors, anchors, rewritten=tuple(package.path for package in scripted))
+    anchors[BUILD_FILES] = build_files_anchor(store.recorded_build_files(folder.name))
+    return audit_tree(folder, anchors, anchors, script_folders=tuple(package.path for package in script_packages))
 
 
 def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
@@ -174,11 +178,11 @@ def start_command(folder: Path, root: ClosurePackage, program: str | None, node:
     path = programs.get(program)
     script = (package_folder / path).resolve() if isinstance(path, str) and "\0" not in path else None
     if script is None or not script.is_relative_to(package_folder.resolve()) or not script.is_file():
-        raise program_unknown(root.name, program, sorted(map(str, programs)))
+        raise unknown_program_error(root.name, program, sorted(map(str, programs)))
     return [str(node), str(script)]
 
 
-def _tree_of(package: ClosurePackage) -> Digest:
+def _locked_tree(package: ClosurePackage) -> Digest:
     tree = package.files[0].tree
     if tree is None:
         raise PinwardenError("CLOSURE_INVALID", f"the lock has no tree digest for {package.name}@{package.version}")
@@ -201,12 +205,12 @@ class ScriptApprovals(Record):
     without_sandbox: bool = False
 
 
-def run_scripts(folder: Path, scripting: ScriptApprovals, packages: Sequence[ClosurePackage]) -> None:
+def run_scripts(folder: Path, approvals: ScriptApprovals, packages: Sequence[ClosurePackage]) -> None:
     """Run the approved scripts in a newly unpacked environment, deepest packages first."""
     import shutil
 
-    if shutil.which("bwrap") is None and not scripting.without_sandbox:
-        first = scripting.packages[0]
+    if shutil.which("bwrap") is None and not approvals.without_sandbox:
+        first = approvals.packages[0]
         raise PinwardenError(
             "SCRIPT_REFUSED",
             f"the install script of {first.name}@{first.version} was not run: bubblewrap is not installed",
@@ -214,19 +218,19 @@ def run_scripts(folder: Path, scripting: ScriptApprovals, packages: Sequence[Clo
     programs = folder / _PROGRAMS
     _write_programs(programs, folder / TREE, packages)
     try:
-        for package in sorted(
-            scripting.packages, key=lambda package: (-package.path.count("node_modules/"), package.path)
-        ):
-            _run_package(folder / TREE / package.path, package, programs, scripting)
+        for package in sorted(approvals.packages, key=_deepest_first):
+            _run_package_scripts(folder / TREE / package.path, package, programs, approvals)
     finally:
         shutil.rmtree(programs)
 
 
-def _depth_first(package: ClosurePackage) -> tuple[int, str]:
+def _deepest_first(package: ClosurePackage) -> tuple[int, str]:
     return -package.path.count("node_modules/"), package.path
 
 
-def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, scripting: ScriptApprovals) -> None:
+def _run_package_scripts(
+    package_folder: Path, package: ClosurePackage, programs: Path, approvals: ScriptApprovals
+) -> None:
     import shutil
 
     from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, read_run_info
@@ -234,11 +238,11 @@ def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, 
     from pinwarden.system.sandbox import Sandbox, sandboxed
 
     scripts = read_run_info(_manifest(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()).scripts
-    for file in _files(package_folder):  # as with npm: many scripts replace files of their package
+    for file in _list_files(package_folder):  # like npm, because many scripts replace files of their package
         file.chmod(file.stat().st_mode | stat.S_IWUSR)
     for event in filter(scripts.__contains__, INSTALL_SCRIPTS):
         environment = {
-            "PATH": f"{programs}{os.pathsep}{scripting.search_path}",
+            "PATH": f"{programs}{os.pathsep}{approvals.search_path}",
             "HOME": str(package_folder),
             "LANG": "C.UTF-8",
             "npm_lifecycle_event": event,
@@ -249,7 +253,7 @@ def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, 
         command: list[str] = ["/bin/sh", "-c", scripts[event]]
         if shutil.which("bwrap") is not None:
             tree = str(programs.parent / TREE)
-            readable = (tree, str(programs), *_node_folders(scripting.search_path))
+            readable = (tree, str(programs), *_node_folders(approvals.search_path))
             sandbox = Sandbox(readable=readable, writable=(str(package_folder),))
             command = sandboxed(tuple(command), {**environment, "HOME": "/"}, str(package_folder), sandbox)
         name = f"the {event} script of {package.name}@{package.version}"
@@ -262,7 +266,7 @@ def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, 
 
 
 def _node_folders(search_path: str) -> list[str]:
-    """The folder of node, if it is not one of the system's."""
+    """The folder of node, unless it is a system folder."""
     import shutil
 
     program = shutil.which("node", path=search_path)
@@ -310,28 +314,28 @@ def _is_node_script(script: Path, tree: Path) -> bool:
     return line.startswith(b"#!") and b"node" in line
 
 
-def files_made_by_scripts(tree: Path, sections: dict[str, list[Row]], scripting: ScriptApprovals) -> list[Row]:
-    """The files that scripts made or changed, as rows relative to the tree.
+def files_made_by_scripts(tree: Path, sections: dict[str, list[Row]], approvals: ScriptApprovals) -> list[Row]:
+    """The files that scripts created or changed, as rows relative to the tree.
 
     Links are removed, as npm removes them from archives, because an audit cannot cover their targets. Raises
     ``SCRIPT_FAILED`` if a script removed a locked file or changed another package.
     """
-    for package in scripting.packages:
+    for package in approvals.packages:
         _normalise(tree / package.path)
     locked = {f"{path}/{row[0]}": row[1:] for path, rows in sections.items() for row in rows}
     current = hash_tree(tree)
     if missing := sorted(locked.keys() - current.keys()):
         raise PinwardenError("SCRIPT_FAILED", f"an install script removed the locked file {missing[0][:200]}")
     changed = [row for path, row in sorted(current.items()) if locked.get(path) != row[1:]]
-    allowed = {package.path for package in scripting.packages}
+    allowed = {package.path for package in approvals.packages}
     for path, _, _ in changed:
-        if _owner(path, sections) not in allowed:
+        if _owning_package(path, sections) not in allowed:
             raise PinwardenError("SCRIPT_FAILED", f"an install script changed {path[:200]}, a file of another package")
     return changed
 
 
-def _owner(path: str, sections: Iterable[str]) -> str:
-    """The package whose folder has the file; the innermost if packages are nested."""
+def _owning_package(path: str, sections: Iterable[str]) -> str:
+    """The package whose folder contains the file; the innermost one if packages are nested."""
     return max((section for section in sections if path.startswith(f"{section}/")), key=len, default="")
 
 
@@ -349,5 +353,5 @@ def _normalise(package_folder: Path) -> None:
                 path.unlink()
 
 
-def _files(folder_path: Path) -> list[Path]:
+def _list_files(folder_path: Path) -> list[Path]:
     return [Path(folder) / name for folder, _, names in os.walk(folder_path) for name in names]

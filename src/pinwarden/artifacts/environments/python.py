@@ -1,4 +1,4 @@
-"""Environments of Python packages: wheels unpacked here, compiled and started with the current interpreter.
+"""Environments of Python packages: wheels unpacked by Pinwarden, compiled and started with the current interpreter.
 
 The server does not see the interpreter's own packages. No code of a package runs while its environment is built:
 wheels are only unpacked, and building from source is not supported.
@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pinwarden.artifacts.environments import machine, program_unknown
+from pinwarden.artifacts.environments import processor_architecture, unknown_program_error
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
-    MADE_HERE,
+    BUILD_FILES,
     TREE,
     Row,
     audit_tree,
+    build_files_anchor,
+    build_files_digest,
     hash_tree,
-    made_here_anchor,
-    made_here_digest,
     tree_digest,
     write_file,
     write_manifest,
@@ -54,12 +54,12 @@ class Interpreter(Record):
     """Everything that bytecode and wheels depend on."""
 
     @classmethod
-    def here(cls) -> Interpreter:
-        """The interpreter running this program, outside any virtual environment."""
+    def current(cls) -> Interpreter:
+        """The interpreter that runs this program; in a virtual environment, its base interpreter."""
         executable = Path(getattr(sys, "_base_executable", "") or sys.executable)
         with suppress(OSError):
             executable = executable.resolve(strict=True)
-        build = f"{sys.implementation.cache_tag} {sys.version} {sys.platform} {machine()}"
+        build = f"{sys.implementation.cache_tag} {sys.version} {sys.platform} {processor_architecture()}"
         return cls(
             executable=executable,
             version=f"{sys.version_info[0]}.{sys.version_info[1]}",
@@ -92,11 +92,13 @@ def wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 
 def wheel_tree_digest(archive: Path) -> Digest:
     """The tree digest of a wheel's content."""
-    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in wheel_files(archive))
+    return tree_digest(
+        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in wheel_files(archive)
+    )
 
 
 def environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
-    """The environment's name in the store: what it is built from, and for which interpreter."""
+    """The environment's name in the store. Covers the closure and the interpreter."""
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{interpreter.key}".encode()).hex[:40]
 
 
@@ -109,16 +111,16 @@ def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter
         archive = store.find(file.digest)
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is not in the store", data={"name": package.name})
-        rows = [write_file(tree, path, data, executable=run) for path, run, data in wheel_files(archive)]
+        rows = [write_file(tree, path, data, executable=executable) for path, executable, data in wheel_files(archive)]
         if tree_digest(rows) != file.tree:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} unpacks to other files than the locked ones")
         sections[section_name(package)] = rows
     _compile(tree, final / TREE, interpreter)
-    known = {path for rows in sections.values() for path, _, _ in rows}
-    sections[MADE_HERE] = [row for path, row in hash_tree(tree).items() if path not in known]
+    unpacked = {path for rows in sections.values() for path, _, _ in rows}
+    sections[BUILD_FILES] = [row for path, row in hash_tree(tree).items() if path not in unpacked]
     _make_venv(folder / _VENV, interpreter)
     write_manifest(folder, sections)
-    store.note_made_here(final.name, made_here_digest(sections[MADE_HERE]))
+    store.record_build_files(final.name, build_files_digest(sections[BUILD_FILES]))
 
 
 def section_name(package: ClosurePackage) -> str:
@@ -154,17 +156,17 @@ def _venv_links(interpreter: Interpreter) -> dict[str, str]:
     }
 
 
-def _settings(interpreter: Interpreter) -> bytes:
+def _venv_settings(interpreter: Interpreter) -> bytes:
     return f"home = {interpreter.executable.parent}\ninclude-system-site-packages = false\n".encode()
 
 
 def _make_venv(venv: Path, interpreter: Interpreter) -> None:
-    """Make a virtual environment whose packages are the tree."""
+    """Create a virtual environment whose site-packages folder is the tree."""
     for link, target in _venv_links(interpreter).items():
         path = venv / link
         path.parent.mkdir(parents=True)
         path.symlink_to(target)
-    (venv / "pyvenv.cfg").write_bytes(_settings(interpreter))
+    (venv / "pyvenv.cfg").write_bytes(_venv_settings(interpreter))
 
 
 def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store) -> str | None:
@@ -174,7 +176,7 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
         for link, target in _venv_links(interpreter).items():
             if str((venv / link).readlink()) != target:
                 return f"{_VENV}/{link} points elsewhere"
-        if (venv / "pyvenv.cfg").read_bytes() != _settings(interpreter):
+        if (venv / "pyvenv.cfg").read_bytes() != _venv_settings(interpreter):
             return f"{_VENV}/pyvenv.cfg was changed"
         actual = {str(path.relative_to(venv)) for path in venv.rglob("*") if path.is_symlink() or path.is_file()}
     except OSError as err:
@@ -185,8 +187,8 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
         section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)
         for package in closure.packages
     }
-    anchors[MADE_HERE] = made_here_anchor(store.made_here(folder.name))
-    return audit_tree(folder, anchors, [section_name(closure.root), MADE_HERE])
+    anchors[BUILD_FILES] = build_files_anchor(store.recorded_build_files(folder.name))
+    return audit_tree(folder, anchors, [section_name(closure.root), BUILD_FILES])
 
 
 def start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:
@@ -196,17 +198,17 @@ def start_command(folder: Path, root: ClosurePackage, program: str | None) -> li
     target = programs.get(name)
     entry_point = _ENTRY_POINT.fullmatch(target) if target else None
     if entry_point is None:
-        raise program_unknown(root.name, name, sorted(programs))
+        raise unknown_program_error(root.name, name, sorted(programs))
     module, attribute = entry_point[1], entry_point[2]
-    text = f"import sys; sys.argv[0] = {name!r}; import {module}; sys.exit({module}.{attribute}())"
-    return [str(folder / _VENV / "bin" / "python"), "-I", "-c", text]
+    code = f"import sys; sys.argv[0] = {name!r}; import {module}; sys.exit({module}.{attribute}())"
+    return [str(folder / _VENV / "bin" / "python"), "-I", "-c", code]
 
 
 def _programs(site: Path, root: ClosurePackage) -> dict[str, str]:
-    wanted = _NAME_MARKS.sub("-", root.name).lower()
+    project_name = _NAME_MARKS.sub("-", root.name).lower()
     for dist_info in sorted(site.glob("*.dist-info")):
         name, _, _ = dist_info.name.removesuffix(".dist-info").partition("-")
-        if _NAME_MARKS.sub("-", name).lower() == wanted and (dist_info / "entry_points.txt").is_file():
+        if _NAME_MARKS.sub("-", name).lower() == project_name and (dist_info / "entry_points.txt").is_file():
             try:
                 text = read_file(dist_info / "entry_points.txt", 1 << 20).decode()
             except UnicodeDecodeError as err:
@@ -216,7 +218,7 @@ def _programs(site: Path, root: ClosurePackage) -> dict[str, str]:
 
 
 def _console_scripts(text: str) -> dict[str, str]:
-    """The console scripts in entry_points.txt. Not read with configparser, which is slow to import."""
+    """The console scripts in entry_points.txt. Does not use configparser, which is slow to import."""
     section, scripts = "", {}
     for line in map(str.strip, text.splitlines()):
         name, mark, target = line.partition("=")

@@ -1,7 +1,7 @@
 """A content-addressed store of verified files and built environments, shared by all projects of a user.
 
-``files/<sha256>`` has archives, which are hashed when they arrive and again before every use. ``environments/<key>``
-has what was unpacked from them, ``images/<digest>`` has image layouts. An environment is built under a temporary name
+``files/<sha256>`` contains archives, hashed on arrival and again before every use. ``environments/<key>`` contains the
+trees unpacked from them, ``images/<digest>`` image layouts. An environment is built under a temporary name
 and renamed when it is complete; an exclusive lock keeps other processes from building the same one.
 """
 
@@ -83,7 +83,7 @@ class Store:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} changed while it was copied")
         return stored
 
-    def note_content(self, digest: Digest, tree: Digest) -> None:
+    def record_tree(self, digest: Digest, tree: Digest) -> None:
         """Record the tree digest of an archive, for platforms that were unknown when it was locked."""
         write_atomically(self._folder("contents") / digest.hex, f"{tree}\n".encode())
 
@@ -92,16 +92,16 @@ class Store:
         path = self.root / "contents" / digest.hex
         return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
 
-    def note_made_here(self, key: str, digest: Digest) -> None:
-        """Record the digest of files made during a build (bytecode, install scripts), which no lock has."""
+    def record_build_files(self, key: str, digest: Digest) -> None:
+        """Record the digest of files that a build created (bytecode, output of install scripts). No lock has it."""
         write_atomically(self._folder("made-here") / key, f"{digest}\n".encode())
 
-    def made_here(self, key: str) -> Digest | None:
-        """The digest of files made during a build; None if there is no valid record."""
+    def recorded_build_files(self, key: str) -> Digest | None:
+        """The recorded digest of files that a build created; None if there is no valid record."""
         try:
             return Digest.parse(read_file(self.root / "made-here" / key, 1000).decode("ascii", "replace").strip())
         except PinwardenError:
-            return None  # then the environment is rebuilt
+            return None  # the environment will be rebuilt
 
     def environment(self, key: str) -> Path:
         """The folder of an environment, which may not exist yet."""
@@ -118,7 +118,7 @@ class Store:
         with exclusive(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)
 
-    def build(self, key: str, make: Callable[[Path], None], *, is_intact: Callable[[Path], bool]) -> Path:
+    def build(self, key: str, build_into: Callable[[Path], None], *, is_intact: Callable[[Path], bool]) -> Path:
         """Return the environment with this key. If it is missing or damaged, build it with ``make``.
 
         If several processes need it, one builds it and the others wait.
@@ -134,7 +134,7 @@ class Store:
                 return environment
             building = Path(mkdtemp(dir=folder, prefix=f".building-{key}-"))
             try:
-                make(building)
+                build_into(building)
                 if environment.exists():
                     old = folder / f".building-{key}-old"
                     environment.rename(old)

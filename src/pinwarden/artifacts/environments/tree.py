@@ -1,10 +1,10 @@
-"""An unpacked tree and its manifest: which files belong to it, and whether they are unchanged.
+"""An unpacked tree and its manifest: which files belong to the tree, and whether they are unchanged.
 
 The manifest has one section per package. The closure's ``tree`` digest covers a section's text, so a manifest that was
-edited to match an edited file is detected too. The digest of the section of files that were made during the build is
-recorded in the store (`Store.made_here`). That section may have only bytecode of locked sources or, if install scripts
-were approved, files in the folders of their packages. The paths in a section named after a folder of node_modules are
-relative to that folder.
+edited to match an edited file is detected too. Files that the build creates are in the section `BUILD_FILES`, whose
+digest is recorded in the store (`Store.recorded_build_files`). That section may have only bytecode of locked sources
+or, if install scripts were approved, files in the folders of their packages. The paths in a section named after a
+folder of node_modules are relative to that folder.
 
 Every start reads and hashes every file: about 4,000 in 30 ms on two processors. There is no shortcut by size and
 modification time, because an attacker who can change a file can change those too.
@@ -25,7 +25,7 @@ from pinwarden.core.errors import PinwardenError
 
 MANIFEST = "manifest"
 TREE = "tree"
-MADE_HERE = "made-here"
+BUILD_FILES = "made-here"
 NODE_MODULES = "node_modules/"
 _MARK = b"# "
 Row = tuple[str, bool, str]
@@ -44,7 +44,7 @@ def tree_text(rows: Iterable[tuple[str, bool, str]]) -> bytes:
 
 
 def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> Row:
-    """Write a file to the tree. Its path was checked when its archive was read."""
+    """Write a file to the tree. The archive reader has checked its path already."""
     target = tree / path
     if ".." in Path(path).parts or not target.is_relative_to(tree):
         raise PinwardenError("ARCHIVE_UNSAFE", f"{path[:120]!a} leads outside its environment")
@@ -59,11 +59,11 @@ def hash_tree(tree: Path) -> dict[str, Row]:
     """Every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
     root = str(tree)
     paths = _files_below(root)
-    return _rows(paths, Hashing(root, paths))
+    return _rows(paths, TreeHasher(root, paths))
 
 
-def _rows(paths: Sequence[str], hashing: Hashing) -> dict[str, Row]:
-    return {path: (path, *hashed) for path, hashed in zip(paths, hashing.result(), strict=True)}
+def _rows(paths: Sequence[str], hashing: TreeHasher) -> dict[str, Row]:
+    return {path: (path, *file_hashes) for path, file_hashes in zip(paths, hashing.result(), strict=True)}
 
 
 def _files_below(root: str) -> list[str]:
@@ -91,25 +91,29 @@ Anchors = Mapping[str, frozenset[bytes]]
 """By section name, the digests its text may have."""
 
 
-def audit_tree(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritten: tuple[str, ...] = ()) -> str | None:
-    """Check a built tree. Returns the first problem, or None if it is exactly what anchors and manifest say.
+def audit_tree(
+    folder: Path, anchors: Anchors, required: Iterable[str], *, script_folders: tuple[str, ...] = ()
+) -> str | None:
+    """Check a built tree. Returns the first problem, or None if the tree matches anchors and manifest.
 
-    The anchors of `MADE_HERE` come from `made_here_anchor`. ``rewritten`` are the folders in which install scripts may
-    have made or replaced files; without any, only bytecode may have been made.
+    `build_files_anchor` returns the anchors for `BUILD_FILES`. ``script_folders`` are the folders in which install
+    scripts may have created or replaced files; without any, the build may have created only bytecode.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
-        expected, problem = _read_manifest(text, anchors, frozenset(needed), tuple(f"{path}/" for path in rewritten))
+        expected, problem = _read_manifest(
+            text, anchors, frozenset(required), tuple(f"{path}/" for path in script_folders)
+        )
         return problem or _difference(expected, str(folder / TREE))
     except (OSError, ValueError) as err:
         return f"it cannot be read: {getattr(err, 'strerror', None) or err}"
 
 
 def _read_manifest(
-    text: bytes, anchors: Anchors, needed: frozenset[str], rewritten: tuple[str, ...]
+    text: bytes, anchors: Anchors, required: frozenset[str], script_folders: tuple[str, ...]
 ) -> tuple[dict[str, Row], str | None]:
     expected: dict[str, Row] = {}
-    made: dict[str, Row] = {}
+    build_rows: dict[str, Row] = {}
     sections = text.removeprefix(_MARK).split(b"\n" + _MARK) if text else []
     names: set[str] = set()
     for index, section in enumerate(sections):
@@ -120,33 +124,33 @@ def _read_manifest(
         if name in names or anchor is None:
             return {}, f"its manifest names {name[:120]!a}, which does not belong to it"
         if hashlib.sha256(rows).digest() not in anchor:
-            source = "recorded when it was built" if name == MADE_HERE else "locked"
+            source = "recorded when it was built" if name == BUILD_FILES else "locked"
             return {}, f"its manifest of {name[:120]!a} is not the one {source}"
         names.add(name)
         prefix = f"{name}/" if name.startswith(NODE_MODULES) else ""
         for line in rows.decode().split("\n")[:-1]:
-            digest, mark, path = line.split(" ", 2)
-            (made if name == MADE_HERE else expected)[prefix + path] = (prefix + path, mark == "x", digest)
-    if missing := needed - names:
+            digest, flag, path = line.split(" ", 2)
+            (build_rows if name == BUILD_FILES else expected)[prefix + path] = (prefix + path, flag == "x", digest)
+    if missing := required - names:
         return {}, f"its manifest lacks {min(missing)[:120]!a}"
-    for row in made.values():
-        if not row[0].startswith(rewritten) if rewritten else not _is_bytecode(row, expected):
-            return {}, f"{row[0][:120]!a} was not made during its build"
-    return {**expected, **made}, None
+    for row in build_rows.values():
+        if not row[0].startswith(script_folders) if script_folders else not _is_bytecode(row, expected):
+            return {}, f"{row[0][:120]!a} was not created by its build"
+    return {**expected, **build_rows}, None
 
 
-def made_here_anchor(recorded: Digest | None) -> frozenset[bytes]:
-    """The anchor of the files made during a build, from the store's record."""
-    return frozenset() if recorded is None else frozenset([recorded.raw])
+def build_files_anchor(digest: Digest | None) -> frozenset[bytes]:
+    """The anchor for files created by a build, from the store's record."""
+    return frozenset() if digest is None else frozenset([digest.raw])
 
 
-def made_here_digest(rows: Iterable[Row]) -> Digest:
-    """The digest the store records for files made during a build."""
+def build_files_digest(rows: Iterable[Row]) -> Digest:
+    """The digest that the store records for files created by a build."""
     return Digest.of_bytes(tree_text(rows))
 
 
 def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
-    """Whether a file is the bytecode of a locked source, where Python looks for it."""
+    """Whether a file is the bytecode of a locked source, at the path where Python looks for it."""
     path, executable, _ = row
     folder, _, name = path.rpartition("/")
     package, _, last = folder.rpartition("/")
@@ -158,9 +162,9 @@ def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
 def _difference(expected: Mapping[str, Row], root: str) -> str | None:
     """The first difference. Files are hashed in the background while the tree is searched for extra files."""
     paths = list(expected)
-    hashing = Hashing(root, paths)
+    hashing = TreeHasher(root, paths)
     try:
-        if problem := _other_files(expected.keys(), frozenset(_files_below(root))):
+        if problem := _first_mismatch(expected.keys(), frozenset(_files_below(root))):
             return problem
         actual = _rows(paths, hashing)
         return (
@@ -172,22 +176,22 @@ def _difference(expected: Mapping[str, Row], root: str) -> str | None:
         hashing.stop()
 
 
-def _other_files(expected: Set[str], actual: Set[str]) -> str | None:
+def _first_mismatch(expected: Set[str], actual: Set[str]) -> str | None:
     if expected == actual:
         return None
     path = min(expected ^ actual)
     return f"{path} is missing" if path in expected else f"{path} does not belong to it"
 
 
-Hashed = tuple[bool, str]
+FileHash = tuple[bool, str]
 """Whether a file is executable, and its SHA-256 in hex."""
 _CHUNK = 1 << 20
-_MAX_WORKERS = 4  # more would wait for the same disk
+_MAX_WORKERS = 4  # more workers would wait for the same disk
 _FILES_PER_WORKER = 500  # starting a process takes as long as hashing about 100 files
 _OWN_WORK = 7  # listing this many files takes as long as hashing one, and this process lists while others hash
 
 
-class Hashing:
+class TreeHasher:
     """Hashes files below a folder, most of them in forked processes that start immediately."""
 
     def __init__(self, root: str, paths: Sequence[str]) -> None:
@@ -195,21 +199,21 @@ class Hashing:
         count, workers = len(paths), 1
         if hasattr(os, "fork") and threading.active_count() == 1:
             workers = max(1, min(_MAX_WORKERS, os.cpu_count() or 1, count // _FILES_PER_WORKER))
-        helpers = workers - 1
-        own = (count - helpers * count // _OWN_WORK) // workers if helpers else count
-        self._own = paths[:own]
-        size = -(-(count - own) // max(1, helpers))
-        parts = [paths[start : start + size] for start in range(own, count, size)] if helpers else []
+        helper_count = workers - 1
+        own_count = (count - helper_count * count // _OWN_WORK) // workers if helper_count else count
+        self._own_paths = paths[:own_count]
+        size = -(-(count - own_count) // max(1, helper_count))
+        parts = [paths[start : start + size] for start in range(own_count, count, size)] if helper_count else []
         self._workers = [(part, *_start_worker(root, part)) for part in parts]
 
-    def result(self) -> list[Hashed]:
+    def result(self) -> list[FileHash]:
         """The hashes, in the order of the paths."""
         try:
-            hashed = _hash_some(self._root, self._own)
+            file_hashes = _hash_files(self._root, self._own_paths)
             while self._workers:
                 part, pid, reader = self._workers.pop(0)
-                hashed += _result_of(pid, reader) or _hash_some(self._root, part)
-            return hashed
+                file_hashes += _worker_result(pid, reader) or _hash_files(self._root, part)
+            return file_hashes
         finally:
             self.stop()
 
@@ -231,29 +235,29 @@ def _start_worker(root: str, paths: Sequence[str]) -> tuple[int, int]:
         return pid, reader
     try:
         with os.fdopen(writer, "wb") as stream:
-            stream.write("\n".join(f"{run:d}{digest}" for run, digest in _hash_some(root, paths)).encode())
+            stream.write("\n".join(f"{run:d}{digest}" for run, digest in _hash_files(root, paths)).encode())
         os._exit(0)
     except BaseException:  # noqa: BLE001  the parent hashes these files itself and reports the error
         os._exit(1)
 
 
-def _result_of(pid: int, reader: int) -> list[Hashed] | None:
+def _worker_result(pid: int, reader: int) -> list[FileHash] | None:
     with os.fdopen(reader, "rb") as stream:
         lines = stream.read().decode().split("\n")
     _, status = os.waitpid(pid, 0)
     return [(line[0] == "1", line[1:]) for line in lines] if status == 0 else None
 
 
-def _hash_some(root: str, paths: Sequence[str]) -> list[Hashed]:
+def _hash_files(root: str, paths: Sequence[str]) -> list[FileHash]:
     buffer = bytearray(_CHUNK)  # shared: a new one per file would take longer than reading and hashing it
     folder = os.open(root, os.O_RDONLY)
     try:
-        return [_hashed(path, folder, buffer) for path in paths]
+        return [_hash_file(path, folder, buffer) for path in paths]
     finally:
         os.close(folder)
 
 
-def _hashed(path: str, folder: int, buffer: bytearray) -> Hashed:
+def _hash_file(path: str, folder: int, buffer: bytearray) -> FileHash:
     # O_NONBLOCK: a named pipe must not block. Opening relative to the folder saves path lookups.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:

@@ -1,6 +1,6 @@
 """The contents of an SBOM: every locked server, and every package of every closure once.
 
-The package that a server is made of is the server itself, so it is not listed a second time among its dependencies.
+A server and the root package of its closure are one component, so the root is not listed again as a dependency.
 Closures do not record dependencies between their packages, so a server depends on all packages of its closure.
 """
 
@@ -41,7 +41,7 @@ class SbomFile(Record):
 
 
 class SbomPackage(Record):
-    """One package that a server needs."""
+    """One package that a server depends on."""
 
     ref: str
     name: str
@@ -67,8 +67,8 @@ class SbomServer(Record):
     """Whether anything is installed for it. False for remote servers."""
     archives: tuple[SbomFile, ...] = ()
     properties: Properties = ()
-    needs: tuple[str, ...] | None = None
-    """The packages it depends on; None if its closure is not locked."""
+    dependencies: tuple[str, ...] | None = None
+    """References of the packages it depends on; None if its closure is not locked."""
 
 
 class BillOfMaterials(Record):
@@ -81,13 +81,13 @@ class BillOfMaterials(Record):
     packages: tuple[SbomPackage, ...]
 
 
-def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> BillOfMaterials:
-    """Make the bill of a lock. ``closures`` are by the path in the lock; ``shown`` removes secrets from a URL."""
+def make_bill(lock: Lock, closures: Mapping[str, Closure], redact_url: Callable[[str], str]) -> BillOfMaterials:
+    """Collect the contents of a lock. ``closures`` is keyed by the path in the lock; ``redact_url`` removes secrets."""
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _packages(closures.values())
     entries_by_server: dict[SbomServer, list[Entry]] = {}
     for entry in sorted(lock.entries, key=lambda entry: entry.key):
-        entries_by_server.setdefault(_server(entry, closures, packages, shown), []).append(entry)
+        entries_by_server.setdefault(_server(entry, closures, packages, redact_url), []).append(entry)
     servers = (
         replace(
             server,
@@ -108,14 +108,17 @@ def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str]
 
 
 def _server(
-    entry: Entry, closures: Mapping[str, Closure], packages: Mapping[_Key, SbomPackage], shown: Callable[[str], str]
+    entry: Entry,
+    closures: Mapping[str, Closure],
+    packages: Mapping[_Key, SbomPackage],
+    redact_url: Callable[[str], str],
 ) -> SbomServer:
     record = extension_of(entry) or Extension()
     closure = closures[record.closure.path] if record.closure else None
-    runs = _runs(entry)
-    package = runs and (runs.via or runs)
-    endpoint = runs.identity if runs and runs.kind == "url" else None
-    if runs is None and entry.selected_target.get("kind") == "remote":
+    launch = _locked_launch(entry)
+    package = launch and (launch.via or launch)
+    endpoint = launch.identity if launch and launch.kind == "url" else None
+    if launch is None and entry.selected_target.get("kind") == "remote":
         endpoint = str(entry.selected_target.get("url"))
     version = package.version if package and package.pinned else None
     return SbomServer(
@@ -124,15 +127,15 @@ def _server(
         version=closure.version if closure else version,
         purl=_purl_of(entry, package, record),
         is_image=package is not None and package.kind == "oci",
-        endpoint=None if endpoint is None else shown(endpoint),
-        is_installed=endpoint is None or (runs is not None and runs.via is not None),
+        endpoint=None if endpoint is None else redact_url(endpoint),
+        is_installed=endpoint is None or (launch is not None and launch.via is not None),
         archives=_server_archives(record, closure),
         properties=tuple(_server_properties(entry, record, package, closure)),
-        needs=None if closure is None else _needs(closure, packages),
+        dependencies=None if closure is None else _needs(closure, packages),
     )
 
 
-def _runs(entry: Entry) -> Launch | None:
+def _locked_launch(entry: Entry) -> Launch | None:
     try:
         return locked_launch(entry).runs
     except PinwardenError:  # a remote server, or a configuration that only its client understands
@@ -150,9 +153,9 @@ def _purl_of(entry: Entry, package: Launch | None, record: Extension) -> str | N
 
 
 def _server_archives(record: Extension, closure: Closure | None) -> tuple[SbomFile, ...]:
-    """What is installed: the files of the closure's root package, the image, or the hashed artifacts."""
+    """The installed files: those of the closure's root package, the image, or the hashed artifacts."""
     if closure is not None:
-        files = [SbomFile(name=file.name, digest=file.digest, url=_url(file.url)) for file in closure.root.files]
+        files = [SbomFile(name=file.name, digest=file.digest, url=_public_url(file.url)) for file in closure.root.files]
     elif record.image is not None and record.image.index is not None:
         files = [SbomFile(name="index", digest=record.image.index)]
     elif record.image is not None and len(record.image.platforms) == 1:
@@ -208,23 +211,26 @@ def _packages(closures: Iterable[Closure]) -> dict[_Key, SbomPackage]:
                 rows.setdefault(_key(closure, package), []).append(package)
     purls = {key: _purl(*key[:3]) for key in rows}
     count = Counter(purls.values())
-    return {key: _package(key, purls[key], same, is_shared=count[purls[key]] > 1) for key, same in rows.items()}
+    return {
+        key: _package(key, purls[key], occurrences, is_shared=count[purls[key]] > 1)
+        for key, occurrences in rows.items()
+    }
 
 
-def _package(key: _Key, purl: str, same: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
-    first = same[0]
-    bytes_of_it = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
-    scripts = any(package.install_scripts for package in same)
+def _package(key: _Key, purl: str, occurrences: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
+    first = occurrences[0]
+    content_digest = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
+    scripts = any(package.install_scripts for package in occurrences)
     return SbomPackage(
-        ref=f"{purl}#{bytes_of_it}" if is_shared else purl,
+        ref=f"{purl}#{content_digest}" if is_shared else purl,
         name=first.name,
         version=first.version,
         purl=purl,
         archives=tuple(
-            SbomFile(name=file.name, digest=file.digest, url=_url(file.url))
+            SbomFile(name=file.name, digest=file.digest, url=_public_url(file.url))
             for file in sorted(first.files, key=lambda file: (file.name, str(file.digest)))
         ),
-        optional=all(package.optional for package in same),
+        optional=all(package.optional for package in occurrences),
         properties=(("pinwarden:install-scripts", "not run"),) if scripts else (),
     )
 
@@ -237,7 +243,7 @@ def _purl(kind: str, name: str, version: str) -> str:
         raise PinwardenError("CLOSURE_INVALID", f"{name[:120]!a} is not a valid package name") from err
 
 
-def _url(url: str | None) -> str | None:
+def _public_url(url: str | None) -> str | None:
     """A URL without user, password and query; None if it is not a web address."""
     if url is None:
         return None
@@ -247,6 +253,10 @@ def _url(url: str | None) -> str | None:
     except ValueError:
         return None
     host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
-    plain = f"{parts.scheme}://{host}{port}{parts.path}"
+    public = f"{parts.scheme}://{host}{port}{parts.path}"
     is_web = parts.scheme in ("http", "https") and bool(host)
-    return plain if is_web and plain.isascii() and plain.isprintable() and not set(plain) & set(' "<>\\^`{|}') else None
+    return (
+        public
+        if is_web and public.isascii() and public.isprintable() and not set(public) & set(' "<>\\^`{|}')
+        else None
+    )

@@ -49,7 +49,7 @@ def _metadata(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str
 
 
 def _server(server: SbomServer) -> dict[str, Any]:
-    return _without_nothing(
+    return _without_empty_members(
         {
             "type": "container" if server.is_image else "application",
             "bom-ref": server.ref,
@@ -64,7 +64,7 @@ def _server(server: SbomServer) -> dict[str, Any]:
 
 
 def _service(server: SbomServer) -> dict[str, Any]:
-    return _without_nothing(
+    return _without_empty_members(
         {
             "bom-ref": _service_ref(server),
             "name": server.name,
@@ -76,7 +76,7 @@ def _service(server: SbomServer) -> dict[str, Any]:
 
 
 def _package(package: SbomPackage) -> dict[str, Any]:
-    return _without_nothing(
+    return _without_empty_members(
         {
             "type": "library",
             "bom-ref": package.ref,
@@ -113,19 +113,21 @@ def _properties(rows: Properties) -> list[dict[str, str]]:
 
 
 def _dependencies(bill: BillOfMaterials) -> list[dict[str, Any]]:
-    """The known dependencies. In CycloneDX a component without an entry has unknown dependencies."""
+    """The known dependencies. In CycloneDX, the dependencies of a component without an entry are unknown."""
     roots = [ref for server in bill.servers for ref in _refs(server)]
     rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
     rows += [
-        {"ref": server.ref, "dependsOn": list(server.needs)} for server in bill.servers if server.needs is not None
+        {"ref": server.ref, "dependsOn": list(server.dependencies)}
+        for server in bill.servers
+        if server.dependencies is not None
     ]
     return rows
 
 
 def _compositions(bill: BillOfMaterials) -> list[dict[str, Any]]:
     """How complete the information is: closures are complete; their inner edges and other servers are unknown."""
-    complete = [server.ref for server in bill.servers if server.needs is not None]
-    unknown = [server.ref for server in bill.servers if server.needs is None and server.is_installed]
+    complete = [server.ref for server in bill.servers if server.dependencies is not None]
+    unknown = [server.ref for server in bill.servers if server.dependencies is None and server.is_installed]
     unknown += [package.ref for package in bill.packages]
     rows = [{"aggregate": "complete", "dependencies": [LOCK_REF, *complete]}]
     return [*rows, {"aggregate": "unknown", "dependencies": unknown}] if unknown else rows
@@ -140,5 +142,5 @@ def _service_ref(server: SbomServer) -> str:
     return f"{server.ref}:address" if server.is_installed else server.ref
 
 
-def _without_nothing(document: dict[str, Any]) -> dict[str, Any]:
+def _without_empty_members(document: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not None and value != []}

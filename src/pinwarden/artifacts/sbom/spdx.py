@@ -118,9 +118,9 @@ def _checksum(digest: Digest) -> dict[str, str]:
 def _relationships(bill: BillOfMaterials) -> Iterator[dict[str, str]]:
     for server in bill.servers:
         yield _relationship(_DOCUMENT, "DESCRIBES", _id(server.ref))
-        for ref in server.needs or ():
+        for ref in server.dependencies or ():
             yield _relationship(_id(server.ref), "DEPENDS_ON", _id(ref))
-        if server.needs is None:
+        if server.dependencies is None:
             yield _relationship(_id(server.ref), "DEPENDS_ON", _UNKNOWN)
     for package in bill.packages:
         for archive in package.archives if len(package.archives) > 1 else ():
