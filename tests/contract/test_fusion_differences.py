@@ -61,7 +61,7 @@ TOOLS = {"read_note": READ, "list_notes": contract_of(wire_tool("list_notes", "L
 
 
 def plain() -> dict[str, Any]:
-    """A lockfile as the original writes it, to be edited."""
+    """A lockfile as MCP Fusion writes it, to be edited."""
     document: dict[str, Any] = json.loads(serialize_lockfile(generate_lockfile("notes", TOOLS, generated_at=MADE_AT)))
     return document
 
@@ -76,7 +76,7 @@ def answers(document: dict[str, Any]) -> tuple[bool, str]:
 
 
 def severities(before: Any, after: Any) -> tuple[str, str]:
-    """The worst severity as the original has it, and ours."""
+    """The worst severity according to MCP Fusion, and according to Pinwarden."""
     return diff_contracts(before, after, compat=True).max_severity, diff_contracts(before, after).max_severity
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pinwarden.contract.contract import ActionContract, SurfaceContract, ToolContract
 from pinwarden.contract.digests import hex_of, required_fields_digest
-from pinwarden.contract.extension import Extension, ToolFacts, with_extension
+from pinwarden.contract.extension import ContractExtension, ToolFacts, with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.core.record import replace
 from pinwarden.surface.surface import TOOL, Surface, surface_from_listing
@@ -51,10 +51,10 @@ def contract_of(tool: dict[str, Any]) -> ToolContract:
     return ToolContract(surface=surface)
 
 
-def extension_of(told: dict[str, Any], **facts: ToolFacts) -> Extension:
+def extension_of(told: dict[str, Any], **facts: ToolFacts) -> ContractExtension:
     """What our member of the lockfile says of that server."""
     surface = surface_from_listing(told)
-    return Extension(surface=surface, contracts=contracts_of_surface(surface), evidence="live", tools=facts)
+    return ContractExtension(surface=surface, contracts=contracts_of_surface(surface), evidence="live", tools=facts)
 
 
 def locked(told: dict[str, Any], **facts: ToolFacts) -> Lockfile:

@@ -79,7 +79,7 @@ def _inner(words: list[str]) -> Unwrapped | None:
 
 
 def command_words(command: Sequence[str]) -> list[str]:
-    """The words of a command. Some clients take a whole line as the command."""
+    """The words of a command. Some clients accept a complete command line as the command."""
     if len(command) == 1 and re.search(r"\s", command[0]) and not is_absolute(command[0]):
         return split_command_line(command[0]) or list(command)
     return list(command)
@@ -189,7 +189,7 @@ _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
 
 
 def _cmd_text(name: str, words: Sequence[str]) -> Launch:
-    return launchers.text_in_shell(name, " ".join(words))
+    return launchers.launch_of_shell_text(name, " ".join(words))
 
 
 _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
@@ -211,8 +211,8 @@ _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
 """The parser of each launcher's arguments."""
 
 
-class _NotOneError(Exception):
-    """The word occurs not exactly once."""
+class _NotUniqueError(Exception):
+    """The word does not occur exactly once."""
 
 
 def replace_release(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
@@ -225,7 +225,7 @@ def replace_release(target: StdioTarget, version: str, digest: str | None) -> tu
     wanted = _at(launch, version, digest)
     candidates: list[tuple[str, str]] = []
     for index, word in enumerate(target.command):
-        for replacement in _spellings(word, launch.via or launch, version, digest):
+        for replacement in _replacements(word, launch.via or launch, version, digest):
             words = (*target.command[:index], replacement, *target.command[index + 1 :])
             if parse_launch(replace(target, command=words)) == wanted:
                 candidates.append((word, replacement))
@@ -234,7 +234,7 @@ def replace_release(target: StdioTarget, version: str, digest: str | None) -> tu
 
 
 def replace_word(entry: Any, old: str, new: str) -> dict[str, Any] | None:
-    """A client's entry with one word of its command replaced; None if the word occurs not exactly once."""
+    """A client's entry with one word of its command replaced; None if the word does not occur exactly once."""
     if not isinstance(entry, dict):
         return None
     command = entry.get("command")
@@ -244,7 +244,7 @@ def replace_word(entry: Any, old: str, new: str) -> dict[str, Any] | None:
         if isinstance(command, dict):
             return {**entry, "command": {**command, "args": _with_word_replaced(command.get("args"), old, new)}}
         return {**entry, "args": _with_word_replaced(entry.get("args"), old, new)}
-    except _NotOneError:
+    except _NotUniqueError:
         return None
 
 
@@ -254,7 +254,7 @@ def _at(launch: Launch, version: str, digest: str | None) -> Launch:
     return replace(launch, version=version, digest=digest if launch.digest else None)
 
 
-def _spellings(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
+def _replacements(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
     before = package.version or ""
     if package.digest:
         old, new = f":{before}@{package.digest}", f":{version}@{digest}"
@@ -266,7 +266,7 @@ def _spellings(word: str, package: Launch, version: str, digest: str | None) -> 
 
 def _with_word_replaced(words: Any, old: str, new: str) -> Sequence[Any]:
     if not isinstance(words, list) or words.count(old) != 1:
-        raise _NotOneError
+        raise _NotUniqueError
     return [new if word == old else word for word in words]
 
 
@@ -375,7 +375,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def locked_server_name(command: Sequence[str]) -> str | None:
-    """The name of the locked server that a command starts; None if it starts none."""
+    """The name of the locked server that a command starts; None if it starts another program."""
     start = parse_locked_start(command)
     return None if start is None else start.name
 

@@ -1,10 +1,10 @@
 """The servers in a client's configuration file, and what each of them would start or contact.
 
-Reading a file always gives a value, whatever its format: a damaged file is a `ConfigFile` with a problem, and a server
+Reading a file never raises: a damaged file is a `ConfigFile` with a problem, and a server
 that cannot be parsed is a `ConfiguredServer` with a problem, so one of them never hides the others. Values stay as
 written; ``${VAR}`` is expanded when the server is started or contacted.
 
-The second half parses one entry. Each client spells entries its own way; ``table.py`` says how.
+The second half parses one entry. Each client has its own entry format, which ``table.py`` describes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ConfigFile(Record):
     path: str
     servers: tuple[ConfiguredServer, ...] = ()
     document: Any = field(default=None, repr=False)
-    """The whole file as values; ``None`` if it could not be read."""
+    """The parsed file; ``None`` if it could not be read."""
     fault: Literal["unreadable", "invalid"] | None = None
     problem: str | None = None
     """What is wrong with the file, if it has a fault."""
@@ -135,7 +135,7 @@ def servers_in(config: Any) -> dict[str, Target]:
 
 
 def configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
-    """One entry of a project's file, parsed in its client's spelling."""
+    """One entry of a project's file, parsed in its client's format."""
     target, problem = target_of(entry, client)
     if not name:
         problem = "the server has no name"
@@ -308,16 +308,16 @@ _TRANSPORTS: Mapping[str, Transport] = {
 }
 _SPELLINGS = tuple(client.spelling for client in CLIENTS.values())
 _URL_MEMBERS = tuple(dict.fromkeys(member for spelling in _SPELLINGS for member in spelling.url))
-# A generic configuration may use any client's spelling.
+# A generic configuration may use any client's format.
 _ANY_ENV = tuple(dict.fromkeys((spelling.env,) for spelling in _SPELLINGS))
 _ANY_HEADERS = tuple(dict.fromkeys(spelling.headers for spelling in _SPELLINGS))
 
 
 def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """An entry with common member names, independent of the client's spelling.
+    """An entry with common member names, independent of the client's format.
 
     ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled`` mean the same for all
-    clients; other members keep their names. Only the client's own spelling is recognised: another client's name for
+    clients; other members keep their names. Only the client's own format is recognised: another client's name for
     the same thing stays an unknown member, and so does a member that another one overrides. If its name is a common
     one, it gets the prefix ``unused``. Nothing is refused; a value of a wrong type stays.
     """
@@ -410,13 +410,13 @@ def _transport(kind: Any, member: str | None, client: Client) -> str:
     return client.spelling.url_transport
 
 
-def _env_places(client: Client) -> tuple[tuple[str, ...], ...]:
+def _env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_ENV if client.id == "generic" else ((client.spelling.env,),)
 
 
 def _env(rest: dict[str, Any], client: Client) -> Any:
     """The variables of a server. Codex lists the names of those it passes on; other clients use placeholders."""
-    env = _taken(rest, _env_places(client))
+    env = _pop_first(rest, _env_paths(client))
     named = rest.get("env_vars")
     if type(env) is not dict or type(named) is not list or client.id not in ("codex", "generic"):
         return env
@@ -426,11 +426,11 @@ def _env(rest: dict[str, Any], client: Client) -> Any:
     return {**{name: f"${{{name}}}" for name in named}, **env}
 
 
-def _header_places(client: Client) -> tuple[tuple[str, ...], ...]:
+def _header_paths(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_HEADERS if client.id == "generic" else (client.spelling.headers,)
 
 
-def _taken(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
+def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
     """Remove the value at the first of these paths that exists from the entry; an empty object if none exists."""
     for path in paths:
         *outer, last = path
@@ -454,12 +454,12 @@ def _taken(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
 def _switched_off(rest: dict[str, Any], client: Client) -> bool:
     member, value = client.spelling.off
     if type(rest.get(member)) not in (bool, type(None)):
-        return False  # what the client makes of such a value is unknown, so it is compared as written
+        return False  # how the client interprets such a value is unknown, so it is compared as written
     return rest.pop(member, None) is value
 
 
 def _headers(rest: dict[str, Any], client: Client) -> Any:
-    headers = _taken(rest, _header_places(client))
+    headers = _pop_first(rest, _header_paths(client))
     if type(headers) is not dict or client.id not in ("codex", "generic"):
         return headers
     # Codex names the variable of a header's value; other clients use placeholders.

@@ -1,6 +1,6 @@
 """Changes between an approved configuration entry and the current one, with their severity.
 
-Entries are compared by meaning, not by their client's spelling. A change never contains a value that could be a
+Entries are compared by meaning, not by their client's format. A change never contains a value that could be a
 secret: it is masked, or the change says only that it changed.
 """
 
@@ -114,23 +114,23 @@ def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iter
     row = _Row(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
     more = [f"It is similar to {near[:80]!a}."] if near is not None else []
-    return row.change(kind, ABSENT, shown_server(server), *more, *_danger_texts(launched.dangers if launched else ()))
+    return row.change(kind, ABSENT, display_server(server), *more, *_danger_texts(launched.dangers if launched else ()))
 
 
-def shown_server(server: ConfiguredServer) -> dict[str, Any]:
+def display_server(server: ConfiguredServer) -> dict[str, Any]:
     """An entry for output: what it starts or contacts, and the names of its variables and headers."""
     if type(server.entry) is not dict:
         return {"entry": type(server.entry).__name__}
     fields = fields_of(server.entry, client_of(server.client))
-    shown: dict[str, Any] = {"client": server.client, "scope": server.scope, "file": server.path}
+    displayed: dict[str, Any] = {"client": server.client, "scope": server.scope, "file": server.path}
     if fields["command"] is not None:
-        shown["command"] = mask_words([str(word) for word in (fields["command"], *fields["args"])])
+        displayed["command"] = mask_words([str(word) for word in (fields["command"], *fields["args"])])
     if type(fields["url"]) is str:
-        shown["url"] = mask_url(fields["url"])
+        displayed["url"] = mask_url(fields["url"])
     for member in ("env", "headers"):
         if type(fields[member]) is dict and fields[member]:
-            shown[member] = sorted(fields[member])
-    return shown
+            displayed[member] = sorted(fields[member])
+    return displayed
 
 
 class _Row(Record):
@@ -221,7 +221,7 @@ def _command(pair: _Pair) -> Iterator[Change]:
         return
     old, new = pair.old["command"], pair.new["command"]
     row = pair.row("command")
-    before, after = _shown_program(old), _shown_program(new)
+    before, after = _display_program(old), _display_program(new)
     if old is None or new is None:
         yield row.change("kind_swapped", before, after, *_danger_texts(pair.new_dangers))
     elif type(old) is str and type(new) is str and not pair.new_dangers and program_name(old) == program_name(new):
@@ -235,7 +235,7 @@ def _command(pair: _Pair) -> Iterator[Change]:
 def _arguments(pair: _Pair) -> Iterator[Change]:
     if not pair.differs("args"):
         return
-    before, after = _shown_arguments(pair.old), _shown_arguments(pair.new)
+    before, after = _display_arguments(pair.old), _display_arguments(pair.new)
     kind = _kind_of_arguments(pair)
     dangers = () if pair.differs("command") else pair.new_dangers  # otherwise reported with the command
     yield pair.row("args").change(kind, before, after, *_danger_texts(dangers))
@@ -296,7 +296,7 @@ def _named_values(pair: _Pair, field: str, what: str) -> Iterator[Change]:
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
         if before is ABSENT or after is ABSENT or not json_equal(before, after):
             kind = _kind_of_value(name, before, after, what)
-            yield pair.row(field, name).change(kind, _shown(name, before), _shown(name, after))
+            yield pair.row(field, name).change(kind, _display_value(name, before), _display_value(name, after))
 
 
 def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
@@ -315,7 +315,7 @@ def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
 
 
 def reference_name(value: str) -> str | None:
-    """The variable that a placeholder refers to, in any spelling."""
+    """The variable that a placeholder refers to, in any notation."""
     text = value.strip()
     for opening, closing in (
         ("${{ secrets.", "}}"),
@@ -330,19 +330,19 @@ def reference_name(value: str) -> str | None:
         return text[2:-1]
     if text.startswith("$") and text[1:].isidentifier():
         return text[1:]
-    # With a scheme before it, a path after it, or another variable beside it: the text, in one spelling.
-    return _INSERTED.sub(_as_usual, text) if _TEMPLATE.fullmatch(text) else None
+    # With a scheme before it, a path after it, or another variable beside it: the text, in one notation.
+    return _INSERTED.sub(_normalize_match, text) if _TEMPLATE.fullmatch(text) else None
 
 
 def normalize_placeholders(text: str) -> str:
     """A text with every placeholder of a variable as ``${NAME}``."""
     name = reference_name(text)
     if name is None:
-        return _INSERTED.sub(_as_usual, text)
+        return _INSERTED.sub(_normalize_match, text)
     return name if "${" in name else f"${{{name}}}"
 
 
-def _as_usual(inserted: re.Match[str]) -> str:
+def _normalize_match(inserted: re.Match[str]) -> str:
     name = next(part for part in inserted.groups() if part)
     return f"${{{name.removeprefix('env:')}}}"
 
@@ -360,11 +360,11 @@ def _refers_elsewhere(name: str, value: str) -> bool:
 def _folder(pair: _Pair) -> Iterator[Change]:
     if not pair.differs("cwd"):
         return
-    found_there = bool(pair.runs and {"relative_path"} & set(pair.runs.dangers)) or bool(
+    resolved_in_folder = bool(pair.runs and {"relative_path"} & set(pair.runs.dangers)) or bool(
         pair.runs and pair.runs.kind in ("module", "script")
     )
-    kind = "folder_decides" if found_there else "folder_changed"
-    yield pair.row("cwd").change(kind, _shown_program(pair.old["cwd"]), _shown_program(pair.new["cwd"]))
+    kind = "folder_decides" if resolved_in_folder else "folder_changed"
+    yield pair.row("cwd").change(kind, _display_program(pair.old["cwd"]), _display_program(pair.new["cwd"]))
 
 
 def _address(pair: _Pair) -> Iterator[Change]:
@@ -373,7 +373,7 @@ def _address(pair: _Pair) -> Iterator[Change]:
             yield pair.row("transport").change("transport_changed", pair.old["transport"], pair.new["transport"])
         return
     old, new = pair.old["url"], pair.new["url"]
-    before, after = _shown_address(old), _shown_address(new)
+    before, after = _display_address(old), _display_address(new)
     if old is None or new is None:
         # If the other entry has a command, the row of the command reports the change of kind.
         kind = (
@@ -409,7 +409,7 @@ def _others(pair: _Pair) -> Iterator[Change]:
         if field in pair.client.spelling.consent:
             narrowed = "*" in _consented(before) or _consented(after) <= _consented(before)
             kind = "consent_narrowed" if narrowed else "consent_widened"
-        yield pair.row(field).change(kind, _shown_member(field, before), _shown_member(field, after))
+        yield pair.row(field).change(kind, _display_member(field, before), _display_member(field, after))
 
 
 def _consented(value: Any) -> frozenset[str]:
@@ -434,24 +434,24 @@ def _emptied(value: Any) -> Any:
     return None if value in ({}, [], None) else value
 
 
-def _shown(name: str, value: Any) -> Any:
+def _display_value(name: str, value: Any) -> Any:
     return ABSENT if value is ABSENT else mask_configured_value(name, value)
 
 
-def _shown_program(value: Any) -> Any:
+def _display_program(value: Any) -> Any:
     return ABSENT if value is None else mask_text(value) if type(value) is str else type(value).__name__
 
 
-def _shown_arguments(fields: Mapping[str, Any]) -> list[str]:
+def _display_arguments(fields: Mapping[str, Any]) -> list[str]:
     # Without the program, whose name could be taken for an option that is followed by a secret.
     return mask_words([word if type(word) is str else type(word).__name__ for word in fields["args"]])
 
 
-def _shown_address(value: Any) -> Any:
+def _display_address(value: Any) -> Any:
     return ABSENT if value is None else mask_url(value) if type(value) is str else type(value).__name__
 
 
-def _shown_member(field: str, value: Any) -> Any:
+def _display_member(field: str, value: Any) -> Any:
     if value is ABSENT or type(value) in (bool, int, float):
         return value
     if type(value) is list and all(type(item) is str for item in value):

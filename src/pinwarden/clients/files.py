@@ -80,12 +80,12 @@ def _discover(folders: _Folders, scopes: Container[Scope]) -> list[ConfigFile]:
             if folders.system not in location.systems or location.scope not in scopes:
                 continue
             pattern = folders.fill_in(location.path)
-            for written in _spellings(pattern, project, listed) if location.scope == "project" else (pattern,):
+            for written in _case_variants(pattern, project, listed) if location.scope == "project" else (pattern,):
                 for path, problem in _matching(written):
-                    known = path.absolute()  # the project may be the home folder, in another spelling
+                    known = path.absolute()  # the project may be the home folder, under another path
                     if problem is not None:
                         files[known] = _unseen(path, client, location, problem)
-                    elif known not in files and _is_there(path):
+                    elif known not in files and _path_exists(path):
                         files[known] = load(path, client, location, within=(project, home))
     return list(files.values())
 
@@ -226,7 +226,7 @@ def remove_entry(path: Path, client: str, name: str) -> Action:
 
 def _read_or_none(path: Path) -> bytes | None:
     _refuse_link(path)
-    if not _is_there(path):
+    if not _path_exists(path):
         return None
     return read_file(path, MAX_CONFIG_BYTES)
 
@@ -360,21 +360,21 @@ def _unseen(pattern: Path, client: Client, location: ConfigLocation, problem: st
     )
 
 
-def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iterator[Path]:
+def _case_variants(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iterator[Path]:
     """The path, and every path in the project that a case-insensitive file system treats as equal to it."""
     yield path
-    spelt = [project]
+    candidates = [project]
     for step in path.relative_to(project).parts:
         wanted = fold_file_name(step)
-        spelt = [
+        candidates = [
             folder / name
-            for folder in spelt
+            for folder in candidates
             for name in ([step] if step.startswith(("*.", "**")) else _listed(folder, listed))
             if wanted in ("*", fold_file_name(name))
         ]
-    for other in spelt[:MAX_FILES_PER_LOCATION]:
+    for other in candidates[:MAX_FILES_PER_LOCATION]:
         meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))
-        # Where case is ignored, the other spelling is the same file.
+        # Where case is ignored, the other path is the same file.
         if other != meant and not _is_same(other, meant):
             yield other
 
@@ -397,7 +397,7 @@ def _is_same(one: Path, other: Path) -> bool:
         return False
 
 
-def _is_there(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     """Whether the path exists, including dangling links. A path in a folder without access counts as existing."""
     try:
         path.lstat()

@@ -98,9 +98,9 @@ def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
         yield _of_file(file, code, pointer, detail)
 
 
-def start_unresolved(server: ConfiguredServer, why: str) -> ConfigFinding:
+def start_unresolved(server: ConfiguredServer, reason: str) -> ConfigFinding:
     """The finding that ``pinwarden run`` would refuse to start a server as it is configured."""
-    return _of_server(server, "start_unresolved", why)
+    return _of_server(server, "start_unresolved", reason)
 
 
 def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:

@@ -27,7 +27,7 @@ _REST_OF_LINE = pattern(r"[ \t]*\r?\n")
 _BLANKS = pattern(r"[ \t]*")
 
 
-class Member(Record):
+class JsoncMember(Record):
     """A member of an object; ``start`` is the position of its name."""
 
     name: str
@@ -41,13 +41,13 @@ class Node(Record):
     value: Any = field(repr=False)
     start: int
     end: int
-    members: tuple[Member, ...] = ()
+    members: tuple[JsoncMember, ...] = ()
     elements: tuple[Node, ...] = ()
     """The values of an array."""
     trailing_comma: bool = False
     """Whether there is a comma between the last member and the closing brace."""
 
-    def member(self, name: str) -> Member | None:
+    def member(self, name: str) -> JsoncMember | None:
         """The member with this name, or None."""
         return next((member for member in self.members if member.name == name), None)
 
@@ -99,7 +99,7 @@ class _Reader:
         return self._number(position)
 
     def _object(self, start: int, depth: int) -> Node:
-        members: dict[str, Member] = {}
+        members: dict[str, JsoncMember] = {}
         position = _after_trivia(self.text, start + 1)
         comma = False
         while self.text[position : position + 1] != "}":
@@ -114,7 +114,7 @@ class _Reader:
             if name in members:
                 _invalid(self.text, position, f"member {name[:80]!a} occurs more than once in one object")
             value = self.value(_after_trivia(self.text, colon + 1), depth + 1)
-            members[name] = Member(name=name, start=position, value=value)
+            members[name] = JsoncMember(name=name, start=position, value=value)
             position, comma = self._after_comma(value.end)
         return Node(
             value={name: member.value.value for name, member in members.items()},
@@ -322,7 +322,7 @@ def json_text(value: Any) -> str:
 
 
 def _indent_at(text: str, position: int) -> str:
-    """The spaces and tabs at the beginning of the line of ``place``."""
+    """The spaces and tabs at the beginning of the line that contains ``position``."""
     match = _BLANKS.match(text, text.rfind("\n", 0, position) + 1, position)
     return match[0] if match else ""
 
@@ -340,7 +340,7 @@ def _same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _invalid(text: str, position: int, why: str) -> NoReturn:
+def _invalid(text: str, position: int, problem: str) -> NoReturn:
     line = text.count("\n", 0, position) + 1
     column = position - text.rfind("\n", 0, position)
-    raise PinwardenError("CONFIG_INVALID", f"line {line}, column {column}: {why}", data={"line": line})
+    raise PinwardenError("CONFIG_INVALID", f"line {line}, column {column}: {problem}", data={"line": line})

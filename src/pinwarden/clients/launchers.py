@@ -65,7 +65,7 @@ class Launch(Record):
     arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The arguments of the server itself."""
     settings: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
-    """Options that change what the launcher installs or how it runs it, normalised in spelling and order.
+    """Options that change what the launcher installs or how it runs it, in a normalised form and order.
 
     None if the options of the launcher are not fully understood; such commands are compared word by word.
     """
@@ -74,7 +74,7 @@ class Launch(Record):
 
     @property
     def purl(self) -> str | None:
-        """The package URL, which is the same for all spellings of one package."""
+        """The package URL, which is the same however the package is written."""
         if self.kind == "oci":
             name = quote(self.identity.rpartition("/")[2], safe="")
             version = f"@{quote(self.digest, safe='')}" if self.digest else ""
@@ -339,9 +339,14 @@ def _source(spec: str, runner: str) -> Launch:
     reference = reference.partition("&")[0]
     pinned = bool(_COMMIT.fullmatch(reference))
     dangers = ("unencrypted_address",) if _UNENCRYPTED.match(spec) else ()
-    shown = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # the part before @ may be a token
+    identity_without_token = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # the part before @ may be a token
     return Launch(
-        kind="source", identity=shown, version=reference or None, pinned=pinned, runner=runner, dangers=dangers
+        kind="source",
+        identity=identity_without_token,
+        version=reference or None,
+        pinned=pinned,
+        runner=runner,
+        dangers=dangers,
     )
 
 
@@ -455,10 +460,10 @@ def shell(name: str, words: Sequence[str]) -> Launch:
     """``sh -c text``, or a script file."""
     for index, word in enumerate(words):
         if re.fullmatch(r"-[A-Za-z]*c", word):
-            return text_in_shell(name, words[index + 1] if index + 1 < len(words) else "")
+            return launch_of_shell_text(name, words[index + 1] if index + 1 < len(words) else "")
         if not word.startswith("-"):
             return launch_of_script(name, words[index:])
-    return text_in_shell(name, "")
+    return launch_of_shell_text(name, "")
 
 
 def powershell(name: str, words: Sequence[str]) -> Launch:
@@ -466,7 +471,7 @@ def powershell(name: str, words: Sequence[str]) -> Launch:
     for index, word in enumerate(words):
         if word.lower() in ("-file", "-f", "/file"):
             return launch_of_script(name, words[index + 1 :])
-    return text_in_shell(name, " ".join(words))
+    return launch_of_shell_text(name, " ".join(words))
 
 
 def fetcher(name: str, _: Sequence[str]) -> Launch:
@@ -474,7 +479,7 @@ def fetcher(name: str, _: Sequence[str]) -> Launch:
     return Launch(kind="path", identity=name, runner=name, dangers=("download_and_run",))
 
 
-def text_in_shell(name: str, text: str) -> Launch:
+def launch_of_shell_text(name: str, text: str) -> Launch:
     """A shell with text to run."""
     dangers = ["shell_command"]
     if _OPERATORS.search(text):
@@ -523,9 +528,9 @@ def _short_option(word: str) -> tuple[str, str, str]:
 
 
 def _container_settings(options: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The options of a container in one spelling and order, without those that every server needs."""
-    spelled = [pair for name, value in options for pair in _separate_flags(name, value)]
-    for name, value in sorted(spelled, key=_without_value):  # stable: a later value of the same option overrides
+    """The options of a container in a normalised form and order, without those that every server needs."""
+    separated = [pair for name, value in options for pair in _separate_flags(name, value)]
+    for name, value in sorted(separated, key=_without_value):  # stable: a later value of the same option overrides
         if name not in _RUN_IGNORED:
             yield f"{name}={value}"
 

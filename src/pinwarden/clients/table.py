@@ -1,4 +1,4 @@
-"""The clients that start MCP servers: where each keeps its configuration, and how it spells a server.
+"""The clients that start MCP servers: where each keeps its configuration, and the format of its entries.
 
 Everything that differs between clients is data in ``CLIENTS``. A path begins with the name of a folder in braces;
 ``FOLDERS`` says where that folder is; ``files.py`` resolves it.
@@ -104,7 +104,7 @@ class ConfigLocation(Record):
 
 
 class Spelling(Record):
-    """How a client spells one server."""
+    """How a client writes the entry of one server."""
 
     url: tuple[str, ...] = ("url",)
     """Members with the address; the first one has precedence."""
@@ -155,14 +155,16 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 
 
 def _project(path: str, *, installs: bool = False) -> ConfigLocation:
-    return ConfigLocation(scope="project", path="{project}/" + path, installs=installs, more_roots=_other_words(path))
+    return ConfigLocation(
+        scope="project", path="{project}/" + path, installs=installs, more_roots=_visual_studio_roots(path)
+    )
 
 
 def _global(path: str, *, installs: bool = False) -> ConfigLocation:
     return ConfigLocation(scope="global", path=path, installs=installs)
 
 
-def _other_words(path: str) -> tuple[tuple[str, ...], ...]:
+def _visual_studio_roots(path: str) -> tuple[tuple[str, ...], ...]:
     """Visual Studio also reads the files of other clients, but expects ``servers`` in them."""
     return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
 
@@ -176,7 +178,7 @@ def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tupl
     return ConfigLocation(scope=scope, path=path, root=root, more_roots=(*more, _AMP), dotted=True)
 
 
-def _loaded(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
+def _program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
     """Programs that a client loads from its folders."""
     return tuple(
         ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
@@ -255,7 +257,7 @@ _TABLE: tuple[Client, ...] = (
             _global("{roaming}/Code/User/mcp.json", installs=True),
             _global("{roaming}/Code - Insiders/User/mcp.json"),
             _global("{roaming}/VSCodium/User/mcp.json"),
-            # Every profile but the default one has a folder of its own.
+            # Every profile but the default one has its own folder.
             *(_global(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _CODES),
             # Until mid-2025 servers were a part of the settings; old files are still read.
             _vscode_settings("project", "{project}/.vscode/settings.json", _IN_SETTINGS),
@@ -266,7 +268,7 @@ _TABLE: tuple[Client, ...] = (
             ),
             # A workspace of several folders has its settings in a file of any name.
             _vscode_settings("project", "{project}/*.code-workspace", ("settings", *_IN_SETTINGS)),
-            # A container has servers of its own, and settings, which may hold some as well.
+            # A dev container has its own servers, and its settings may contain more.
             *(
                 _vscode_settings("project", f"{{project}}/{file}", (*_IN_CONTAINER, *_IN_SETTINGS), _CONTAINER_SETTINGS)
                 for file in _CONTAINERS
@@ -297,8 +299,8 @@ _TABLE: tuple[Client, ...] = (
             _project(".opencode/opencode.jsonc"),
             _global("{config}/opencode/opencode.json", installs=True),
             _global("{config}/opencode/opencode.jsonc"),
-            *_loaded("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
-            *_loaded("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
+            *_program_locations("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
+            *_program_locations("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
         ),
     ),
     Client(
@@ -421,7 +423,7 @@ _TABLE: tuple[Client, ...] = (
     Client(
         id="visual-studio",
         title="Visual Studio",
-        root=_SERVERS,  # a lock has no word of its own for this client, and writes what it finds as for any other
+        root=_SERVERS,  # lockfiles have no separate format for this client
         spelling=Spelling(inputs="inputs"),
         locations=(
             ConfigLocation(scope="project", path="{project}/.vs/mcp.json", more_roots=(("servers",),)),

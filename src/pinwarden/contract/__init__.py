@@ -6,6 +6,6 @@ contracts; ``diff.py`` and ``server_diff.py`` compare two of them. ``*_report.py
 commands. ``entitlements/`` analyses source code without running it.
 
 Types, digests, ``check.py``, ``diff.py``, ``server_diff.py``, ``normal_form.py``, ``surface_contracts.py`` and
-``entitlements/`` are pure; ``python_server.py`` and ``introspector.py`` run a server in a process of its own. Nothing
+``entitlements/`` are pure; ``python_server.py`` and ``introspector.py`` run a server in a separate process. Nothing
 here imports ``project``, ``install``, ``gateway`` or ``cli``.
 """

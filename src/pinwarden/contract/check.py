@@ -1,7 +1,7 @@
 """Check a server against the contracts in its lockfile.
 
-The original compares one digest and trusts the rest of the file, so an edited body passes. Here the file's own digests
-are checked first, then the contracts. ``compat`` gives the original's result, including its defects.
+MCP Fusion compares one digest and trusts the rest of the file, so an edited body passes. Pinwarden checks the file's
+own digests first, then the contracts. ``compat`` gives MCP Fusion's result, including its defects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from pinwarden.contract.contract import Contracts, PromptContract
 from pinwarden.contract.dialect import Dialect, dialects_of
 from pinwarden.contract.digests import file_digest, server_digest_of, utf16_sorted
-from pinwarden.contract.extension import SOURCE, UNKNOWN, Extension, check_body, surface_of
+from pinwarden.contract.extension import SOURCE, UNKNOWN, ContractExtension, check_body, surface_of
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import in_property_order
@@ -29,17 +29,17 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
     contracts: Contracts,
     prompts: Iterable[PromptContract] | None = None,
     *,
-    current: Extension | None = None,
+    current: ContractExtension | None = None,
     dialect: Dialect | None = None,
     compat: bool = False,
 ) -> LockfileCheckResult:
     """Compare a lockfile with the current contracts.
 
     1. Check the file's own digests: the body digest, or else those that can be recomputed. An edited file raises
-       ``LOCK_TAMPERED``. (Not in the original.)
+       ``LOCK_TAMPERED``. (MCP Fusion does not.)
     2. If the digests are equal, the lockfile is up to date.
     3. Otherwise compare tools and prompts one by one.
-    4. Compare what only the extension pins (``current``). (Not in the original.)
+    4. Compare what only the extension pins (``current``). (MCP Fusion does not.)
     """
     used_dialect = dialect or dialects_of(lockfile.document)[0]
     sealed = not compat and check_body(lockfile)
@@ -56,7 +56,7 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
     return _with_extension_changes(result, lockfile, current)
 
 
-# The original's comparison
+# MCP Fusion's comparison
 
 
 def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update: str) -> LockfileCheckResult:
@@ -119,12 +119,12 @@ def _compare_names(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_
 
 
 def _digest(entry: Any, name: str) -> Any:
-    if not isinstance(entry, Mapping):  # the original fails with a TypeError here
+    if not isinstance(entry, Mapping):  # MCP Fusion fails with a TypeError here
         raise PinwardenError("LOCK_INVALID", f"the entry of {name[:80]!a} is not an object")
     return entry.get("integrityDigest")
 
 
-# Checks that the original does not have
+# Checks that MCP Fusion does not have
 
 
 def _check_own_digests(lockfile: Lockfile) -> None:
@@ -167,7 +167,9 @@ def _includes(entry: Any, fresh: Any) -> bool:
     return json_equal(entry, fresh)
 
 
-def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, current: Extension) -> LockfileCheckResult:
+def _with_extension_changes(
+    result: LockfileCheckResult, lockfile: Lockfile, current: ContractExtension
+) -> LockfileCheckResult:
     locked = surface_of(lockfile)
     tools: set[str] = _changed_facts(lockfile, current)
     prompts: set[str] = set()
@@ -201,7 +203,9 @@ def _changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[str]:
 def _digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
     digests: dict[str, list[str]] = {}
     for item in surface.items_of_kind(kind):
-        digests.setdefault(item.key, []).append(str(item.digest))  # "None" for one without a digest; never locked
+        digests.setdefault(item.key, []).append(
+            str(item.digest)
+        )  # "None" if the item has no digest; such items are never locked
     return {key: sorted(values) for key, values in digests.items()}
 
 
@@ -217,7 +221,7 @@ def _other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
+def _changed_facts(lockfile: Lockfile, current: ContractExtension) -> set[str]:
     """Tools with changes that no client sees: entitlements of the source, or middleware code."""
     locked = (lockfile.extension or {}).get("tools", {})
     changed: set[str] = set()
@@ -239,7 +243,7 @@ def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
     return changed
 
 
-def _changed_reach(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
+def _changed_reach(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
     """Prompts and resources whose code reaches something that the lock does not record. Older locks record nothing."""
     extension = lockfile.extension or {}
     if current.evidence != SOURCE or extension.get("evidence") != SOURCE:
@@ -255,7 +259,7 @@ def _changed_reach(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
     return tuple(changes)
 
 
-def _changed_startup(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
+def _changed_startup(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
     """``("startup",)`` if the code that runs on import reaches something else, and its source was analysed."""
     details = (lockfile.extension or {}).get("details")
     before = details.get("startup") if isinstance(details, Mapping) else None
@@ -289,5 +293,5 @@ def _limits(details: Any) -> dict[str, Any]:
     return {name: value for name, value in details.items() if name != "handler"}
 
 
-def _tampered(why: str) -> NoReturn:
-    raise PinwardenError("LOCK_TAMPERED", why)
+def _tampered(problem: str) -> NoReturn:
+    raise PinwardenError("LOCK_TAMPERED", problem)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinwarden.contract.check import check_lockfile
-from pinwarden.contract.costs import COST_KINDS, Budget, cost_change, over_budget
+from pinwarden.contract.costs import COST_KINDS, TokenBudget, cost_change, over_budget
 from pinwarden.contract.dialect import Dialect, dialects_of
 from pinwarden.contract.entitlement_findings import (
     CONTRACT_KINDS,
@@ -29,7 +29,9 @@ from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface
 
 
-def check(observed: Observed, stored: StoredLockfile, *, compat: bool = False, budget: Budget | None = None) -> Report:
+def check(
+    observed: Observed, stored: StoredLockfile, *, compat: bool = False, budget: TokenBudget | None = None
+) -> Report:
     """Compare a server with its lockfile, and its token cost with the budget."""
     path, locked = stored.path, require_lockfile(stored)
     result = check_lockfile(
@@ -123,7 +125,7 @@ def _notes(locked: Lockfile, observed: Observed) -> tuple[str, ...]:
     if before is None:
         return (
             "the lockfile has no texts, so only digests were compared; run `pinwarden contract lock` to add them, or "
-            "use --compat to check as the original does",
+            "use --compat to check as MCP Fusion does",
         )
     now = observed.extension.surface
     if before.digest != now.digest and normalised_digest(before) == normalised_digest(now):

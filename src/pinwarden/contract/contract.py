@@ -117,7 +117,7 @@ class ToolContract(Record):
     entitlements: EntitlementContract = EntitlementContract()
 
     def to_json(self) -> dict[str, Any]:
-        """The contract as the original writes it; absent members are omitted."""
+        """The contract as MCP Fusion writes it; absent members are omitted."""
         return {
             "surface": _surface_json(self.surface),
             "behavior": _behavior_json(self.behavior),
@@ -140,7 +140,7 @@ class PromptArgument(Record):
 
 
 class PromptContract(Record):
-    """The pinned part of one prompt. The original does not pin icons."""
+    """The pinned part of one prompt. MCP Fusion does not pin icons."""
 
     name: str
     description: str | None = None

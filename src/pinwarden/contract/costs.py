@@ -11,7 +11,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural, row_facts
 from pinwarden.surface.surface import TOOL, Surface
 
-_SHOWN = ("name", "title", "description", "inputSchema", "annotations")
+_SENT_MEMBERS = ("name", "title", "description", "inputSchema", "annotations")
 """The members that hosts send to the model before any call."""
 
 
@@ -37,7 +37,7 @@ class Costs(Record):
 
 
 def estimated_tokens(text: str) -> int:
-    """The reference's formula: one token per 3.5 UTF-16 code units, rounded up."""
+    """MCP Fusion's formula: one token per 3.5 UTF-16 code units, rounded up."""
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
     return -(-units * 2 // 7)
 
@@ -53,13 +53,13 @@ def costs_of(surface: Surface, count: Callable[[str], int] = estimated_tokens) -
 
 
 def _cost(tool: dict[str, object], count: Callable[[str], int]) -> ToolCost:
-    shown = {name: tool[name] for name in _SHOWN if name in tool}
+    sent = {name: tool[name] for name in _SENT_MEMBERS if name in tool}
     description = tool.get("description")
     return ToolCost(
         name=str(tool["name"]),
         description=count(description) if isinstance(description, str) else 0,
         schema=count(canonicalize(tool["inputSchema"]).decode()) if "inputSchema" in tool else 0,
-        total=count(canonicalize(shown).decode()),
+        total=count(canonicalize(sent).decode()),
     )
 
 
@@ -79,12 +79,12 @@ def tokenizer() -> Tokenizer:
         import tiktoken
         import tiktoken.load
 
-        usual, tiktoken.load.read_file = tiktoken.load.read_file, _refuse
+        original_reader, tiktoken.load.read_file = tiktoken.load.read_file, _refuse
         try:
             encoding = tiktoken.get_encoding(_ENCODING)
         finally:
-            tiktoken.load.read_file = usual
-    except Exception:  # noqa: BLE001 - not installed, or its tables are not here: either way there is a formula
+            tiktoken.load.read_file = original_reader
+    except Exception:  # noqa: BLE001 - tiktoken or its tables are not installed; use the formula
         return Tokenizer(name="formula (length / 3.5)", count=estimated_tokens)
     return Tokenizer(name=f"tiktoken {_ENCODING}", count=lambda text: len(encoding.encode_ordinary(text)))
 
@@ -98,7 +98,7 @@ COST_KINDS: FindingKinds = kind_table(
 )
 
 
-class Budget(Record):
+class TokenBudget(Record):
     """How many tokens the tools may cost in every conversation. None means no limit."""
 
     total: int | None = None
@@ -141,7 +141,7 @@ def cost_change(before: Surface | None, now: Surface) -> CostChange:
     )
 
 
-def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ...]:
+def over_budget(server: str, costs: CostChange, budget: TokenBudget) -> tuple[Row, ...]:
     """The rows for a server and tools over budget."""
     tools = [("tool", tool.name, tool.total, budget.tool) for tool in costs.now.tools]
     return tuple(
@@ -151,14 +151,14 @@ def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ..
             entity=entity,
             name=name,
             path="",
-            message=f"costs {cost} tokens in every conversation, {cost - most} more than allowed ({costs.counted_by})",
+            message=f"costs {cost} tokens in every conversation, {cost - limit} more than allowed ({costs.counted_by})",
         )
-        for entity, name, cost, most in (("server", server, costs.now.total, budget.total), *tools)
-        if most is not None and cost > most
+        for entity, name, cost, limit in (("server", server, costs.now.total, budget.total), *tools)
+        if limit is not None and cost > limit
     )
 
 
-def cost_report(server: str, surface: Surface, budget: Budget) -> Report:
+def cost_report(server: str, surface: Surface, budget: TokenBudget) -> Report:
     """The report of ``contract tokens``."""
     costs = cost_change(None, surface)
     rows = over_budget(server, costs, budget)

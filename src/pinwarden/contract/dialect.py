@@ -1,4 +1,4 @@
-"""The dialects of the original's lockfile format.
+"""The dialects of MCP Fusion's lockfile format.
 
 ``lockfileVersion`` stayed 1 through every change of the algorithm, so it does not identify the dialect. ``dialects_of``
 narrows it down from the content.
@@ -14,7 +14,7 @@ from pinwarden.core.record import Record, replace
 
 
 class Dialect(Record):
-    """How one range of the original's releases derives, hashes and writes lockfiles."""
+    """How one range of MCP Fusion releases derives, hashes and writes lockfiles."""
 
     name: str
     releases: str

@@ -1,8 +1,8 @@
 """Differences between two contracts of one tool, with severities.
 
-Each difference has two severities: the original's and Pinwarden's. They differ where the original is wrong by design:
-a model obeys descriptions, so a change is never cosmetic; a new destructive action and a raised limit are not safe.
-A difference that the original does not compare has no original severity.
+Each difference has two severities: MCP Fusion's and Pinwarden's. Pinwarden is stricter in some cases: a model obeys
+descriptions, so changing one is never cosmetic; a new destructive action and a raised limit are not safe. A difference
+that MCP Fusion does not compare has only Pinwarden's severity.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Delta(Record):
     after: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """The delta under the original's names."""
+        """The delta under MCP Fusion's names."""
         return {
             "category": self.category,
             "field": self.field,
@@ -68,7 +68,7 @@ class ContractDiff(Record):
         return self.max_severity != BREAKING
 
     def to_json(self) -> dict[str, Any]:
-        """The result under the original's names."""
+        """The result under MCP Fusion's names."""
         return {
             "toolName": self.tool_name,
             "deltas": [delta.to_json() for delta in self.deltas],
@@ -86,34 +86,34 @@ def in_order(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
 _Sides = tuple[str | None, str | None]
 """The value before and after."""
 _Weights = tuple[str | None, str]
-"""The original's severity (None if it does not compare this) and Pinwarden's."""
+"""MCP Fusion's severity (None if it does not compare this) and Pinwarden's."""
 
 
 class _Difference(Record):
-    """One difference with both severities; ``original`` is None if the original does not compare this."""
+    """One difference with both severities; ``fusion_severity`` is None if MCP Fusion does not compare this."""
 
     category: str
     field: str
     description: str
     before: str | None
     after: str | None
-    original: str | None
-    right: str
+    fusion_severity: str | None
+    pinwarden_severity: str
 
 
 def diff_contracts(before: ToolContract, after: ToolContract, *, compat: bool = False) -> ContractDiff:
-    """Every difference between two contracts, worst first; with ``compat`` in the original's severities."""
+    """Every difference between two contracts, worst first; with ``compat`` in MCP Fusion's severities."""
     deltas = in_order(
         Delta(
             category=difference.category,
             field=difference.field,
-            severity=(difference.original or COSMETIC) if compat else difference.right,
+            severity=(difference.fusion_severity or COSMETIC) if compat else difference.pinwarden_severity,
             description=difference.description,
             before=difference.before,
             after=difference.after,
         )
         for difference in _differences(before, after)
-        if not compat or difference.original is not None
+        if not compat or difference.fusion_severity is not None
     )
     old, new = before.behavior, after.behavior
     answers = (
@@ -202,11 +202,11 @@ def _action_flags(key: str, old: ActionContract, new: ActionContract) -> Iterato
 
 def _action_fields(key: str, old: ActionContract, new: ActionContract) -> Iterator[_Difference]:
     sides: _Sides = (_list(old.required_fields), _list(new.required_fields))
-    if gone := [name for name in old.required_fields if name not in new.required_fields]:
-        message = f'Action "{key}" no longer requires: [{", ".join(gone)}]'
+    if removed := [name for name in old.required_fields if name not in new.required_fields]:
+        message = f'Action "{key}" no longer requires: [{", ".join(removed)}]'
         yield _action(key, ".requiredFields", message, sides, (SAFE, SAFE))
-    if come := [name for name in new.required_fields if name not in old.required_fields]:
-        message = f'Action "{key}" now requires new fields: [{", ".join(come)}]'
+    if added := [name for name in new.required_fields if name not in old.required_fields]:
+        message = f'Action "{key}" now requires new fields: [{", ".join(added)}]'
         yield _action(key, ".requiredFields", message, sides, (BREAKING, BREAKING))
     if old.presenter_name != new.presenter_name:
         sides = (old.presenter_name, new.presenter_name)
@@ -291,7 +291,7 @@ def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Differ
 
 
 def _chain(category: str, field: str, message: str, old: Sequence[str], new: Sequence[str]) -> Iterator[_Difference]:
-    """A list. The original compares it joined by commas, so that ["a,b"] and ["a", "b"] are equal."""
+    """A list. MCP Fusion compares it joined by commas, so that ["a,b"] and ["a", "b"] are equal."""
     if tuple(old) == tuple(new):
         return
     sides = (",".join(old) or None, ",".join(new) or None)
@@ -354,8 +354,8 @@ def _at(category: str, field: str, message: str, sides: _Sides, weights: _Weight
         description=message,
         before=sides[0],
         after=sides[1],
-        original=weights[0],
-        right=weights[1],
+        fusion_severity=weights[0],
+        pinwarden_severity=weights[1],
     )
 
 

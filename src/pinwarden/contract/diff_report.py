@@ -11,7 +11,7 @@ from pinwarden.contract.diff import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES
 from pinwarden.contract.extension import surface_of
 from pinwarden.contract.lock_command import read_lockfile
 from pinwarden.contract.lockfile import Lockfile
-from pinwarden.contract.server_diff import Finding, ServerDiff, diff_lockfiles
+from pinwarden.contract.server_diff import ServerChange, ServerDiff, diff_lockfiles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table
 
@@ -90,7 +90,7 @@ def _notes(diff: ServerDiff) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _row(finding: Finding) -> Row:
+def _row(finding: ServerChange) -> Row:
     delta = finding.delta
     kind = CONTRACT_CHANGE_KINDS[delta.severity.lower()]
     return Row(

@@ -1,6 +1,6 @@
 """The digests of contracts, from the sections of one tool up to the entire file.
 
-Like the original, an absent description of a tool or action is omitted, and an absent description of a prompt is hashed
+As in MCP Fusion, an absent description of a tool or action is omitted, and an absent description of a prompt is hashed
 as null.
 """
 
@@ -33,7 +33,7 @@ LOCKFILE_LIMITS: Limits = replace(DEFAULT_LIMITS, max_bytes=128 * 1024 * 1024)
 
 
 def hex_of(value: Any) -> str:
-    """SHA-256 in bare hex of a value in the original's canonical JSON."""
+    """SHA-256 in bare hex of a value in MCP Fusion's canonical JSON."""
     return sha256(canonicalize(value, "fusion", LOCKFILE_LIMITS)).hexdigest()
 
 
@@ -56,7 +56,7 @@ def utf16_sorted(names: Iterable[str]) -> list[str]:
 def to_sorted_file(document: Any, *, keep_proto: bool = True) -> bytes:
     """The text of a file with members sorted at every level, two spaces and a final newline.
 
-    The original drops a member named ``__proto__``. Reviewers must see it, so it is kept by default.
+    MCP Fusion drops a member named ``__proto__``. Reviewers must see it, so it is kept by default.
     """
     return encode_javascript_json(_sorted(document, keep_proto=keep_proto))
 
@@ -83,7 +83,7 @@ class ToolDigest(Record):
     entitlements: str
 
     def components(self) -> dict[str, str]:
-        """The digests of the sections, by the original's names."""
+        """The digests of the sections, by MCP Fusion's names."""
         return {
             "surface": self.surface,
             "behavior": self.behavior,
@@ -100,7 +100,7 @@ class ServerDigest(Record):
 
 
 def required_fields_digest(names: Iterable[str]) -> str:
-    """The original's ``inputSchemaDigest`` of an action, which covers only the names, in order."""
+    """MCP Fusion's ``inputSchemaDigest`` of an action, which covers only the names, in order."""
     return hex_of(list(names))
 
 

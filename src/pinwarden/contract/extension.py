@@ -1,4 +1,4 @@
-"""Pinwarden's member of the lockfile, which the original accepts and ignores.
+"""Pinwarden's member of the lockfile, which MCP Fusion accepts and ignores.
 
 It has the surface verbatim, so that a reviewer sees each change; the complete contracts, so that two files can be
 compared; how each fact is known; and two digests that others can check: ``bodyDigest`` over the entire file, and
@@ -28,7 +28,7 @@ FORMAT = "pinwarden-contract/1"
 PAYLOAD_TYPE = "application/vnd.pinwarden.contract+json"
 SOURCE, IN_MEMORY, LIVE, UNKNOWN = "source", "in-memory", "live", "unknown"
 EVIDENCE = (SOURCE, IN_MEMORY, LIVE, UNKNOWN)
-"""How a fact is known: from source, from the server object, from the live server, or not at all."""
+"""How a fact is known: from source, from the server object, from the live server, or unknown."""
 _SURFACE_MEMBERS = frozenset({*SERVER_MEMBERS, *(kind.member for kind in ITEM_KINDS)})
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -46,7 +46,7 @@ class ToolFacts(Record):
     """Timeout, auth, handler location and the like, ready for JSON."""
 
 
-class Extension(Record):
+class ContractExtension(Record):
     """The extension before its digests are computed."""
 
     surface: Surface
@@ -62,7 +62,7 @@ class Extension(Record):
     """Server-wide facts, ready for JSON."""
 
 
-def with_extension(lockfile: Lockfile, extension: Extension) -> Lockfile:
+def with_extension(lockfile: Lockfile, extension: ContractExtension) -> Lockfile:
     """The lockfile with our member and its body digest. An existing signature is dropped."""
     surface = extension.surface
     if surface.problem is not None:
@@ -213,7 +213,7 @@ def _listing(surface: Surface) -> dict[str, Any]:
     return {**(surface.server or {}), **lists}
 
 
-def _tools(extension: Extension) -> dict[str, Any]:
+def _tools(extension: ContractExtension) -> dict[str, Any]:
     wire = {item.key: item.value for item in extension.surface.items_of_kind(TOOL)}
     rows: dict[str, Any] = {}
     for name, contract in extension.contracts.items():
@@ -266,5 +266,5 @@ def _unreadable(problem: str) -> NoReturn:
     raise PinwardenError("LOCK_INVALID", f"{KEY}: {problem}", hint="Lock the server again, or use a newer pinwarden.")
 
 
-def _tampered(why: str) -> NoReturn:
-    raise PinwardenError("LOCK_TAMPERED", why)
+def _tampered(problem: str) -> NoReturn:
+    raise PinwardenError("LOCK_TAMPERED", problem)

@@ -48,14 +48,14 @@ def main(arguments: list[str]) -> int:
             server = _find_server(module, object_name)
             facts = _facts(server, Path(folder), duplicates.names)
     except NoServer as err:
-        return _give_up(target, "no-server", str(err))
+        return _report_failure(target, "no-server", str(err))
     except SystemExit as err:
-        return _give_up(target, "exited", f"it called sys.exit({err.code!r}) while it was imported")
+        return _report_failure(target, "exited", f"it called sys.exit({err.code!r}) while it was imported")
     except BaseException as err:  # noqa: BLE001 - the server's own code may raise anything
         import traceback
 
         traceback.print_exc()
-        return _give_up(target, "import-failed", f"{type(err).__name__}: {err}"[:2000])
+        return _report_failure(target, "import-failed", f"{type(err).__name__}: {err}"[:2000])
     _write(target, facts)
     _serve(server)
     return 0
@@ -313,7 +313,7 @@ async def _serve_lowlevel(server: Any) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-def _give_up(target: Path, reason: str, message: str) -> int:
+def _report_failure(target: Path, reason: str, message: str) -> int:
     _write(target, {"failed": {"reason": reason, "message": message}})
     return 1
 

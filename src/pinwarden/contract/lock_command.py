@@ -41,7 +41,7 @@ def load_lockfile(name: str | None, dialect: Dialect | None = None) -> StoredLoc
 def require_lockfile(stored: StoredLockfile) -> Lockfile:
     """The lockfile; ``LOCK_MISSING`` if it does not exist."""
     if stored.lockfile is None:
-        hint = "Make one with: pinwarden contract lock --server FILE"
+        hint = "Create one with: pinwarden contract lock --server FILE"
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {stored.path}", hint=hint)
     return stored.lockfile
 
@@ -135,7 +135,7 @@ def digests_of(lockfile: Lockfile) -> dict[str, Any]:
 def read_lockfile(path: Path, *, compat: Dialect | None = None) -> Lockfile | None:
     """The lockfile at a path; None if it does not exist. An unreadable file raises.
 
-    With ``compat``, an unreadable file also gives None, as in the original.
+    With ``compat``, an unreadable file also gives None, as in MCP Fusion.
     """
     if not path.exists() and not path.is_symlink():
         return None

@@ -39,7 +39,7 @@ class Lockfile(Record):
 
     @property
     def server_name(self) -> str:
-        """The server's name. Covered by our body digest, but not by the original's digest."""
+        """The server's name. Covered by our body digest, but not by MCP Fusion's digest."""
         name: str = self.document["serverName"]
         return name
 
@@ -80,11 +80,11 @@ class LockfileCheckResult(Record):
     changed_prompts: tuple[str, ...] = ()
     unchanged_prompts: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
-    """Other changes, which the original does not check: instructions, resources, …"""
+    """Other changes, which MCP Fusion does not check: instructions, resources, …"""
 
     def to_json(self) -> dict[str, Any]:
-        """The result with the original's names, and ``other`` if it is not empty."""
-        original = {
+        """The result with MCP Fusion's names, and ``other`` if it is not empty."""
+        fusion_result = {
             "ok": self.ok,
             "message": self.message,
             "added": list(self.added),
@@ -96,7 +96,7 @@ class LockfileCheckResult(Record):
             "changedPrompts": list(self.changed_prompts),
             "unchangedPrompts": list(self.unchanged_prompts),
         }
-        return {**original, "other": list(self.other)} if self.other else original
+        return {**fusion_result, "other": list(self.other)} if self.other else fusion_result
 
 
 # Generate
@@ -189,7 +189,7 @@ def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
     """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
 
     In a file with our extension invisible characters are escaped, because people review it; without the extension the
-    bytes equal the original's. The original drops members named ``__proto__``; so does ``compat``.
+    bytes equal MCP Fusion's. MCP Fusion drops members named ``__proto__``; so does ``compat``.
     """
     data = to_sorted_file(dict(lockfile.document), keep_proto=not compat)
     return data if compat or lockfile.extension is None else escape_invisible_json(data.decode()).encode()
@@ -261,7 +261,7 @@ def _check_digest(entry: Mapping[str, Any], name: str, where: str = "") -> None:
 
 
 def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
-    """Parse like the original: the last duplicate member wins, digests may be anything, lists count as objects."""
+    """Parse like MCP Fusion: the last duplicate member wins, digests may be anything, lists count as objects."""
     document = strict_json.parse_last_wins(data, limits)
     if not isinstance(document, dict):
         _invalid("it is not an object")

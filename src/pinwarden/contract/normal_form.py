@@ -27,16 +27,16 @@ _SCHEMA_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _DEFINITION_KEYWORDS = ("$defs", "definitions")
 _SEPARATORS = re.compile(r"[ _-]+")
-_MADE_OF_FUNCTIONS = re.compile(r"(?:Arguments|DictOutput|Output)\Z")
+_FUNCTION_SUFFIX = re.compile(r"(?:Arguments|DictOutput|Output)\Z")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_MOST_WORDS, _LONGEST_NAME = 3, 40
+_MAX_WORDS, _MAX_NAME_LENGTH = 3, 40
 
 
 def plain_schema(schema: Mapping[str, Any], tool: str) -> dict[str, Any]:
     """A tool's schema with expanded local references and without generated titles; unchanged if it is too large."""
     try:
         return _Expansion(schema, tool).result()
-    except _TooMuchError:
+    except _TooLargeError:
         return dict(schema)
 
 
@@ -51,7 +51,7 @@ def is_generated_root_title(title: Any, tool: str) -> bool:
     A class name could be a sentence, so a name with many words does not count as a class name.
     """
     return isinstance(title, str) and (
-        same_words(_MADE_OF_FUNCTIONS.sub("", title), tool) or _is_class_name(_MADE_OF_FUNCTIONS.sub("", title))
+        same_words(_FUNCTION_SUFFIX.sub("", title), tool) or _is_class_name(_FUNCTION_SUFFIX.sub("", title))
     )
 
 
@@ -68,12 +68,12 @@ def _is_class_name(text: str) -> bool:
     return (
         text.isascii()
         and text.isidentifier()
-        and len(text) <= _LONGEST_NAME
-        and len(_WORD.findall(text)) <= _MOST_WORDS
+        and len(text) <= _MAX_NAME_LENGTH
+        and len(_WORD.findall(text)) <= _MAX_WORDS
     )
 
 
-class _TooMuchError(Exception):
+class _TooLargeError(Exception):
     """The expanded schema is too large."""
 
 
@@ -110,7 +110,7 @@ class _Expansion:
         """The plain form of the subschema with this key."""
         self.remaining -= 1
         if self.remaining < 0 or depth < 0:
-            raise _TooMuchError
+            raise _TooLargeError
         if not isinstance(schema, Mapping) or ("$id" in schema and schema is not self.root):
             return schema  # references below another $id have another base
         reference = schema.get("$ref")

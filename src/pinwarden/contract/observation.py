@@ -21,13 +21,13 @@ from pinwarden.contract.entitlements.values import (
     NETWORK,
     SUBPROCESS,
     Analysis,
+    EntitlementFinding,
     Entitlements,
-    Finding,
     Handler,
     Source,
     UnknownReach,
 )
-from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, Extension, ToolFacts
+from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, ContractExtension, ToolFacts
 from pinwarden.contract.surface_contracts import KnownServer, KnownTool, contracts_of, evidence_of, prompts_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -47,7 +47,7 @@ class Observed(Record):
     name: str
     contracts: Contracts
     prompts: tuple[PromptContract, ...]
-    extension: Extension
+    extension: ContractExtension
     analysis: Analysis | None = None
     """What its handlers can reach; None without source."""
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
@@ -115,7 +115,7 @@ def _observed(
         name=_server_name(surface),
         contracts=contracts,
         prompts=prompts_of(surface, known),
-        extension=Extension(
+        extension=ContractExtension(
             surface=surface,
             contracts=contracts,
             evidence=level,
@@ -294,20 +294,20 @@ def unanalysed_note(observed: Observed) -> tuple[str, ...]:
     names = [name for name, facts in observed.extension.tools.items() if facts.evidence["entitlements"] == UNKNOWN]
     if not names:
         return ()
-    shown = ", ".join(name[:60] for name in names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    listed = ", ".join(name[:60] for name in names[:_MAX_LISTED]) + (
+        f" and {len(names) - _MAX_LISTED} more" if names[_MAX_LISTED:] else ""
     )
     return (
-        f"the code of {plural(len(names), 'tool')} was not analysed, so what it can do is unknown: {shown}. Only "
+        f"the code of {plural(len(names), 'tool')} was not analysed, so what it can do is unknown: {listed}. Only "
         "Python is analysed: --server FILE, or --source FOLDER with --command or --url",
     )
 
 
-_SHOWN = 5
+_MAX_LISTED = 5
 """Tool names in a note; the lock has all of them."""
 
 
-def located(finding: Finding | UnknownReach) -> str:
+def located(finding: EntitlementFinding | UnknownReach) -> str:
     """The location of a finding, and the call path from the handler to it."""
     call_path = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
     return f"{finding.path}:{finding.line} {finding.what}" + (f" via {call_path}" if call_path else "")
@@ -382,10 +382,10 @@ def _source(path: Path, folder: Path) -> Source:
     except (SyntaxError, UnicodeDecodeError, LookupError) as err:
         raise PinwardenError("FILE_UNREADABLE", f"{path.name[:120]} is not Python source: {err}") from err
     try:
-        shown = path.relative_to(folder.resolve()).as_posix()
+        display_path = path.relative_to(folder.resolve()).as_posix()
     except ValueError:
-        shown = path.name
-    return Source(path=shown, text=text, package=path.name == "__init__.py")
+        display_path = path.name
+    return Source(path=display_path, text=text, package=path.name == "__init__.py")
 
 
 class InstalledPackages(Mapping[str, Source]):

@@ -67,8 +67,8 @@ _LONGEST = 2000  # characters of a JSON value
 _Sides = tuple[str | None, str | None]
 
 
-class Finding(Record):
-    """A difference, and the item it belongs to."""
+class ServerChange(Record):
+    """A difference, and the tool, prompt or resource that it belongs to."""
 
     entity: str
     name: str
@@ -82,7 +82,7 @@ class Finding(Record):
 class ServerDiff(Record):
     """All differences between two lockfiles, worst first."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ServerChange, ...]
     framework_changed: bool = False
     """The frameworks differ; parts that they generate were not compared."""
     same_meaning: bool = False
@@ -97,7 +97,7 @@ class ServerDiff(Record):
 
 
 def diff_lockfiles(before: Lockfile, after: Lockfile, *, compat: bool = False) -> ServerDiff:
-    """Compare two lockfiles. ``compat`` compares only tools that are in both, with the original's severities."""
+    """Compare two lockfiles. ``compat`` compares only tools that are in both, with MCP Fusion's severities."""
     if not compat:
         check_body(before)
         check_body(after)
@@ -137,11 +137,11 @@ def _with_texts(
 
 def _contract_findings(
     old: Mapping[str, ToolContract], new: Mapping[str, ToolContract], *, compat: bool
-) -> Iterator[Finding]:
+) -> Iterator[ServerChange]:
     for name, contract in old.items():
         if name in new:
             for delta in diff_contracts(contract, new[name], compat=compat).deltas:
-                yield Finding(entity="tool", name=name, delta=delta)
+                yield ServerChange(entity="tool", name=name, delta=delta)
 
 
 def _is_in_surface(delta: Delta) -> bool:
@@ -158,7 +158,7 @@ def _is_flag(delta: Delta) -> bool:
 # Facts from source
 
 
-def fact_findings(before: Lockfile, after: Lockfile, findings: Iterable[Finding]) -> Iterator[Finding]:
+def fact_findings(before: Lockfile, after: Lockfile, findings: Iterable[ServerChange]) -> Iterator[ServerChange]:
     """Changes of what a tool's source reaches and of its middleware, if both files record them."""
     flags = {(line.name, line.delta.field) for line in findings if line.delta.category == "entitlements"}
     old, new = _facts(before), _facts(after)
@@ -174,7 +174,7 @@ def fact_findings(before: Lockfile, after: Lockfile, findings: Iterable[Finding]
 
 def _changed_kinds(
     name: str, before: Mapping[str, Any], after: Mapping[str, Any], flags: set[tuple[str, str]]
-) -> Iterator[Finding]:
+) -> Iterator[ServerChange]:
     had, has = _kinds(before), _kinds(after)
     for kind in sorted(had ^ has):
         gained = kind in has
@@ -209,7 +209,7 @@ def _known(facts: Mapping[str, Any], member: str, fact: str | None = None) -> An
 
 def _without_texts(
     before: Lockfile, after: Lockfile, old: Mapping[str, ToolContract], new: Mapping[str, ToolContract]
-) -> Iterator[Finding]:
+) -> Iterator[ServerChange]:
     findings = list(_contract_findings(_visible(before, old), _visible(after, new), compat=False))
     reported = {finding.name for finding in findings}
     yield from findings
@@ -228,7 +228,7 @@ def _lists(
     after: Mapping[str, Any],
     reported: set[str],
     contracts: Mapping[str, ToolContract],
-) -> Iterator[Finding]:
+) -> Iterator[ServerChange]:
     for name in before:
         if name not in after:
             yield _item_finding((entity, name), "", BREAKING, f"The {entity} was removed", (name, None))
@@ -245,7 +245,9 @@ def _severity_of_new(contract: ToolContract | None) -> str:
     return BREAKING if destructive else RISKY
 
 
-def _changed_entry(entity: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Finding]:
+def _changed_entry(
+    entity: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[ServerChange]:
     """A change that shows only in an entry's digests or, for a prompt, in its visible members."""
     changed = [
         member
@@ -269,16 +271,16 @@ def _severity_of_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) 
     return BREAKING if newly_required or old.keys() - new.keys() else RISKY
 
 
-def _item_finding(item: tuple[str, str], field: str, severity: str, message: str, sides: _Sides) -> Finding:
+def _item_finding(item: tuple[str, str], field: str, severity: str, message: str, sides: _Sides) -> ServerChange:
     entity, name = item
     delta = Delta(category=entity, field=field, severity=severity, description=message, before=sides[0], after=sides[1])
-    return Finding(entity=entity, name=name, delta=delta)
+    return ServerChange(entity=entity, name=name, delta=delta)
 
 
 # Changes of surfaces as deltas
 
 
-def _finding(change: Change) -> Finding:
+def _finding(change: Change) -> ServerChange:
     delta = Delta(
         category=change.kind,
         field=change.path or change.field,
@@ -287,7 +289,7 @@ def _finding(change: Change) -> Finding:
         before=_text(change.before),
         after=_text(change.after),
     )
-    return Finding(entity=change.entity, name=change.name, delta=delta)
+    return ServerChange(entity=change.entity, name=change.name, delta=delta)
 
 
 def _severity(change: Change) -> str:
@@ -326,7 +328,7 @@ def _text(value: Any) -> str | None:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
-def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _in_order(findings: Iterable[ServerChange]) -> tuple[ServerChange, ...]:
     return tuple(
         sorted(
             findings,

@@ -113,9 +113,9 @@ def _tool(wire: Mapping[str, Any], known: KnownTool) -> ToolContract:
 def _economics(output: Mapping[str, Any], field_count: int, rules: str) -> TokenContract:
     """How large results may become. Lists without ``maxItems`` and open objects are unbounded.
 
-    The original treats every result with a field as unbounded, but no list of plain values.
+    MCP Fusion treats every result with a field as unbounded, but no list of plain values.
     """
-    unbounded = _is_unbounded(output, output, iter(range(_MOST_PARTS)))
+    unbounded = _is_unbounded(output, output, iter(range(_MAX_SUBSCHEMAS)))
     if unbounded:
         risk = "critical" if field_count > 10 else "high"
     else:
@@ -129,7 +129,7 @@ def _economics(output: Mapping[str, Any], field_count: int, rules: str) -> Token
 
 
 def _is_unbounded(schema: Mapping[str, Any], root: Mapping[str, Any], budget: Iterator[int], depth: int = 0) -> bool:
-    if next(budget, None) is None or depth > _DEEPEST:
+    if next(budget, None) is None or depth > _MAX_DEPTH:
         return True  # recursive, or too large to examine
     if schema.get("type") == "array" or "items" in schema:
         inner = _resolved(schema.get("items"), root)
@@ -144,7 +144,7 @@ def _is_unbounded(schema: Mapping[str, Any], root: Mapping[str, Any], budget: It
     return any(_is_unbounded(_resolved(part, root), root, budget, depth + 1) for part in parts)
 
 
-_MOST_PARTS, _DEEPEST = 2000, 32
+_MAX_SUBSCHEMAS, _MAX_DEPTH = 2000, 32
 """Limits for walking a schema: subschemas and depth."""
 
 
@@ -210,7 +210,7 @@ def _field_names(schema: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _egress_schema_digest(names: Iterable[str]) -> str | None:
-    """The digest of the output's field names, without their types as in the original; None if there are none."""
+    """The digest of the output's field names, without their types, as in MCP Fusion; None without fields."""
     distinct = set(names)
     return hex_of_text(",".join(utf16_sorted(distinct))) if distinct else None
 

@@ -21,9 +21,9 @@ from pinwarden.clients.drift import (
     CONFIG_KINDS,
     ENTITY,
     compare_entries,
+    display_server,
     normalize_placeholders,
     package_of,
-    shown_server,
     unknown_entry,
 )
 from pinwarden.clients.launchers import Launch
@@ -249,7 +249,7 @@ def _added(kind: str, server: ConfiguredServer) -> Change:
         kind=row.kind,
         severity=row.severity,
         before=ABSENT,
-        after=shown_server(server),
+        after=display_server(server),
         reason=row.reason,
     )
 

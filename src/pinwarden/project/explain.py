@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
 from pinwarden.clients.config import configured_server
-from pinwarden.clients.drift import shown_server
+from pinwarden.clients.drift import display_server
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
@@ -191,7 +191,7 @@ def config_in_words(entry: Entry) -> dict[str, Any] | None:
     locked = locked_config(entry.key, entry.document)
     if locked.entry is None:
         return None
-    shown = shown_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
+    shown = display_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
     return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
 
 

@@ -139,13 +139,13 @@ def contract_check(args: Namespace) -> int:
       pinwarden contract check --server src/server.py --format markdown --budget 5000
     """
     from pinwarden.contract.check_report import check
-    from pinwarden.contract.costs import Budget
+    from pinwarden.contract.costs import TokenBudget
     from pinwarden.contract.lock_command import load_lockfile, require_lockfile
 
     stored = load_lockfile(args.lock)
     require_lockfile(stored)
     observed = _observe(args)
-    budget = Budget(total=args.budget, tool=args.tool_budget)
+    budget = TokenBudget(total=args.budget, tool=args.tool_budget)
     return emit_report(check(observed, stored, compat=args.compat, budget=budget), args, about=[stored.path])
 
 
@@ -212,10 +212,12 @@ def contract_tokens(args: Namespace) -> int:
       pinwarden contract tokens --server src/server.py
       pinwarden contract tokens --server src/server.py --tool-budget 2000
     """
-    from pinwarden.contract.costs import Budget, cost_report
+    from pinwarden.contract.costs import TokenBudget, cost_report
 
     observed = _observe(args)
-    report = cost_report(observed.name, observed.extension.surface, Budget(total=args.budget, tool=args.tool_budget))
+    report = cost_report(
+        observed.name, observed.extension.surface, TokenBudget(total=args.budget, tool=args.tool_budget)
+    )
     if args.format == "text":
         sys.stdout.write(_chart(report))
     return emit(report, args.format)

@@ -1,11 +1,11 @@
-"""The entitlements of handlers, from source."""
+"""Derive the entitlements of handlers from their source code."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from pinwarden.contract.entitlements.interpreter.engine import Engine
+from pinwarden.contract.entitlements.interpreter.interpreter import AbstractInterpreter
 from pinwarden.contract.entitlements.interpreter.program import Activation
 from pinwarden.contract.entitlements.values import (
     CODE_EVALUATION,
@@ -14,8 +14,8 @@ from pinwarden.contract.entitlements.values import (
     NATIVE,
     SUBPROCESS,
     Analysis,
+    EntitlementFinding,
     Entitlements,
-    Finding,
     Handler,
     Source,
     Step,
@@ -24,7 +24,7 @@ from pinwarden.contract.entitlements.values import (
 from pinwarden.core.record import Record
 
 MAX_REPORTED = 200
-"""Most findings reported per handler; its entitlements are always complete."""
+"""Limit of the findings reported per handler; its entitlement kinds are always complete."""
 
 
 _KINDS = {
@@ -33,7 +33,7 @@ _KINDS = {
     "get_prompt": ("prompt", True),
     "read_resource": ("resource", True),
 }
-"""What a registration is for, and whether one function serves all items of that kind."""
+"""By registration kind: the kind of handler, and whether one function serves all items of that kind."""
 
 
 def analyse(
@@ -47,17 +47,19 @@ def analyse(
     registers. ``packages`` are modules of third-party packages to analyse if the catalogue has no entry; only its
     ``get`` is used, so it may read lazily.
     """
-    engine = Engine(sources, packages)
-    selected = _registered(engine) if handlers is None else tuple(handlers)
-    roots = engine.follow(selected)
-    at_start = [module.activation for handler in selected if (module := engine.module(handler.module)) is not None]
+    interpreter = AbstractInterpreter(sources, packages)
+    selected = _registered(interpreter) if handlers is None else tuple(handlers)
+    roots = interpreter.follow(selected)
+    at_start = [module.activation for handler in selected if (module := interpreter.module(handler.module)) is not None]
     started = _reached(dict.fromkeys(at_start), set())
     modules = {activation for activation in started if activation.label == "<module>"}
     by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
     for handler in selected:
         by_kind[handler.kind].setdefault(handler.name, []).append(handler)
     by_kind_and_name = {
-        kind: {name: _handler_entitlements(same_name, roots, modules, engine) for name, same_name in by_name.items()}
+        kind: {
+            name: _handler_entitlements(same_name, roots, modules, interpreter) for name, same_name in by_name.items()
+        }
         for kind, by_name in by_kind.items()
     }
     analysis = Analysis(
@@ -66,7 +68,7 @@ def analyse(
         resources=by_kind_and_name["resource"],
         startup=_entitlements(started),
     )
-    engine.clear()
+    interpreter.clear()
     return analysis
 
 
@@ -75,23 +77,23 @@ def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
 
     A name can occur more than once. One function that serves all prompts or all resources has the name ``*``.
     """
-    engine = Engine(sources, None)
-    handlers = _registered(engine)
-    engine.clear()
+    interpreter = AbstractInterpreter(sources, None)
+    handlers = _registered(interpreter)
+    interpreter.clear()
     return handlers
 
 
-def _registered(engine: Engine) -> tuple[Handler, ...]:
-    engine.discover()
+def _registered(interpreter: AbstractInterpreter) -> tuple[Handler, ...]:
+    interpreter.discover()
     handlers: dict[Handler, None] = {}
-    for registration in engine.registrations.values():
+    for registration in interpreter.registrations.values():
         if registration.kind == "tool":
             name = registration.name or registration.qualname.rpartition(".")[2]
             handlers[
                 Handler(name=name, module=registration.module, function=registration.qualname, line=registration.line)
             ] = None
         elif registration.kind in ("call_tool", "call_request"):
-            for name in engine.tool_names:
+            for name in interpreter.tool_names:
                 handler = Handler(
                     name=name,
                     module=registration.module,
@@ -119,13 +121,13 @@ def _handler_entitlements(
     handlers: list[Handler],
     roots: Mapping[Handler, dict[Activation, None]],
     at_start: set[Activation],
-    engine: Engine,
+    interpreter: AbstractInterpreter,
 ) -> Entitlements:
     """What the handlers of one tool can do. Several with the same name are combined."""
     first_activations = {activation: None for handler in handlers for activation in roots[handler]}
     entitlements = _entitlements(_reached(first_activations, at_start))
     notes = [_note("the handler was not found in the source", handler) for handler in handlers if not roots[handler]]
-    if engine.exhausted:
+    if interpreter.exhausted:
         notes.append(_note("the program is too large to be followed to its end", handlers[0]))
     return Entitlements(
         kinds=entitlements.kinds, findings=entitlements.findings, unknown=(*notes, *entitlements.unknown)
@@ -137,7 +139,7 @@ def _note(reason: str, handler: Handler) -> UnknownReach:
 
 
 def _reached(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
-    """Everything that can be called from the roots, each with its shortest call path."""
+    """The activations reachable from the roots, each with its shortest call path."""
     call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
     while queue:
@@ -156,19 +158,19 @@ def _by_line(call: tuple[Activation, int]) -> tuple[int, str, str]:
     return line, called.module.name, called.label
 
 
-def _location(finding: Finding | UnknownReach) -> tuple[str, int, str]:
-    return finding.path, finding.line, finding.kind if isinstance(finding, Finding) else finding.reason
+def _location(finding: EntitlementFinding | UnknownReach) -> tuple[str, int, str]:
+    return finding.path, finding.line, finding.kind if isinstance(finding, EntitlementFinding) else finding.reason
 
 
 def _entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
-    findings: dict[tuple[str, str, int], Finding] = {}
+    findings: dict[tuple[str, str, int], EntitlementFinding] = {}
     unknown: dict[tuple[str, str, int], UnknownReach] = {}
     for activation, call_path in call_paths.items():
         module = activation.module
         path = module.source.path
         for kind, line, what in activation.effects:
             if (kind, path, line) not in findings:
-                findings[kind, path, line] = Finding(
+                findings[kind, path, line] = EntitlementFinding(
                     kind=kind,
                     path=path,
                     line=line,
@@ -208,7 +210,7 @@ class Contradiction(Record):
     tool: str
     kind: str
     message: str
-    findings: tuple[Finding, ...]
+    findings: tuple[EntitlementFinding, ...]
 
 
 def contradictions(

@@ -274,13 +274,13 @@ sqlite3: _sqlite3
 socket.socket(): _socket.socket()
 pickle: _pickle cPickle
 """
-"""Other spellings of a name: results of calls, and modules with two names."""
+"""Aliases of a name: results of calls, and modules with two names."""
 
 NEEDS_NO_CALL: Final = (
     "os.environ os.environb git.Repo().active_branch git.Repo().heads git.Repo().branches git.Repo().references "
     "git.Repo().tags git.Repo().head.is_detached git.Repo().untracked_files git.Repo().head.commit git.Repo().refs"
 )
-"""Names that need their entitlement on mere access, without a call."""
+"""Names that need their entitlement when they are read, without a call."""
 
 NEVER_CALLS: Final = (
     "builtins.isinstance builtins.issubclass builtins.hasattr builtins.id builtins.type builtins.callable "

@@ -21,7 +21,7 @@ class Effect(Record):
     stated: bool
     """The catalogue names exactly this path, not only a prefix of it."""
     known: bool = True
-    """Whether the catalogue or the standard library covers it."""
+    """Whether the catalogue or the standard library covers the path."""
 
 
 def _pairs(text: str) -> list[tuple[tuple[str, ...], str]]:
@@ -42,7 +42,7 @@ _NEEDS_NO_CALL: Final = frozenset(catalogue.NEEDS_NO_CALL.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
 _MAX_STEPS: Final = 8
 MAX_REMEMBERED: Final = 20_000
-"""Cached paths. A hostile source can contain any number of different ones."""
+"""Limit of cached paths, because a hostile source can contain any number of different ones."""
 
 
 def _prefixes(path: str) -> Iterator[str]:
@@ -73,7 +73,7 @@ _REEXPORTED: Final = frozenset(
 
 @lru_cache(MAX_REMEMBERED)
 def canonical_path(path: str) -> str:
-    """The spelling of a path that the catalogue uses."""
+    """The form of a path that the catalogue uses."""
     if canonical := _ALIASES.get(path):
         return canonical
     if path in _PREFIXES:  # ``socket.socket`` is a class, not the module again
@@ -131,7 +131,7 @@ def has_reach(path: str) -> bool:
 
 @lru_cache(MAX_REMEMBERED)
 def result_of(path: str) -> str | None:
-    """What a call returns; None if it returns plain data."""
+    """The path of the object that a call returns; None if it returns data."""
     after = canonical_path(f"{path}()")
     if not has_reach(after):
         return None
@@ -175,13 +175,13 @@ def is_modelled(path: str) -> bool:
 
 
 def needs_no_call(path: str) -> bool:
-    """Whether mere access needs the entitlement, without a call."""
+    """Whether reading the attribute already needs the entitlement, without a call."""
     return path in _NEEDS_NO_CALL
 
 
 @lru_cache(MAX_REMEMBERED)
 def never_calls(path: str) -> bool:
-    """Whether it never calls functions passed to it."""
+    """Whether a function never calls the functions passed to it."""
     return path in _NEVER_CALLS or path.partition(".")[0] in _NEVER_CALLS
 
 
@@ -196,7 +196,7 @@ def may_call_methods(base: str) -> bool:
 
 
 def kinds_of_method(name: str) -> tuple[str, ...]:
-    """What a method of an unknown object needs, judged by the method's name."""
+    """The entitlements that a method of an unknown object needs, according to the method's name."""
     return _METHODS.get(name, ())
 
 

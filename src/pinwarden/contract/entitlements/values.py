@@ -63,7 +63,7 @@ class Step(Record):
     """The line at which this function calls the next one or has the effect."""
 
 
-class Finding(Record):
+class EntitlementFinding(Record):
     """One line of code that needs an entitlement."""
 
     kind: str
@@ -95,7 +95,7 @@ class Entitlements(Record):
 
     kinds: tuple[str, ...] = ()
     """Members of ``KINDS``."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[EntitlementFinding, ...] = ()
     unknown: tuple[UnknownReach, ...] = ()
 
     @property

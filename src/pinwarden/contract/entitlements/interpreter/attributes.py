@@ -5,29 +5,29 @@ from __future__ import annotations
 import ast
 
 from pinwarden.contract.entitlements.interpreter import terms
-from pinwarden.contract.entitlements.interpreter.base import EngineBase
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.base import InterpreterBase
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
-    Bound,
+    AbstractValue,
+    BoundMethod,
     Class,
-    Descriptor,
-    External,
+    Container,
+    ContainerMethod,
+    ExternalName,
     Function,
     Instance,
-    Item,
-    Mark,
+    KnownResult,
     ModuleItem,
     Namespace,
+    ParameterMark,
     Partial,
-    Request,
-    Returns,
+    PythonObject,
     Super,
-    Table,
-    TableMethod,
     Text,
-    Value,
+    ToolCallParams,
+    WrappedMethod,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame, walk
+from pinwarden.contract.entitlements.interpreter.program import PythonFrame, walk
 from pinwarden.contract.entitlements.interpreter.terms import NO_ARGUMENTS, CallArguments
 
 BACK_DOORS = frozenset(terms.BACK_DOORS.split())
@@ -35,21 +35,21 @@ BACK_DOORS = frozenset(terms.BACK_DOORS.split())
 _TEXT_TO_TEXT = frozenset(terms.TEXT_METHODS.split())
 
 
-class Attributes(EngineBase):
-    """Attribute access."""
+class Attributes(InterpreterBase):
+    """Mixin that evaluates attribute access."""
 
-    def attribute(self, value: Value, name: str, node: ast.AST, frame: Frame) -> Value:
+    def attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of an attribute."""
         if name in BACK_DOORS:
             self.note_unknown(frame, "reaches into the interpreter", node, name)
             return EMPTY
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for item in value:
             result |= self._of_item(item, name, node, frame)
         return result
 
-    def _of_item(self, item: Item, name: str, node: ast.AST, frame: Frame) -> Value:
-        if isinstance(item, External):
+    def _of_item(self, item: PythonObject, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        if isinstance(item, ExternalName):
             return self._of_external(item, name, node, frame)
         if isinstance(item, Instance):
             return self._of_instance(item, name, node, frame)
@@ -59,50 +59,54 @@ class Attributes(EngineBase):
             return self._of_class(item, name, node, frame)
         if isinstance(item, Super):
             return self._of_super(item, name, node, frame)
-        if isinstance(item, Table):
-            return Value((TableMethod(item, name),))
-        if isinstance(item, Text | Mark):
+        if isinstance(item, Container):
+            return AbstractValue((ContainerMethod(item, name),))
+        if isinstance(item, Text | ParameterMark):
             return self._of_text(item, name)
-        if isinstance(item, Request):
-            return Value((Text(item.tool), Mark(_TOOL_REQUEST, "name"))) if name == "name" else Value((item,))
-        if isinstance(item, Function | Bound | Partial):
+        if isinstance(item, ToolCallParams):
+            return (
+                AbstractValue((Text(item.tool), ParameterMark(_TOOL_REQUEST, "name")))
+                if name == "name"
+                else AbstractValue((item,))
+            )
+        if isinstance(item, Function | BoundMethod | Partial):
             return self._of_function(item, name)
         return EMPTY
 
-    def _of_external(self, item: External, name: str, node: ast.AST, frame: Frame) -> Value:
+    def _of_external(self, item: ExternalName, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if name == "__dict__":
             self.note_unknown(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
             return EMPTY
         if name in ("__wrapped__", "__func__", "__self__"):
-            return Value((item,))
+            return AbstractValue((item,))
         return self.external_value(f"{item.path}.{name}", node, frame)
 
-    def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: Frame) -> Value:
+    def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if name == "__dict__":
-            return Value((Namespace(item.module),))
+            return AbstractValue((Namespace(item.module),))
         result = self.member(item.module, name, frame)
         if not result and (fallback := item.module.frame.all_values.get("__getattr__")):
-            return self.invoke(fallback, CallArguments(positional=(Value((Text(name),)),)), node, frame)
+            return self.invoke(fallback, CallArguments(positional=(AbstractValue((Text(name),)),)), node, frame)
         return result
 
-    def _of_text(self, item: Item, name: str) -> Value:
+    def _of_text(self, item: PythonObject, name: str) -> AbstractValue:
         """Members of enumerations, and methods of constant texts."""
         if name in ("value", "name", "_value_"):
-            return Value((item,))
+            return AbstractValue((item,))
         if isinstance(item, Text) and name in _TEXT_TO_TEXT:
             item = Text(str(getattr(item.text, name)()), complete=item.complete)
         if name in _TEXT_TO_TEXT:
-            return Value((Returns(Value((item,))),))
+            return AbstractValue((KnownResult(AbstractValue((item,))),))
         return EMPTY
 
-    def _of_function(self, item: Function | Bound | Partial, name: str) -> Value:
+    def _of_function(self, item: Function | BoundMethod | Partial, name: str) -> AbstractValue:
         if name in ("__call__", "__wrapped__", "__func__", "__get__", "func"):
-            return item.target if isinstance(item, Partial) and name == "func" else Value((item,))
-        function = item.function if isinstance(item, Bound) else item
+            return item.target if isinstance(item, Partial) and name == "func" else AbstractValue((item,))
+        function = item.function if isinstance(item, BoundMethod) else item
         if name == "__name__" and isinstance(function, Function):
-            return Value((Text(function.name),))
-        if name == "__self__" and isinstance(item, Bound):
-            return Value((item.receiver,))
+            return AbstractValue((Text(function.name),))
+        if name == "__self__" and isinstance(item, BoundMethod):
+            return AbstractValue((item.receiver,))
         if isinstance(function, Function):  # attributes set on a function
             stored = function.defining_frame.tables.get((id(function.node), f"attribute {name}"))
             if stored is not None:
@@ -111,12 +115,12 @@ class Attributes(EngineBase):
 
     # Classes in the source
 
-    def _of_instance(self, item: Instance, name: str, node: ast.AST, frame: Frame) -> Value:
+    def _of_instance(self, item: Instance, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         cls = item.cls
         if name == "__class__":
-            return Value((cls,))
+            return AbstractValue((cls,))
         if name == "__dict__":
-            return Value((Namespace(cls.module),))
+            return AbstractValue((Namespace(cls.module),))
         result = self._stored(cls, name, node, frame, set())
         for child in cls.children:
             self.note_read(child.readers, name)
@@ -131,14 +135,14 @@ class Attributes(EngineBase):
             result = self._of_outer_bases(cls, name, node, frame, set())
         if not result and name == "start":  # of a thread or process
             run = self.in_class(cls, "run", set())
-            result = Value(Bound(function, item) for function in run if isinstance(function, Function))
+            result = AbstractValue(BoundMethod(function, item) for function in run if isinstance(function, Function))
         if not result and (fallback := self.in_class(cls, "__getattr__", set())):
-            args = CallArguments(positional=(Value((Text(name),)),))
+            args = CallArguments(positional=(AbstractValue((Text(name),)),))
             for candidate in fallback:
                 result |= self.invoke(self._bound(candidate, item, node, frame), args, node, frame)
         return result
 
-    def _is_abstract(self, value: Value) -> bool:
+    def _is_abstract(self, value: AbstractValue) -> bool:
         """Whether a method is a placeholder that subclasses override."""
         for item in value:
             if type(item) is Function and not isinstance(item.node, ast.Lambda):
@@ -150,7 +154,7 @@ class Attributes(EngineBase):
                     return True
         return False
 
-    def _stored(self, cls: Class, name: str, node: ast.AST, frame: Frame, seen: set[Class]) -> Value:
+    def _stored(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame, seen: set[Class]) -> AbstractValue:
         if cls in seen:
             return EMPTY
         seen.add(cls)
@@ -164,25 +168,25 @@ class Attributes(EngineBase):
                 value |= self._stored(base, name, node, frame, seen)
         return value
 
-    def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> None:
+    def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame) -> None:
         """Follow the methods that set ``self.name``, with arguments according to their annotations."""
         for method in methods_that_set(cls, name):
             for item in cls.body.all_values.get(method, EMPTY):
                 for candidate in self._plain(item):
                     self._follow_stores(candidate, Instance(cls), node, frame)
 
-    def _plain(self, item: Item) -> list[Function]:
-        if isinstance(item, Descriptor):
+    def _plain(self, item: PythonObject) -> list[Function]:
+        if isinstance(item, WrappedMethod):
             return [inner for inner in item.value if isinstance(inner, Function)]
         return [item] if isinstance(item, Function) else []
 
-    def _follow_stores(self, function: Function, receiver: Item, node: ast.AST, frame: Frame) -> None:
+    def _follow_stores(self, function: Function, receiver: PythonObject, node: ast.AST, frame: PythonFrame) -> None:
         """Follow a function for what it stores, without recording a call."""
-        detached = Frame(frame.module, frame, frame.qualname)
+        detached = PythonFrame(frame.module, frame, frame.qualname)
         detached.activation = type(frame.activation)("<aside>", frame.module, detached)
-        self.call_function(function, CallArguments(positional=(Value((receiver,)),)), node, detached)
+        self.call_function(function, CallArguments(positional=(AbstractValue((receiver,)),)), node, detached)
 
-    def in_class(self, cls: Class, name: str, seen: set[Class]) -> Value:
+    def in_class(self, cls: Class, name: str, seen: set[Class]) -> AbstractValue:
         """The value of a name in a class or its nearest base that has it."""
         if cls in seen:
             return EMPTY
@@ -195,58 +199,60 @@ class Attributes(EngineBase):
                 return value
         return EMPTY
 
-    def _of_outer_bases(self, cls: Class, name: str, node: ast.AST, frame: Frame, seen: set[Class]) -> Value:
+    def _of_outer_bases(
+        self, cls: Class, name: str, node: ast.AST, frame: PythonFrame, seen: set[Class]
+    ) -> AbstractValue:
         if cls in seen:
             return EMPTY
         seen.add(cls)
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for base in cls.bases:
-            if isinstance(base, External):
+            if isinstance(base, ExternalName):
                 result |= self.external_value(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
                 result |= self._of_outer_bases(base, name, node, frame, seen)
         return result
 
-    def _bound(self, item: Item, receiver: Item, node: ast.AST, frame: Frame) -> Value:
+    def _bound(self, item: PythonObject, receiver: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """A class attribute accessed through an object or the class."""
         if isinstance(item, Function):
-            return Value((Bound(item, receiver),))
-        if isinstance(item, Descriptor):
+            return AbstractValue((BoundMethod(item, receiver),))
+        if isinstance(item, WrappedMethod):
             if item.kind == "static":
                 return item.value
             if item.kind == "class":
                 owner = receiver.cls if isinstance(receiver, Instance) else receiver
-                return Value(Bound(value, owner) for value in item.value if isinstance(value, Function))
-            result: Value = EMPTY
+                return AbstractValue(BoundMethod(value, owner) for value in item.value if isinstance(value, Function))
+            result: AbstractValue = EMPTY
             for inner in item.value:
                 if isinstance(inner, Function):
-                    result |= self.invoke(Value((Bound(inner, receiver),)), NO_ARGUMENTS, node, frame)
+                    result |= self.invoke(AbstractValue((BoundMethod(inner, receiver),)), NO_ARGUMENTS, node, frame)
             return result
-        return Value((item,))
+        return AbstractValue((item,))
 
-    def _of_class(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> Value:
+    def _of_class(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if name == "__dict__":
-            return Value((Namespace(cls.module),))
+            return AbstractValue((Namespace(cls.module),))
         if name == "__name__":
-            return Value((Text(cls.node.name),))
-        result: Value = EMPTY
+            return AbstractValue((Text(cls.node.name),))
+        result: AbstractValue = EMPTY
         for item in self.in_class(cls, name, set()):
-            if isinstance(item, Descriptor):
-                result |= self._bound(item, cls, node, frame) if item.kind != "property" else Value((item,))
+            if isinstance(item, WrappedMethod):
+                result |= self._bound(item, cls, node, frame) if item.kind != "property" else AbstractValue((item,))
             else:
-                result |= Value((item,))
+                result |= AbstractValue((item,))
         self.note_read(cls.readers, name)
         result |= cls.attributes.get(name, EMPTY)
         if result:
             return result
         for base in cls.bases:
-            if isinstance(base, External):
+            if isinstance(base, ExternalName):
                 result |= self.external_value(f"{base.path}.{name}", node, frame)
         return result
 
-    def super_value(self, frame: Frame) -> Value:
+    def super_value(self, frame: PythonFrame) -> AbstractValue:
         """The value of ``super()`` in a frame."""
-        method: Frame | None = frame
+        method: PythonFrame | None = frame
         while method is not None and (method.function is None or method.function.in_class is None):
             method = method.parent
         if method is None or method.function is None or method.function.in_class is None:
@@ -255,12 +261,12 @@ class Attributes(EngineBase):
         parameters = method.function.parameters
         first = method.names.get(parameters[0], EMPTY) if parameters else EMPTY
         receivers = [item for item in first if isinstance(item, Instance | Class)]
-        return Value(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
+        return AbstractValue(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
 
-    def _of_super(self, item: Super, name: str, node: ast.AST, frame: Frame) -> Value:
-        result: Value = EMPTY
+    def _of_super(self, item: Super, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        result: AbstractValue = EMPTY
         for base in item.cls.bases:
-            if isinstance(base, External):
+            if isinstance(base, ExternalName):
                 result |= self.external_value(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
                 for function in self.in_class(base, name, {item.cls}):

@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter import terms
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
-    Alias,
+    AbstractValue,
     Class,
-    External,
+    Container,
+    ContainerMethod,
+    ExternalName,
     Function,
-    Mark,
+    ImportedName,
     ModuleItem,
-    Table,
-    TableMethod,
+    ParameterMark,
     Text,
-    Value,
     order,
 )
-from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module
+from pinwarden.contract.entitlements.interpreter.program import Activation, Module, PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import MAX_ITEMS, CallArguments, Registration
 from pinwarden.contract.entitlements.values import Source
 
 _NODE = ast.Pass(lineno=0, col_offset=0)
 
 
-class EngineBase:
+class InterpreterBase:
     """State and shared operations of the interpreter's mixins."""
 
     def __init__(self, sources: Mapping[str, Source], packages: Mapping[str, Source] | None) -> None:
@@ -36,7 +36,7 @@ class EngineBase:
         self.packages = packages
         self.modules: dict[str, Module | None] = {}
         self.activations: dict[object, Activation] = {}
-        self.definitions: dict[tuple[str, str], list[tuple[int, Value]]] = {}
+        self.definitions: dict[tuple[str, str], list[tuple[int, AbstractValue]]] = {}
         """The value of each ``def`` after its decorators, by module and qualified name."""
         self.registrations: dict[tuple[str, str, int, str | None], Registration] = {}
         self.tool_names: dict[str, None] = {}
@@ -55,27 +55,29 @@ class EngineBase:
 
     # Implemented by the other mixins
 
-    def evaluate(self, node: ast.expr, frame: Frame) -> Value:
+    def evaluate(self, node: ast.expr, frame: PythonFrame) -> AbstractValue:
         """The value of an expression."""
         raise NotImplementedError
 
-    def run(self, body: Sequence[ast.stmt], frame: Frame) -> bool:
+    def run(self, body: Sequence[ast.stmt], frame: PythonFrame) -> bool:
         """Follow statements. Returns whether the code after them is reached."""
         raise NotImplementedError
 
-    def invoke(self, callee: Value, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def invoke(self, callee: AbstractValue, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The result of a call. Records what the call needs."""
         raise NotImplementedError
 
-    def call_function(self, function: Function, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
-        """Call a function in the source."""
+    def call_function(
+        self, function: Function, args: CallArguments, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
+        """Follow the call of a function in the source, and return its result."""
         raise NotImplementedError
 
-    def attribute(self, value: Value, name: str, node: ast.AST, frame: Frame) -> Value:
+    def attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of an attribute."""
         raise NotImplementedError
 
-    def annotated_value(self, node: ast.expr | None, frame: Frame) -> Value:
+    def annotated_value(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
         """The value that a type annotation implies."""
         raise NotImplementedError
 
@@ -85,33 +87,33 @@ class EngineBase:
 
     # Recording
 
-    def note_entitlement(self, frame: Frame, kind: str, node: ast.AST, what: str) -> None:
-        """Record an entitlement."""
+    def note_entitlement(self, frame: PythonFrame, kind: str, node: ast.AST, what: str) -> None:
+        """Record that a line needs an entitlement."""
         frame.activation.effects.setdefault((kind, getattr(node, "lineno", 0), what))
 
-    def note_unknown(self, frame: Frame, reason: str, node: ast.AST, what: str) -> None:
+    def note_unknown(self, frame: PythonFrame, reason: str, node: ast.AST, what: str) -> None:
         """Record code that the analysis cannot follow."""
         frame.activation.unknown.setdefault((reason, getattr(node, "lineno", 0), what))
 
-    def note_call(self, frame: Frame, activation: Activation, node: ast.AST) -> None:
+    def note_call(self, frame: PythonFrame, activation: Activation, node: ast.AST) -> None:
         """Record a call with its first line."""
         line = getattr(node, "lineno", 0)
         known = frame.activation.calls.get(activation)
         if known is None or line < known:
             frame.activation.calls[activation] = line
 
-    def external_value(self, path: str, node: ast.AST, frame: Frame) -> Value:
+    def external_value(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of an external path. Records entitlements that mere access needs."""
         path = effects.canonical_path(path)
         if effects.needs_no_call(path):
             for kind in effects.effect_of(path).kinds:
                 self.note_entitlement(frame, kind, node, path)
-        return Value((External(path),)) if effects.has_reach(path) or effects.is_modelled(path) else EMPTY
+        return AbstractValue((ExternalName(path),)) if effects.has_reach(path) or effects.is_modelled(path) else EMPTY
 
     # Names
 
-    def store(self, frame: Frame, name: str, value: Value) -> None:
-        """Bind a name."""
+    def store(self, frame: PythonFrame, name: str, value: AbstractValue) -> None:
+        """Bind a name, and queue the activations that read it if its value grew."""
         if len(value) > MAX_ITEMS:
             value = self.limited(value)
         owner = frame.outer_names.get(name)
@@ -126,17 +128,17 @@ class EngineBase:
             if readers := owner.readers.get(name):
                 self.pending.update(readers)
 
-    def look_up(self, name: str, frame: Frame) -> Value:
+    def look_up(self, name: str, frame: PythonFrame) -> AbstractValue:
         """The value of a name in a frame, resolved through imports."""
         value = frame.names.get(name)
         if value is None or name in frame.outer_names:
             value = self._from_outer(name, frame)
         for item in value:
-            if type(item) is Alias:
+            if type(item) is ImportedName:
                 return self.resolved(value, frame)
         return value
 
-    def _from_outer(self, name: str, frame: Frame) -> Value:
+    def _from_outer(self, name: str, frame: PythonFrame) -> AbstractValue:
         owner = frame.outer_names.get(name)
         outer = owner if owner is not None else frame.parent
         while outer is not None:
@@ -150,7 +152,7 @@ class EngineBase:
             outer = outer.parent
         return self.global_name(name, frame.module)
 
-    def global_name(self, name: str, module: Module) -> Value:
+    def global_name(self, name: str, module: Module) -> AbstractValue:
         """The value of a module's global name, including builtins."""
         self.note_read(module.frame.readers, name)
         value = module.frame.all_values.get(name)
@@ -164,77 +166,77 @@ class EngineBase:
                 if name in star.frame.all_values or any(star.star_imports):
                     return self.global_name(name, star)
             elif not name.startswith("_") and name not in _BUILTINS:
-                return Value((External(effects.canonical_path(f"{star}.{name}")),))
+                return AbstractValue((ExternalName(effects.canonical_path(f"{star}.{name}")),))
         if name in _BUILTINS:
-            return Value((External(f"builtins.{name}"),))
+            return AbstractValue((ExternalName(f"builtins.{name}"),))
         if name == "__name__":
-            return Value((Text(module.name), Mark(RUNTIME, "__name__")))
+            return AbstractValue((Text(module.name), ParameterMark(RUNTIME, "__name__")))
         return EMPTY
 
     def writers_of(self, name: str, module: Module) -> bool:
         """Follow the functions that declare ``global name``. Returns whether there are any."""
         raise NotImplementedError
 
-    def resolved(self, value: Value, frame: Frame) -> Value:
+    def resolved(self, value: AbstractValue, frame: PythonFrame) -> AbstractValue:
         """The value with aliases replaced by what they refer to."""
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for item in value:
-            if type(item) is Alias:
+            if type(item) is ImportedName:
                 result |= self.member(item.module, item.name, frame)
             else:
-                result |= Value((item,))
+                result |= AbstractValue((item,))
         return result
 
-    def member(self, module: Module, name: str, frame: Frame) -> Value:
+    def member(self, module: Module, name: str, frame: PythonFrame) -> AbstractValue:
         """A name in a module, or a submodule."""
         self.note_read(module.frame.readers, name)
         value = module.frame.all_values.get(name)
         if value is not None or self.writers_of(name, module):
             self.writers_of(name, module)
             value = module.frame.all_values.get(name, EMPTY)
-            if any(type(item) is Alias and item.module is module and item.name == name for item in value):
+            if any(type(item) is ImportedName and item.module is module and item.name == name for item in value):
                 below = self.module(f"{module.name}.{name}")
-                return Value((ModuleItem(below),)) if below else EMPTY
+                return AbstractValue((ModuleItem(below),)) if below else EMPTY
             return self.resolved(value, frame)
         below = self.module(f"{module.name}.{name}")
         if below is not None:
-            return Value((ModuleItem(below),))
+            return AbstractValue((ModuleItem(below),))
         for star in module.star_imports:
             if isinstance(star, Module):
                 if star is not module and (value := self.member(star, name, frame)):
                     return value
             elif not name.startswith("_"):
-                return Value((External(effects.canonical_path(f"{star}.{name}")),))
+                return AbstractValue((ExternalName(effects.canonical_path(f"{star}.{name}")),))
         return EMPTY
 
-    # Texts
+    # Texts and containers
 
-    def texts(self, value: Value) -> list[Text]:
+    def texts(self, value: AbstractValue) -> list[Text]:
         """The constant texts in a value. Marks the parameters they come from as text-sensitive."""
         result = []
         for item in value:
-            if type(item) is Mark:
+            if type(item) is ParameterMark:
                 item.function.text_sensitive[item.parameter] = None
             elif type(item) is Text:
                 result.append(item)
         return result
 
-    def single_text(self, value: Value) -> str | None:
+    def single_text(self, value: AbstractValue) -> str | None:
         """The text of a value that is exactly one complete text; otherwise None."""
         result = self.texts(value)
-        if len(result) == 1 and result[0].complete and all(isinstance(item, Text | Mark) for item in value):
+        if len(result) == 1 and result[0].complete and all(isinstance(item, Text | ParameterMark) for item in value):
             return result[0].text
         return None
 
-    def table(self, frame: Frame, node: ast.AST, use: str = "") -> Table:
-        """The table that a node creates in a frame."""
+    def table(self, frame: PythonFrame, node: ast.AST, use: str = "") -> Container:
+        """The container that a node creates in a frame."""
         table = frame.tables.get((id(node), use))
         if table is None:
-            table = frame.tables[id(node), use] = Table()
+            table = frame.tables[id(node), use] = Container()
         return table
 
-    def put(self, table: Table, key: str | None, value: Value) -> None:
-        """Add to a table."""
+    def put(self, table: Container, key: str | None, value: AbstractValue) -> None:
+        """Add a value to a container, under a constant key or, with None, under an unknown key."""
         value = unmarked(value)
         known = table.rest if key is None else table.keys.get(key)
         if known is not None and value <= known:
@@ -251,19 +253,19 @@ class EngineBase:
         if table.readers:
             self.pending.update(table.readers)
 
-    def limited(self, value: Value) -> Value:
-        """The value, reduced to at most ``MAX_ITEMS`` items."""
+    def limited(self, value: AbstractValue) -> AbstractValue:
+        """The value, reduced to at most ``MAX_ITEMS`` objects."""
         if len(value) <= MAX_ITEMS:
             return value
-        value = Value(item for item in value if type(item) is not Text)  # an unknown text
+        value = AbstractValue(item for item in value if type(item) is not Text)  # treat as an unknown text
         if len(value) <= MAX_ITEMS:
             return value
         self.note_unknown(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
-        kept = [item for item in value if not isinstance(item, Table | TableMethod)]
-        return Value(sorted(kept, key=order)[:MAX_ITEMS])
+        kept = [item for item in value if not isinstance(item, Container | ContainerMethod)]
+        return AbstractValue(sorted(kept, key=order)[:MAX_ITEMS])
 
-    def content(self, table: Table) -> Value:
-        """Everything in a table."""
+    def content(self, table: Container) -> AbstractValue:
+        """All values in a container. Marks the current activation as a reader."""
         table.readers[self.current] = None
         return table.everything()
 
@@ -275,19 +277,19 @@ class EngineBase:
         else:
             known[self.current] = None
 
-    def elements(self, value: Value) -> Value:
+    def elements(self, value: AbstractValue) -> AbstractValue:
         """The elements of an iterable value."""
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for item in value:
-            if type(item) is Table:
+            if type(item) is Container:
                 result |= self.content(item)
-            elif type(item) is External:
-                result |= Value((item,))
+            elif type(item) is ExternalName:
+                result |= AbstractValue((item,))
             elif type(item) is Class:
-                result |= Value().union(*(v for v in item.body.all_values.values()))
+                result |= AbstractValue().union(*(v for v in item.body.all_values.values()))
         return result
 
-    def add_attribute(self, cls: Class, name: str, value: Value) -> None:
+    def add_attribute(self, cls: Class, name: str, value: AbstractValue) -> None:
         """Add to the values of an attribute of a class's objects."""
         self.texts(value)  # a stored text distinguishes the calls that passed it
         value = unmarked(value)
@@ -298,19 +300,19 @@ class EngineBase:
                 self.pending.update(readers)
 
 
-def unmarked(value: Value) -> Value:
+def unmarked(value: AbstractValue) -> AbstractValue:
     """The value without parameter marks, which have no meaning outside the call."""
     for item in value:
-        if type(item) is Mark:
-            return Value(item for item in value if type(item) is not Mark)
+        if type(item) is ParameterMark:
+            return AbstractValue(item for item in value if type(item) is not ParameterMark)
     return value
 
 
-def with_reach(value: Value) -> Value:
+def with_reach(value: AbstractValue) -> AbstractValue:
     """The value without texts."""
     for item in value:
-        if type(item) is Text or type(item) is Mark:
-            return Value(item for item in value if type(item) is not Text and type(item) is not Mark)
+        if type(item) is Text or type(item) is ParameterMark:
+            return AbstractValue(item for item in value if type(item) is not Text and type(item) is not ParameterMark)
     return value
 
 
@@ -326,4 +328,4 @@ RUNTIME = Function(
     "",
     "",
 )
-"""Stands for the interpreter, which sets ``__name__``."""
+"""A placeholder for the Python interpreter, which sets ``__name__``."""

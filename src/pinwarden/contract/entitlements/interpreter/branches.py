@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter import terms
 from pinwarden.contract.entitlements.interpreter.expressions import MAX_TEXT, Expressions
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
+    AbstractValue,
     Class,
-    External,
+    Container,
+    ExternalName,
     Instance,
-    Mark,
-    Table,
+    ParameterMark,
     Text,
-    Value,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame, walk
+from pinwarden.contract.entitlements.interpreter.program import PythonFrame, walk
 from pinwarden.contract.entitlements.interpreter.terms import NO_ARGUMENTS
 
 _TYPES_OF_TYPES = frozenset(("Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"))
@@ -27,9 +27,9 @@ _PLAIN = frozenset(terms.PLAIN_TYPES.split())
 
 
 class Annotations(Expressions):
-    """Values implied by type annotations."""
+    """Mixin that derives values from type annotations."""
 
-    def annotated_value(self, node: ast.expr | None, frame: Frame) -> Value:
+    def annotated_value(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
         """The value that a type annotation implies."""
         if node is None:
             return EMPTY
@@ -52,43 +52,43 @@ class Annotations(Expressions):
                 self.parsed_annotations[text] = None
         return self.parsed_annotations[text]
 
-    def _annotated_name(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
+    def _annotated_name(self, node: ast.Name | ast.Attribute, frame: PythonFrame) -> AbstractValue:
         if isinstance(node, ast.Name) and node.id in _PLAIN:
             return EMPTY
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for item in self.evaluate(node, frame):
             if isinstance(item, Class) and not item.enumeration:
-                result |= Value((Instance(item),))
-            elif isinstance(item, External):
+                result |= AbstractValue((Instance(item),))
+            elif isinstance(item, ExternalName):
                 path = effects.canonical_path(f"{item.path}()")
                 if effects.has_reach(path) and effects.effect_of(path).known:
-                    result |= Value((External(path),))
+                    result |= AbstractValue((ExternalName(path),))
         return result
 
-    def _annotated_generic(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _annotated_generic(self, node: ast.Subscript, frame: PythonFrame) -> AbstractValue:
         head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if head == "Annotated":
             inner = inner[:1]
         if head in ("Callable", "Literal", "type", "Type"):
             return EMPTY
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for element in inner:
             if not isinstance(element, ast.List):
                 result |= self.annotated_value(element, frame)
         if head in _CONTAINERS and result:
             table = self.table(frame, node, "annotation")
             self.put(table, None, result)
-            return Value((table,))
+            return AbstractValue((table,))
         if head not in _TYPES_OF_TYPES:
             return result | self.annotated_value(node.value, frame)
         return result
 
 
 class Branches(Annotations):
-    """Branches and loops."""
+    """Mixin that follows branches and loops."""
 
-    def if_statement(self, node: ast.If, frame: Frame) -> bool:
+    def if_statement(self, node: ast.If, frame: PythonFrame) -> bool:
         """Follow the branch that is taken, or both."""
         decided = self.decide(node.test, frame)
         if decided is True:
@@ -97,7 +97,7 @@ class Branches(Annotations):
             return self.run(node.orelse, frame)
         return self._branches((node.body, node.orelse), frame)
 
-    def _branches(self, bodies: Sequence[Sequence[ast.stmt]], frame: Frame) -> bool:
+    def _branches(self, bodies: Sequence[Sequence[ast.stmt]], frame: PythonFrame) -> bool:
         """Follow alternative branches, then merge the values of their names."""
         before = frame.names
         ends = []
@@ -111,7 +111,7 @@ class Branches(Annotations):
         frame.names = merge_names(ends)
         return True
 
-    def decide(self, node: ast.expr, frame: Frame) -> bool | None:
+    def decide(self, node: ast.expr, frame: PythonFrame) -> bool | None:
         """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
         if isinstance(node, ast.Compare):
             return self._decide_compare(node, frame)
@@ -129,7 +129,7 @@ class Branches(Annotations):
         self.evaluate(node, frame)
         return None
 
-    def _decide_boolean(self, node: ast.BoolOp, frame: Frame) -> bool | None:
+    def _decide_boolean(self, node: ast.BoolOp, frame: PythonFrame) -> bool | None:
         settles = isinstance(node.op, ast.Or)
         answers = []
         for part in node.values:
@@ -139,7 +139,7 @@ class Branches(Annotations):
             answers.append(answer)
         return None if None in answers else not settles
 
-    def _decide_affix(self, node: ast.Call, function: ast.Attribute, frame: Frame) -> bool | None:
+    def _decide_affix(self, node: ast.Call, function: ast.Attribute, frame: PythonFrame) -> bool | None:
         if function.attr in ("startswith", "endswith"):
             text = self._caller_text(self.evaluate(function.value, frame))
             affix = self.single_text(self.evaluate(node.args[0], frame))
@@ -149,12 +149,12 @@ class Branches(Annotations):
         self.evaluate(node, frame)
         return None
 
-    def _caller_text(self, value: Value) -> str | None:
+    def _caller_text(self, value: AbstractValue) -> str | None:
         """A text that the caller passed. Constants do not count, because other code can change the variable."""
         text = self.single_text(value)
-        return text if text is not None and any(type(item) is Mark for item in value) else None
+        return text if text is not None and any(type(item) is ParameterMark for item in value) else None
 
-    def _decide_compare(self, node: ast.Compare, frame: Frame) -> bool | None:
+    def _decide_compare(self, node: ast.Compare, frame: PythonFrame) -> bool | None:
         left = self.evaluate(node.left, frame)
         rights = [self.evaluate(part, frame) for part in node.comparators]
         if len(rights) != 1:
@@ -162,7 +162,7 @@ class Branches(Annotations):
         operator = node.ops[0]
         if isinstance(operator, ast.Eq | ast.NotEq):
             first, second = self.single_text(left), self.single_text(rights[0])
-            if first is None or second is None or not any(type(item) is Mark for item in left | rights[0]):
+            if first is None or second is None or not any(type(item) is ParameterMark for item in left | rights[0]):
                 return None
             return (first == second) is isinstance(operator, ast.Eq)
         if isinstance(operator, ast.In | ast.NotIn):
@@ -170,17 +170,17 @@ class Branches(Annotations):
             return None if contained is None else contained is isinstance(operator, ast.In)
         return None
 
-    def _contains(self, value: Value, text: str | None) -> bool | None:
+    def _contains(self, value: AbstractValue, text: str | None) -> bool | None:
         if text is None or len(value) != 1:
             return None
         table = next(iter(value))
-        if not isinstance(table, Table):
+        if not isinstance(table, Container):
             return None
         if table.closed:
             return any(isinstance(item, Text) and item.text == text for item in table.everything())
         return None
 
-    def match_statement(self, node: ast.Match, frame: Frame) -> bool:
+    def match_statement(self, node: ast.Match, frame: PythonFrame) -> bool:
         """Follow the cases that can match."""
         subject = self.evaluate(node.subject, frame)
         text = self._caller_text(subject)
@@ -199,7 +199,7 @@ class Branches(Annotations):
                 break
         return self._branches(bodies if complete else [*bodies, ()], frame)
 
-    def _fits(self, pattern: ast.pattern, text: str | None, subject: Value, frame: Frame) -> bool | None:
+    def _fits(self, pattern: ast.pattern, text: str | None, subject: AbstractValue, frame: PythonFrame) -> bool | None:
         if isinstance(pattern, ast.MatchValue):
             expected = self.single_text(self.evaluate(pattern.value, frame))
             return None if text is None or expected is None else text == expected
@@ -218,19 +218,19 @@ class Branches(Annotations):
 
     # Loops
 
-    def for_statement(self, node: ast.For | ast.AsyncFor, frame: Frame) -> bool:
+    def for_statement(self, node: ast.For | ast.AsyncFor, frame: PythonFrame) -> bool:
         """Follow a loop over an iterable."""
         value = self.iterated(self.evaluate(node.iter, frame), node, frame)
         self._loop(node, frame, lambda: self.assign(node.target, value, frame))
         return True
 
-    def while_statement(self, node: ast.While, frame: Frame) -> bool:
+    def while_statement(self, node: ast.While, frame: PythonFrame) -> bool:
         """Follow a loop. An endless one ends only with ``break``."""
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
         self._loop(node, frame, lambda: self.decide(node.test, frame))
         return not forever or any(isinstance(part, ast.Break) for part in walk(node))
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: Frame, begin: Callable[[], object]) -> None:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: PythonFrame, begin: Callable[[], object]) -> None:
         """Follow the body, and once more if it gave an existing name more values."""
         before = frame.names.copy()
         begin()
@@ -245,7 +245,7 @@ class Branches(Annotations):
         if node.orelse:
             self.run(node.orelse, frame)
 
-    def try_statement(self, node: ast.Try | ast.TryStar, frame: Frame) -> bool:
+    def try_statement(self, node: ast.Try | ast.TryStar, frame: PythonFrame) -> bool:
         """Follow the body, and each handler from any point in it."""
         before = frame.names.copy()
         passed = self.run(node.body, frame)
@@ -264,7 +264,7 @@ class Branches(Annotations):
             return False
         return bool(ends)
 
-    def with_statement(self, node: ast.With | ast.AsyncWith, frame: Frame) -> bool:
+    def with_statement(self, node: ast.With | ast.AsyncWith, frame: PythonFrame) -> bool:
         """Follow a block with the values of its context managers."""
         for entry in node.items:
             value = self.evaluate(entry.context_expr, frame)
@@ -273,25 +273,25 @@ class Branches(Annotations):
                 self.assign(entry.optional_vars, entered, frame)
         return self.run(node.body, frame)
 
-    def _entered(self, value: Value, node: ast.AST, frame: Frame) -> Value:
+    def _entered(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of ``with … as``: an external object itself, or what a generator yields."""
-        values: Value = EMPTY
+        values: AbstractValue = EMPTY
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__enter__", "__aenter__", "__exit__", "__aexit__"):
                     if self.in_class(item.cls, name, set()):
-                        method = self.attribute(Value((item,)), name, node, frame)
+                        method = self.attribute(AbstractValue((item,)), name, node, frame)
                         result = self.invoke(method, NO_ARGUMENTS, node, frame)
                         values |= result if "enter" in name else EMPTY
-                values = values or Value((item,))
-            elif isinstance(item, Table):
-                values |= self.elements(Value((item,)))
+                values = values or AbstractValue((item,))
+            elif isinstance(item, Container):
+                values |= self.elements(AbstractValue((item,)))
             else:
-                values |= Value((item,))
+                values |= AbstractValue((item,))
         return values
 
 
-def merge_names(ends: list[dict[str, Value]]) -> dict[str, Value]:
+def merge_names(ends: list[dict[str, AbstractValue]]) -> dict[str, AbstractValue]:
     """The values of names after one of several branches."""
     result = ends[0].copy()
     for names in ends[1:]:

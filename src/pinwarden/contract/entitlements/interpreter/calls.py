@@ -7,26 +7,26 @@ import ast
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter.attributes import Attributes
 from pinwarden.contract.entitlements.interpreter.base import unmarked, with_reach
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
-    Bound,
+    AbstractValue,
+    BoundMethod,
     Class,
-    Descriptor,
-    External,
+    Container,
+    ContainerMethod,
+    ExternalName,
     Function,
     Instance,
-    Item,
-    Mark,
+    KnownResult,
+    ParameterMark,
     Partial,
+    PythonObject,
     Registrar,
-    Returns,
-    Table,
-    TableMethod,
     Text,
-    Value,
+    WrappedMethod,
     order,
 )
-from pinwarden.contract.entitlements.interpreter.program import Activation, Frame
+from pinwarden.contract.entitlements.interpreter.program import Activation, PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import (
     MAX_ACTIVATIONS,
     MAX_DEPTH,
@@ -38,36 +38,36 @@ from pinwarden.contract.entitlements.interpreter.terms import (
     max_shapes,
 )
 
-Arguments = dict[str, Value]
+Arguments = dict[str, AbstractValue]
 _CONSTRUCTORS = frozenset(("__new__", "__init__", "__post_init__", "model_post_init", "__init_subclass__"))
 """Special methods that are followed when an object or subclass is created."""
 
 
 class Calls(Attributes):
-    """Calls of functions and classes."""
+    """Mixin that follows calls of functions and classes."""
 
-    def invoke(self, callee: Value, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def invoke(self, callee: AbstractValue, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The result of a call. Records what the call needs."""
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         if not callee:
             return self.call_passed_functions(args, node, frame)
         for item in callee if len(callee) == 1 else sorted(callee, key=order):
             result |= self._invoke_item(item, args, node, frame)
         return result
 
-    def _invoke_item(self, item: Item, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _invoke_item(self, item: PythonObject, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if isinstance(item, Function):
             return self.call_function(item, args, node, frame)
-        if isinstance(item, Bound):
+        if isinstance(item, BoundMethod):
             return self.call_function(item.function, _before(args, item.receiver), node, frame)
-        if isinstance(item, External):
+        if isinstance(item, ExternalName):
             return self.call_external(item.path, args, node, frame)
         if isinstance(item, Class):
             return self._construct(item, args, node, frame)
         if isinstance(item, Instance):
             return self._call_object(item, args, node, frame)
-        if isinstance(item, TableMethod):
-            return self.call_table(item, args, node, frame)
+        if isinstance(item, ContainerMethod):
+            return self.call_container(item, args, node, frame)
         if isinstance(item, Partial):
             merged = CallArguments(
                 positional=item.positional + args.positional,
@@ -75,61 +75,63 @@ class Calls(Attributes):
                 spread=args.spread,
             )
             return self.invoke(item.target, merged, node, frame)
-        if isinstance(item, Returns):
+        if isinstance(item, KnownResult):
             return item.value
         if isinstance(item, Registrar):
             return self.register(item, args)
-        if isinstance(item, Descriptor):
+        if isinstance(item, WrappedMethod):
             return self.invoke(item.value, args, node, frame)
         return EMPTY
 
     # Implemented by other mixins
 
-    def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Call an external function or class."""
         raise NotImplementedError
 
-    def call_table(self, method: TableMethod, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_container(
+        self, method: ContainerMethod, args: CallArguments, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         """Call a method of a list or dict."""
         raise NotImplementedError
 
-    def register(self, registrar: Registrar, args: CallArguments) -> Value:
+    def register(self, registrar: Registrar, args: CallArguments) -> AbstractValue:
         """Register a function with a server."""
         raise NotImplementedError
 
-    def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Call the functions among the arguments, as unknown code may."""
         raise NotImplementedError
 
     # Objects
 
-    def _construct(self, cls: Class, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _construct(self, cls: Class, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         instance = Instance(cls)
         self._call_implicit_methods(cls, instance, node, frame)
         if cls.enumeration:
-            return args.at(0) or Value((instance,))
+            return args.at(0) or AbstractValue((instance,))
         for name in ("__new__", "__init__", "__post_init__", "model_post_init"):
             for item in self.in_class(cls, name, set()):
                 if isinstance(item, Function):
-                    first: Item = cls if name == "__new__" else instance
+                    first: PythonObject = cls if name == "__new__" else instance
                     plain = args if name in ("__new__", "__init__") else NO_ARGUMENTS
                     self.call_function(item, _before(plain, first), node, frame)
         if not self.in_class(cls, "__init__", set()):
             self._fill_fields(cls, args)
             for base in cls.bases:
-                if isinstance(base, External):
+                if isinstance(base, ExternalName):
                     self.call_external(base.path, args, node, frame)
-        return Value((instance,))
+        return AbstractValue((instance,))
 
-    def _call_implicit_methods(self, cls: Class, instance: Instance, node: ast.AST, frame: Frame) -> None:
+    def _call_implicit_methods(self, cls: Class, instance: Instance, node: ast.AST, frame: PythonFrame) -> None:
         """Follow the methods that the language or an external base class calls without a call in the source.
 
-        Operators, formatting, loops and garbage collection call methods where the analysis no longer knows the object.
-        So creating an object counts as calling all of them.
+        Operators, formatting, loops and garbage collection call methods at points where the analysis no longer knows
+        the object, so creating an object counts as calling all of them.
         """
         for name in sorted(self._implicit_names(cls, set())):
             for item in self.in_class(cls, name, set()):
-                value = item.value if isinstance(item, Descriptor) else (item,)
+                value = item.value if isinstance(item, WrappedMethod) else (item,)
                 for method in value:
                     if isinstance(method, Function):
                         result = self.call_function(method, _before(NO_ARGUMENTS, instance), node, frame)
@@ -160,8 +162,8 @@ class Calls(Attributes):
             for name, value in zip(fields, args.positional, strict=False):
                 self.add_attribute(cls, name, value)
 
-    def _call_object(self, item: Instance, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
-        result: Value = EMPTY
+    def _call_object(self, item: Instance, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        result: AbstractValue = EMPTY
         for function in self.in_class(item.cls, "__call__", set()):
             if isinstance(function, Function):
                 result |= self.call_function(function, _before(args, item), node, frame)
@@ -169,7 +171,9 @@ class Calls(Attributes):
 
     # Functions
 
-    def call_function(self, function: Function, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_function(
+        self, function: Function, args: CallArguments, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         """Call a function in the source."""
         if self.exhausted:
             return EMPTY
@@ -188,7 +192,7 @@ class Calls(Attributes):
         if activation.yields:
             table = self.table(activation.frame, function.node, "yields")
             self.put(table, None, activation.yields)
-            return activation.returns | Value((table,))
+            return activation.returns | AbstractValue((table,))
         return activation.returns
 
     def _bind(self, function: Function, args: CallArguments) -> Arguments:
@@ -213,15 +217,15 @@ class Calls(Attributes):
         return bound
 
     def _activation(self, function: Function, bound: Arguments) -> Activation:
-        """The activation for these arguments. Tables do not distinguish calls; they are merged."""
-        shape: list[tuple[str, Value]] = []
+        """The activation for these arguments. Containers do not distinguish calls; they are merged."""
+        shape: list[tuple[str, AbstractValue]] = []
         tables: Arguments = {}
         for name, value in sorted(bound.items()):
             texts_matter = name.strip("*") in function.text_sensitive or name[0] == "*"
-            distinguishing = Value(item for item in value if _distinguishes(item, texts_matter))
+            distinguishing = AbstractValue(item for item in value if _distinguishes(item, texts_matter))
             if distinguishing:
                 shape.append((name, distinguishing))
-            if table_items := Value(item for item in value if type(item) is Table):
+            if table_items := AbstractValue(item for item in value if type(item) is Container):
                 tables[name] = table_items
         key: object = (function, tuple(shape))
         activation = self.activations.get(key)
@@ -247,7 +251,7 @@ class Calls(Attributes):
                     self.pending[activation] = None
 
     def _new_activation(self, function: Function, key: object) -> Activation:
-        frame = Frame(function.module, function.defining_frame, f"{function.qualname}.<locals>.", function)
+        frame = PythonFrame(function.module, function.defining_frame, f"{function.qualname}.<locals>.", function)
         activation = Activation(function.qualname, function.module, frame)
         activation.function = function
         frame.activation = activation
@@ -297,7 +301,7 @@ class Calls(Attributes):
         if (activation.returns, activation.yields) != before:
             self.pending.update(activation.callers)
 
-    def _set_parameters(self, frame: Frame, function: Function) -> None:
+    def _set_parameters(self, frame: PythonFrame, function: Function) -> None:
         args = frame.arguments
         frame.names = {}
         arguments = function.node.args
@@ -310,13 +314,13 @@ class Calls(Attributes):
                 value = self.evaluate(default, function.defining_frame) if default is not None else EMPTY
                 value = with_reach(value)
                 if not value and index == 0 and function.in_class is not None and parameter.annotation is None:
-                    value = Value((Instance(function.in_class),))
+                    value = AbstractValue((Instance(function.in_class),))
                 if not value:
                     value = self.annotated_value(parameter.annotation, function.defining_frame)
-            self.store(frame, parameter.arg, value | Value((Mark(function, parameter.arg),)))
+            self.store(frame, parameter.arg, value | AbstractValue((ParameterMark(function, parameter.arg),)))
         self._set_star_parameters(frame, function, args)
 
-    def _set_star_parameters(self, frame: Frame, function: Function, args: Arguments) -> None:
+    def _set_star_parameters(self, frame: PythonFrame, function: Function, args: Arguments) -> None:
         for star, parameter in (("**", function.node.args.kwarg), ("*", function.node.args.vararg)):
             if parameter is None:
                 continue
@@ -324,16 +328,18 @@ class Calls(Attributes):
             for name, value in args.items():
                 if name.startswith(star) and (star == "**" or not name.startswith("**")):
                     self.put(table, name[len(star) :] or None, value)
-            self.store(frame, parameter.arg, Value((table,)))
+            self.store(frame, parameter.arg, AbstractValue((table,)))
 
 
-def _distinguishes(item: Item, texts_matter: bool) -> bool:
+def _distinguishes(item: PythonObject, texts_matter: bool) -> bool:
     kind = type(item)
-    return kind is not Table and kind is not Mark and (texts_matter or kind is not Text)
+    return kind is not Container and kind is not ParameterMark and (texts_matter or kind is not Text)
 
 
-def _before(args: CallArguments, first: Item) -> CallArguments:
-    return CallArguments(positional=(Value((first,)), *args.positional), keywords=args.keywords, spread=args.spread)
+def _before(args: CallArguments, first: PythonObject) -> CallArguments:
+    return CallArguments(
+        positional=(AbstractValue((first,)), *args.positional), keywords=args.keywords, spread=args.spread
+    )
 
 
 _HANDLER_OPTIONS = (
@@ -347,21 +353,21 @@ _ADDED = {"add_tool": "tool", "add_prompt": "prompt", "add_resource": "resource"
 _DIRECT = ("tool", "prompt", "resource")
 
 
-class Servers(Calls):
-    """Registration of functions with MCP servers."""
+class Registrations(Calls):
+    """Mixin that records functions registered with MCP servers."""
 
-    def framework(self, path: str, args: CallArguments) -> Value | None:
-        """The result of a call of the SDK or fastmcp that registers something; None for other calls."""
+    def call_framework(self, path: str, args: CallArguments) -> AbstractValue | None:
+        """The result of an SDK or fastmcp call that registers a handler; None for other calls."""
         last = path.rpartition(".")[2]
         name = self._name_of(args)
         if last in ("Tool", "types.Tool") and name is not None:
             self.tool_names.setdefault(name)
         if last in ("from_function", "from_tool"):
             known = self._address_of(args) or name or ""
-            return Value((Partial(args.at(0, "fn") or EMPTY, (), (("name", Value((Text(known),))),)),))
+            return AbstractValue((Partial(args.at(0, "fn") or EMPTY, (), (("name", AbstractValue((Text(known),))),)),))
         if last in ("FunctionResource", "FunctionPrompt") and "fn" in args.keywords:
             known = self._address_of(args) or name or ""
-            return Value((Partial(args.keywords["fn"], (), (("name", Value((Text(known),))),)),))
+            return AbstractValue((Partial(args.keywords["fn"], (), (("name", AbstractValue((Text(known),))),)),))
         for kind, keyword in _HANDLER_OPTIONS:
             if keyword in args.keywords:
                 self.register(Registrar(kind, None), CallArguments(positional=(args.keywords[keyword],)))
@@ -374,7 +380,7 @@ class Servers(Calls):
         if kind in _DIRECT and any(not isinstance(item, Text) for item in unmarked(first)):
             name = self.single_text(args.at(1, "name") or EMPTY)
             return self.register(Registrar(kind, name), CallArguments(positional=(first,)))
-        return Value((Registrar(kind, self._address_of(args) or name if kind == "resource" else name),))
+        return AbstractValue((Registrar(kind, self._address_of(args) or name if kind == "resource" else name),))
 
     def _address_of(self, args: CallArguments) -> str | None:
         """The URI or URI template of a resource; its ``name`` is only for display."""
@@ -389,7 +395,7 @@ class Servers(Calls):
             value = args.positional[0]
         return self.single_text(value) if value else None
 
-    def register(self, registrar: Registrar, args: CallArguments) -> Value:
+    def register(self, registrar: Registrar, args: CallArguments) -> AbstractValue:
         """Register a function with a server."""
         value = unmarked(args.at(0) or EMPTY)
         for item in value:
@@ -398,7 +404,7 @@ class Servers(Calls):
                 names = dict(item.keywords).get("name", EMPTY)
                 name = name or next((text.text for text in names if isinstance(text, Text) and text.text), None)
                 target = next(iter(item.target))
-            function = target.function if isinstance(target, Bound) else target
+            function = target.function if isinstance(target, BoundMethod) else target
             if isinstance(function, Function):
                 line = getattr(function.node, "lineno", 0)
                 key = (function.module.name, function.qualname, line, name)
@@ -407,7 +413,7 @@ class Servers(Calls):
                     Registration(
                         kind=registrar.kind,
                         name=name,
-                        value=Value((target,)),
+                        value=AbstractValue((target,)),
                         module=function.module.name,
                         qualname=function.qualname,
                         line=line,

@@ -9,19 +9,19 @@ from typing import Any
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter.attributes import BACK_DOORS
 from pinwarden.contract.entitlements.interpreter.base import unmarked
-from pinwarden.contract.entitlements.interpreter.external import Tables
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.external import Containers
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
+    AbstractValue,
     Class,
-    External,
+    Container,
+    ExternalName,
     Function,
     Instance,
     Registrar,
-    Table,
     Text,
-    Value,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame
+from pinwarden.contract.entitlements.interpreter.program import PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import CallArguments
 
 MAX_TEXT = 400
@@ -33,12 +33,12 @@ MAX_LITERAL = 512
 _REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_tools"}
 
 
-class Expressions(Tables):
-    """Expressions."""
+class Expressions(Containers):
+    """Mixin that evaluates expressions."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        self.kinds: dict[type[ast.expr], Callable[[Any, Frame], Value]] = {
+        self.kinds: dict[type[ast.expr], Callable[[Any, PythonFrame], AbstractValue]] = {
             ast.Name: self._name,
             ast.Constant: self._constant,
             ast.Attribute: self._attribute,
@@ -68,29 +68,29 @@ class Expressions(Tables):
             ast.Slice: self._slice,
         }
 
-    def evaluate(self, node: ast.expr, frame: Frame) -> Value:
-        """Expressions."""
+    def evaluate(self, node: ast.expr, frame: PythonFrame) -> AbstractValue:
+        """The value of an expression."""
         return self.kinds[type(node)](node, frame)
 
     # Leaves
 
-    def _name(self, node: ast.Name, frame: Frame) -> Value:
+    def _name(self, node: ast.Name, frame: PythonFrame) -> AbstractValue:
         return self.look_up(node.id, frame)
 
-    def _constant(self, node: ast.Constant, _: Frame) -> Value:
+    def _constant(self, node: ast.Constant, _: PythonFrame) -> AbstractValue:
         value = node.value
         if type(value) is str and len(value) <= MAX_TEXT:
-            return Value((Text(value),))
+            return AbstractValue((Text(value),))
         return EMPTY
 
-    def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
+    def _attribute(self, node: ast.Attribute, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         if value or node.attr in BACK_DOORS:
             return self.attribute(value, node.attr, node, frame)
         return EMPTY
 
-    def _joined(self, node: ast.JoinedStr, frame: Frame) -> Value:
-        """A formatted text is known up to its first unknown part."""
+    def _joined(self, node: ast.JoinedStr, frame: PythonFrame) -> AbstractValue:
+        """The value of an f-string: its text up to the first unknown part."""
         prefix, complete = "", True
         for part in node.values:
             value = self.evaluate(part, frame)
@@ -102,15 +102,15 @@ class Expressions(Tables):
                     prefix += text
         if not prefix or len(prefix) > MAX_TEXT:
             return EMPTY
-        return Value((Text(prefix, complete=complete),))
+        return AbstractValue((Text(prefix, complete=complete),))
 
-    def _known_text(self, part: ast.expr, value: Value) -> str | None:
+    def _known_text(self, part: ast.expr, value: AbstractValue) -> str | None:
         if isinstance(part, ast.Constant):
             return str(part.value)
         texts = [item for item in value if type(item) is Text]
         return texts[0].text if len(texts) == 1 and texts[0].complete and len(value) == 1 else None
 
-    def _formatted(self, node: ast.FormattedValue, frame: Frame) -> Value:
+    def _formatted(self, node: ast.FormattedValue, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         if node.format_spec is not None:
             self.evaluate(node.format_spec, frame)
@@ -118,7 +118,7 @@ class Expressions(Tables):
 
     # Calls
 
-    def _call(self, node: ast.Call, frame: Frame) -> Value:
+    def _call(self, node: ast.Call, frame: PythonFrame) -> AbstractValue:
         function = node.func
         if isinstance(function, ast.Attribute):
             receiver = self.evaluate(function.value, frame)
@@ -136,14 +136,14 @@ class Expressions(Tables):
                 return unknown
         return self.invoke(callee, args, node, frame)
 
-    def _call_unknown(self, node: ast.Call, args: CallArguments) -> Value | None:
+    def _call_unknown(self, node: ast.Call, args: CallArguments) -> AbstractValue | None:
         """Calls of unknown objects whose method name identifies them: a server passed as argument, ``str.join``."""
         function = node.func
         if not isinstance(function, ast.Attribute):
             return None
         if function.attr in _REGISTERING and not args.positional:
             name = self.single_text(args.keywords.get("name", EMPTY))
-            return Value((Registrar(_REGISTERING[function.attr], name),))
+            return AbstractValue((Registrar(_REGISTERING[function.attr], name),))
         if function.attr == "add_tool" and args.positional:
             name = self.single_text(args.at(1, "name") or EMPTY)
             return self.register(Registrar("tool", name), args)
@@ -151,41 +151,41 @@ class Expressions(Tables):
             return self._joined_texts(function.value.value, args.positional[0])
         return None
 
-    def _joined_texts(self, separator: object, value: Value) -> Value:
+    def _joined_texts(self, separator: object, value: AbstractValue) -> AbstractValue:
         for item in value:
-            if isinstance(item, Table) and item.keys and not item.rest and isinstance(separator, str):
+            if isinstance(item, Container) and item.keys and not item.rest and isinstance(separator, str):
                 parts = [self.single_text(key) for key in item.keys.values()]
                 known = [part for part in parts if part is not None]
                 if len(known) == len(parts):
-                    return Value((Text(separator.join(known)),))
+                    return AbstractValue((Text(separator.join(known)),))
         return EMPTY
 
-    def _call_arguments(self, node: ast.Call, frame: Frame) -> CallArguments:
+    def _call_arguments(self, node: ast.Call, frame: PythonFrame) -> CallArguments:
         if not node.args and not node.keywords:
             return CallArguments()
-        positional: list[Value] = []
-        spread: Value = EMPTY
+        positional: list[AbstractValue] = []
+        spread: AbstractValue = EMPTY
         for argument in node.args:
             if isinstance(argument, ast.Starred):
                 spread |= self._spread(self.evaluate(argument.value, frame), positional)
             else:
                 positional.append(self.evaluate(argument, frame))
-        keywords: dict[str, Value] = {}
+        keywords: dict[str, AbstractValue] = {}
         for keyword in node.keywords:
             value = self.evaluate(keyword.value, frame)
             if keyword.arg is not None:
                 keywords[keyword.arg] = value
                 continue
             for item in value:
-                if isinstance(item, Table):
+                if isinstance(item, Container):
                     item.readers[self.current] = None
                     keywords.update(item.keys)
                     spread |= item.rest
         return CallArguments(positional=tuple(positional), keywords=keywords, spread=spread)
 
-    def _spread(self, value: Value, positional: list[Value]) -> Value:
+    def _spread(self, value: AbstractValue, positional: list[AbstractValue]) -> AbstractValue:
         """Append the elements of ``*value`` whose position is known, and return the others."""
-        tables = [item for item in value if isinstance(item, Table)]
+        tables = [item for item in value if isinstance(item, Container)]
         if len(tables) == 1 and len(value) == 1:
             table = tables[0]
             table.readers[self.current] = None
@@ -198,15 +198,15 @@ class Expressions(Tables):
 
     # Containers
 
-    def _dict(self, node: ast.Dict, frame: Frame) -> Value:
+    def _dict(self, node: ast.Dict, frame: PythonFrame) -> AbstractValue:
         table = self.table(frame, node)
         if len(node.keys) > MAX_LITERAL:
-            return Value((table,))
+            return AbstractValue((table,))
         for key, content in zip(node.keys, node.values, strict=True):
             value = self.evaluate(content, frame)
             if key is None:
                 for item in value:
-                    if isinstance(item, Table):
+                    if isinstance(item, Container):
                         self._copy_into(table, item)
                 continue
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -215,18 +215,18 @@ class Expressions(Tables):
                 name = self.single_text(self.evaluate(key, frame))
             if value or name is not None:
                 self.put(table, name, value)
-        return Value((table,))
+        return AbstractValue((table,))
 
-    def _copy_into(self, table: Table, source: Table) -> None:
+    def _copy_into(self, table: Container, source: Container) -> None:
         source.readers[self.current] = None
         for key, value in list(source.keys.items()):
             self.put(table, key, value)
         self.put(table, None, source.rest)
 
-    def _list(self, node: ast.List | ast.Tuple | ast.Set, frame: Frame) -> Value:
+    def _list(self, node: ast.List | ast.Tuple | ast.Set, frame: PythonFrame) -> AbstractValue:
         table = self.table(frame, node)
         if len(node.elts) > MAX_LITERAL:
-            return Value((table,))
+            return AbstractValue((table,))
         fresh = not table.keys and not table.rest
         only_texts = bool(node.elts)
         for index, element in enumerate(node.elts):
@@ -239,21 +239,21 @@ class Expressions(Tables):
             self.put(table, str(index), value)
         if fresh:
             table.closed = only_texts
-        return Value((table,))
+        return AbstractValue((table,))
 
-    def _starred(self, node: ast.Starred, frame: Frame) -> Value:
+    def _starred(self, node: ast.Starred, frame: PythonFrame) -> AbstractValue:
         return self.evaluate(node.value, frame)
 
-    def _slice(self, node: ast.Slice, frame: Frame) -> Value:
+    def _slice(self, node: ast.Slice, frame: PythonFrame) -> AbstractValue:
         for part in (node.lower, node.upper, node.step):
             if part is not None:
                 self.evaluate(part, frame)
         return EMPTY
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _subscript(self, node: ast.Subscript, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
-            key: Value = Value((Text(str(node.slice.value)),))
+            key: AbstractValue = AbstractValue((Text(str(node.slice.value)),))
         else:
             key = self.evaluate(node.slice, frame)
             if isinstance(node.slice, ast.Slice):
@@ -262,37 +262,37 @@ class Expressions(Tables):
 
     # Operators
 
-    def _binary(self, node: ast.BinOp, frame: Frame) -> Value:
+    def _binary(self, node: ast.BinOp, frame: PythonFrame) -> AbstractValue:
         left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
         if isinstance(node.op, ast.Div):
-            return Value(item for item in left | right if isinstance(item, External | Instance))
+            return AbstractValue(item for item in left | right if isinstance(item, ExternalName | Instance))
         if not isinstance(node.op, ast.Add | ast.BitOr | ast.Mod):
             return EMPTY
         known = [item for item in left if type(item) is Text]
         if isinstance(node.op, ast.Add) and len(known) == 1:
             after = [item for item in right if type(item) is Text]
             if known[0].complete and len(after) == 1:
-                return Value((Text(known[0].text + after[0].text, complete=after[0].complete),))
-            return Value((Text(known[0].text, complete=False),))
-        return Value(item for item in left | right if isinstance(item, Table | Class | External))
+                return AbstractValue((Text(known[0].text + after[0].text, complete=after[0].complete),))
+            return AbstractValue((Text(known[0].text, complete=False),))
+        return AbstractValue(item for item in left | right if isinstance(item, Container | Class | ExternalName))
 
-    def _boolean(self, node: ast.BoolOp, frame: Frame) -> Value:
-        result: Value = EMPTY
+    def _boolean(self, node: ast.BoolOp, frame: PythonFrame) -> AbstractValue:
+        result: AbstractValue = EMPTY
         for part in node.values:
             result |= self.evaluate(part, frame)
         return result
 
-    def _compare(self, node: ast.Compare, frame: Frame) -> Value:
+    def _compare(self, node: ast.Compare, frame: PythonFrame) -> AbstractValue:
         self.evaluate(node.left, frame)
         for part in node.comparators:
             self.evaluate(part, frame)
         return EMPTY
 
-    def _unary(self, node: ast.UnaryOp, frame: Frame) -> Value:
+    def _unary(self, node: ast.UnaryOp, frame: PythonFrame) -> AbstractValue:
         self.evaluate(node.operand, frame)
         return EMPTY
 
-    def _conditional(self, node: ast.IfExp, frame: Frame) -> Value:
+    def _conditional(self, node: ast.IfExp, frame: PythonFrame) -> AbstractValue:
         decided = self.decide(node.test, frame)
         if decided is True:
             return self.evaluate(node.body, frame)
@@ -300,20 +300,20 @@ class Expressions(Tables):
             return self.evaluate(node.orelse, frame)
         return self.evaluate(node.body, frame) | self.evaluate(node.orelse, frame)
 
-    def decide(self, node: ast.expr, frame: Frame) -> bool | None:
+    def decide(self, node: ast.expr, frame: PythonFrame) -> bool | None:
         """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
         raise NotImplementedError
 
     # Functions, comprehensions and generators
 
-    def _await(self, node: ast.Await, frame: Frame) -> Value:
+    def _await(self, node: ast.Await, frame: PythonFrame) -> AbstractValue:
         return self.evaluate(node.value, frame)
 
-    def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
-        return Value((self.function_at(node, frame, "<lambda>"),))
+    def _lambda(self, node: ast.Lambda, frame: PythonFrame) -> AbstractValue:
+        return AbstractValue((self.function_at(node, frame, "<lambda>"),))
 
     def function_at(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame, name: str
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: PythonFrame, name: str
     ) -> Function:
         """The function that a node defines in a frame."""
         function = frame.functions.get(id(node))
@@ -324,12 +324,14 @@ class Expressions(Tables):
             frame.functions[id(node)] = function
         return function
 
-    def _walrus(self, node: ast.NamedExpr, frame: Frame) -> Value:
+    def _walrus(self, node: ast.NamedExpr, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         self.store(frame, node.target.id, value)
         return value
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame) -> Value:
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: PythonFrame
+    ) -> AbstractValue:
         before = dict(frame.names)
         for loop in node.generators:
             self.assign(loop.target, self.iterated(self.evaluate(loop.iter, frame), loop, frame), frame)
@@ -343,29 +345,29 @@ class Expressions(Tables):
         else:
             self.put(table, None, self.evaluate(node.elt, frame))
         frame.names = before
-        return Value((table,))
+        return AbstractValue((table,))
 
-    def iterated(self, value: Value, node: ast.AST, frame: Frame) -> Value:
+    def iterated(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The elements of a value in a loop, including those of iterators in the source."""
         result = self.elements(value)
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__iter__", "__aiter__", "__next__", "__anext__"):
                     if self.in_class(item.cls, name, set()):
-                        method = self.attribute(Value((item,)), name, node, frame)
+                        method = self.attribute(AbstractValue((item,)), name, node, frame)
                         result |= self.elements(self.invoke(method, CallArguments(), node, frame))
         return result
 
-    def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
+    def assign(self, target: ast.expr, value: AbstractValue, frame: PythonFrame) -> None:
         """Bind a target of an assignment."""
         raise NotImplementedError
 
-    def _yield(self, node: ast.Yield, frame: Frame) -> Value:
+    def _yield(self, node: ast.Yield, frame: PythonFrame) -> AbstractValue:
         if node.value is not None:
             frame.activation.yields |= unmarked(self.evaluate(node.value, frame))
         return EMPTY
 
-    def _yield_from(self, node: ast.YieldFrom, frame: Frame) -> Value:
+    def _yield_from(self, node: ast.YieldFrom, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         frame.activation.yields |= self.elements(value)
         return value

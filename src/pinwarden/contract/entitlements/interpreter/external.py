@@ -8,48 +8,48 @@ from collections.abc import Callable
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter import terms
 from pinwarden.contract.entitlements.interpreter.base import unmarked
-from pinwarden.contract.entitlements.interpreter.calls import Servers
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.calls import Registrations
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
-    Bound,
+    AbstractValue,
+    BoundMethod,
     Class,
-    Descriptor,
-    External,
+    Container,
+    ContainerMethod,
+    ExternalName,
     Function,
     Instance,
-    Item,
     ModuleItem,
     Namespace,
     Partial,
-    Table,
-    TableMethod,
+    PythonObject,
     Text,
-    Value,
+    WrappedMethod,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame
+from pinwarden.contract.entitlements.interpreter.program import PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import NO_ARGUMENTS, CallArguments
 
 _FRAMEWORKS = ("mcp", "fastmcp")
 _DEFERRED_GET, _DEFERRED_CALL = "operator.attrgetter()", "operator.methodcaller()"
 _DYNAMIC = "the name of what is used is computed"
-_CALLABLE = (Function, Bound, Partial, External, Table, Class)
+_CALLABLE = (Function, BoundMethod, Partial, ExternalName, Container, Class)
 _RETURNS_ARGUMENTS = frozenset(terms.RETURNS_ARGUMENTS.split())
 
 
-class ExternalCalls(Servers):
-    """Calls of external code."""
+class ExternalCalls(Registrations):
+    """Mixin that evaluates calls of external code."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]  # as EngineBase takes them
+        super().__init__(*args)  # type: ignore[arg-type]  # passed on to InterpreterBase
         special = self._special
-        self.known_calls: dict[str, Callable[[CallArguments, ast.AST, Frame], Value]] = {
+        self.known_calls: dict[str, Callable[[CallArguments, ast.AST, PythonFrame], AbstractValue]] = {
             "builtins.getattr": self.getattr,
             "builtins.setattr": self._setattr,
             "builtins.__import__": self.import_by_name,
             "importlib.import_module": self.import_by_name,
             "builtins.super": lambda _, __, frame: self.super_value(frame),
-            "builtins.globals": lambda _, __, frame: Value((Namespace(frame.module),)),
-            "builtins.locals": lambda _, __, frame: Value((Namespace(frame.module),)),
+            "builtins.globals": lambda _, __, frame: AbstractValue((Namespace(frame.module),)),
+            "builtins.locals": lambda _, __, frame: AbstractValue((Namespace(frame.module),)),
             "builtins.vars": self._vars,
             "builtins.next": lambda args, _, __: self.elements(args.at(0) or EMPTY),
             "builtins.type": self._type,
@@ -58,7 +58,7 @@ class ExternalCalls(Servers):
             "builtins.property": special("property"),
             "functools.cached_property": special("property"),
             "inspect.getattr_static": self.getattr,
-            "functools.wraps": lambda _, __, ___: Value((External("functools.wraps()"),)),
+            "functools.wraps": lambda _, __, ___: AbstractValue((ExternalName("functools.wraps()"),)),
             "functools.wraps()": lambda args, _, __: args.at(0) or EMPTY,
             "functools.update_wrapper": lambda args, _, __: args.at(0) or EMPTY,
             "functools.partial": lambda args, _, __: _partial(args),
@@ -71,7 +71,7 @@ class ExternalCalls(Servers):
             "builtins.filter": self._map,
         }
 
-    def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Call an external function or class."""
         form = self.known_calls.get(path)
         if form is not None:
@@ -79,15 +79,15 @@ class ExternalCalls(Servers):
         if path in _RETURNS_ARGUMENTS:
             return self._return_arguments(path, args, node, frame)
         if path.partition(".")[0] in _FRAMEWORKS:
-            registered = self.framework(path, args)
+            registered = self.call_framework(path, args)
             if registered is not None:
                 return registered
         self.note_effect(path, args, node, frame)
         result = EMPTY if effects.never_calls(path) else self.call_passed_functions(args, node, frame)
         after = effects.result_of(path)
-        return result | Value((External(after),)) if after is not None else result
+        return result | AbstractValue((ExternalName(after),)) if after is not None else result
 
-    def note_effect(self, path: str, args: CallArguments, node: ast.AST, frame: Frame) -> None:
+    def note_effect(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> None:
         """Record what a call needs according to the catalogue."""
         effect = effects.effect_of(path)
         if not effect.known:
@@ -110,13 +110,13 @@ class ExternalCalls(Servers):
         texts = self.texts(value) if value is not None else []
         if value is None or not texts or (rule == "mode" and not all(text.complete for text in texts)):
             return effects.kinds_of_mode(None) if rule == "mode" else effects.kinds_of_sql(None)
-        judge = effects.kinds_of_mode if rule == "mode" else effects.kinds_of_sql
-        kinds = {kind for text in texts for kind in judge(text.text)}
+        kinds_of = effects.kinds_of_mode if rule == "mode" else effects.kinds_of_sql
+        kinds = {kind for text in texts for kind in kinds_of(text.text)}
         return tuple(sorted(kinds))
 
-    def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Call the functions among the arguments, as unknown code may; their results may be returned."""
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for index, value in enumerate(args.positional):
             for item in value:
                 if isinstance(item, _CALLABLE):
@@ -132,29 +132,29 @@ class ExternalCalls(Servers):
         return result
 
     def _thread_arguments(self, args: CallArguments) -> CallArguments:
-        positional: tuple[Value, ...] = ()
+        positional: tuple[AbstractValue, ...] = ()
         for item in args.keywords.get("args", EMPTY):
-            if isinstance(item, Table):
+            if isinstance(item, Container):
                 positional = tuple(item.keys[key] for key in sorted(item.keys) if key.isdigit())
         return CallArguments(positional=positional)
 
-    def _call_passed(self, item: Item, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
-        if isinstance(item, Function | Bound | Partial):
-            return self.invoke(Value((item,)), args, node, frame) | Value((item,))
+    def _call_passed(self, item: PythonObject, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        if isinstance(item, Function | BoundMethod | Partial):
+            return self.invoke(AbstractValue((item,)), args, node, frame) | AbstractValue((item,))
         if isinstance(item, Class) and item.has_external_base:
-            return self.invoke(Value((item,)), NO_ARGUMENTS, node, frame)
-        if isinstance(item, Table):
+            return self.invoke(AbstractValue((item,)), NO_ARGUMENTS, node, frame)
+        if isinstance(item, Container):
             for inner in item.everything():
-                if isinstance(inner, Function | Bound | Partial | External):
+                if isinstance(inner, Function | BoundMethod | Partial | ExternalName):
                     self._call_passed(inner, NO_ARGUMENTS, node, frame)
-        if isinstance(item, External) and not item.path.endswith(")"):
+        if isinstance(item, ExternalName) and not item.path.endswith(")"):
             effect = effects.effect_of(item.path)
             last = item.path.rpartition(".")[2]
             if effect.kinds and (effect.stated or last[:1].islower()):
                 return self.call_external(item.path, args, node, frame)
         return EMPTY
 
-    def _return_arguments(self, path: str, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _return_arguments(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         result = unmarked(args.everything())
         if path == "builtins.iter" and len(args.positional) > 1:  # iter(function, sentinel)
             return result | self.invoke(args.positional[0], NO_ARGUMENTS, node, frame)
@@ -165,28 +165,28 @@ class ExternalCalls(Servers):
             shift = 1 if path.endswith("enumerate") else 0
             for index, value in enumerate(args.positional):
                 self.put(pair, str(index + shift), self.elements(value))
-            self.put(outer, None, Value((pair,)))
-            return Value((outer,))
+            self.put(outer, None, AbstractValue((pair,)))
+            return AbstractValue((outer,))
         if path in ("builtins.max", "builtins.min"):
             return self.elements(result)
         if path == "builtins.dict" and args.keywords:
             table = self.table(frame, node, "dict")
             for name, value in args.keywords.items():
                 self.put(table, name, value)
-            return Value((table,)) | (args.at(0) or EMPTY)
+            return AbstractValue((table,)) | (args.at(0) or EMPTY)
         return result
 
     # Functions that the analysis models
 
-    def _special(self, kind: str) -> Callable[[CallArguments, ast.AST, Frame], Value]:
-        def wrap(args: CallArguments, _: ast.AST, __: Frame) -> Value:
+    def _special(self, kind: str) -> Callable[[CallArguments, ast.AST, PythonFrame], AbstractValue]:
+        def wrap(args: CallArguments, _: ast.AST, __: PythonFrame) -> AbstractValue:
             value = args.at(0, "fget")
-            return Value((Descriptor(kind, value),)) if value else EMPTY
+            return AbstractValue((WrappedMethod(kind, value),)) if value else EMPTY
 
         return wrap
 
-    def getattr(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
-        """``getattr`` with a constant is that attribute; with anything else it is any attribute of the object."""
+    def getattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        """``getattr`` with a constant name gives that attribute; with a computed name, all methods of the object."""
         value, name = args.at(0) or EMPTY, args.at(1) or EMPTY
         texts = self.texts(name)
         result = args.at(2) or EMPTY
@@ -198,28 +198,28 @@ class ExternalCalls(Servers):
             if isinstance(item, ModuleItem | Class | Instance):
                 self.note_unknown(frame, _DYNAMIC, node, "getattr")
                 result |= self.all_methods(item, node, frame)
-            elif isinstance(item, External):
+            elif isinstance(item, ExternalName):
                 self.note_unknown(frame, _DYNAMIC, node, f"getattr({item.path}, …)")
         return result
 
-    def all_methods(self, item: Item, node: ast.AST, frame: Frame) -> Value:
+    def all_methods(self, item: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """All functions of a module, class or object in the source."""
-        names: dict[str, Value] = {}
+        names: dict[str, AbstractValue] = {}
         if isinstance(item, ModuleItem):
             names = item.module.frame.all_values
         elif isinstance(item, Class):
             names = item.body.all_values
         elif isinstance(item, Instance):
             names = {**item.cls.body.all_values, **item.cls.attributes}
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for name in list(names):
             if not name.startswith("__"):
-                for inner in self.attribute(Value((item,)), name, node, frame):
-                    if isinstance(inner, Function | Bound):
-                        result |= Value((inner,))
+                for inner in self.attribute(AbstractValue((item,)), name, node, frame):
+                    if isinstance(inner, Function | BoundMethod):
+                        result |= AbstractValue((inner,))
         return result
 
-    def _setattr(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _setattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         value, name, content = args.at(0) or EMPTY, self.texts(args.at(1) or EMPTY), args.at(2) or EMPTY
         for item in value:
             for part in name:
@@ -231,13 +231,13 @@ class ExternalCalls(Servers):
                 self.note_unknown(frame, _DYNAMIC, node, "setattr")
         return EMPTY
 
-    def import_by_name(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def import_by_name(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Import a module whose name is a text."""
         texts = self.texts(args.at(0, "name") or EMPTY)
         if not texts or not all(text.complete for text in texts):
             self.note_unknown(frame, "the module that is imported is computed", node, "import")
             return EMPTY
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for text in texts:
             name = text.text
             if name.startswith("."):
@@ -247,66 +247,68 @@ class ExternalCalls(Servers):
             result |= self.import_module(name, frame, node)
         return result
 
-    def import_module(self, name: str, frame: Frame, node: ast.AST) -> Value:
+    def import_module(self, name: str, frame: PythonFrame, node: ast.AST) -> AbstractValue:
         """A module by its full name."""
         module = self.module(name)
         if module is None:
             self.external_value(name, node, frame)
-            return Value((External(effects.canonical_path(name)),))
+            return AbstractValue((ExternalName(effects.canonical_path(name)),))
         self.note_call(frame, module.activation, node)
-        return Value((ModuleItem(module),))
+        return AbstractValue((ModuleItem(module),))
 
-    def _vars(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _vars(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if not args.positional:
-            return Value((Namespace(frame.module),))
+            return AbstractValue((Namespace(frame.module),))
         return self.attribute(args.positional[0], "__dict__", node, frame)
 
-    def _type(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _type(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if len(args.positional) == 3:
             self.note_unknown(frame, "a class is made at run time", node, "type")
             return EMPTY
-        return Value(item.cls for item in args.at(0) or EMPTY if isinstance(item, Instance))
+        return AbstractValue(item.cls for item in args.at(0) or EMPTY if isinstance(item, Instance))
 
-    def _get_deferred(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _get_deferred(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         *names, value = args.positional
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for name in names:
             result |= self.getattr(CallArguments(positional=(value, name)), node, frame)
         return result
 
-    def _call_deferred(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _call_deferred(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         name, *arguments, value = args.positional
         method = self.getattr(CallArguments(positional=(value, name)), node, frame)
         return self.invoke(method, CallArguments(positional=tuple(arguments), keywords=args.keywords), node, frame)
 
-    def _map(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def _map(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         elements = tuple(self.elements(value) for value in args.positional[1:])
         result = self.invoke(args.at(0) or EMPTY, CallArguments(positional=elements), node, frame)
         table = self.table(frame, node, "map")
         self.put(table, None, result.union(*elements))
-        return Value((table,))
+        return AbstractValue((table,))
 
 
-def _partial(args: CallArguments) -> Value:
+def _partial(args: CallArguments) -> AbstractValue:
     if not args.positional:
         return EMPTY
     keywords = tuple(sorted(((name, unmarked(value)) for name, value in args.keywords.items()), key=_by_name))
-    return Value((Partial(args.positional[0], tuple(map(unmarked, args.positional[1:])), keywords),))
+    return AbstractValue((Partial(args.positional[0], tuple(map(unmarked, args.positional[1:])), keywords),))
 
 
-def _deferred(form: str, args: CallArguments) -> Value:
+def _deferred(form: str, args: CallArguments) -> AbstractValue:
     keywords = tuple(sorted(args.keywords.items(), key=_by_name))
-    return Value((Partial(Value((External(form),)), args.positional, keywords),))
+    return AbstractValue((Partial(AbstractValue((ExternalName(form),)), args.positional, keywords),))
 
 
-def _by_name(pair: tuple[str, Value]) -> str:
+def _by_name(pair: tuple[str, AbstractValue]) -> str:
     return pair[0]
 
 
-class Tables(ExternalCalls):
-    """Methods and subscripts of containers."""
+class Containers(ExternalCalls):
+    """Mixin that evaluates methods and subscripts of containers."""
 
-    def call_table(self, method: TableMethod, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+    def call_container(
+        self, method: ContainerMethod, args: CallArguments, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         """Call a method of a list or dict."""
         table, name = method.table, method.name
         first, second = args.at(0) or EMPTY, args.at(1, "default") or EMPTY
@@ -319,25 +321,25 @@ class Tables(ExternalCalls):
         elif name in ("get", "pop", "setdefault", "__getitem__"):
             if name == "setdefault":
                 self.put(table, self.single_text(first), second)
-            return self.subscript(Value((table,)), first, node, frame) | second
+            return self.subscript(AbstractValue((table,)), first, node, frame) | second
         elif name == "items":
             return self._items(table, node, frame)
         elif name == "keys":
             keys = self.table(frame, node, "keys")
             for key in table.keys:
-                self.put(keys, None, Value((Text(key),)))
-            return Value((keys,))
+                self.put(keys, None, AbstractValue((Text(key),)))
+            return AbstractValue((keys,))
         elif name in ("values", "copy", "__iter__"):
-            return Value((table,))
+            return AbstractValue((table,))
         elif name in ("popleft", "popitem"):
-            return self.elements(Value((table,)))
+            return self.elements(AbstractValue((table,)))
         elif name == "sort":
             self.invoke(args.at(0, "key") or EMPTY, CallArguments(positional=(table.everything(),)), node, frame)
         return EMPTY
 
-    def _merge(self, table: Table, args: CallArguments) -> None:
+    def _merge(self, table: Container, args: CallArguments) -> None:
         for item in args.everything():
-            if isinstance(item, Table):
+            if isinstance(item, Container):
                 item.readers[self.current] = None
                 for key, value in list(item.keys.items()):
                     self.put(table, key, value)
@@ -345,44 +347,46 @@ class Tables(ExternalCalls):
         for name, value in args.keywords.items():
             self.put(table, name, value)
 
-    def _items(self, table: Table, node: ast.AST, frame: Frame) -> Value:
+    def _items(self, table: Container, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         pair, outer = self.table(frame, node, "item"), self.table(frame, node, "items")
         table.readers[self.current] = None
-        self.put(pair, "0", Value(Text(key) for key in table.keys))
+        self.put(pair, "0", AbstractValue(Text(key) for key in table.keys))
         self.put(pair, "1", table.everything())
-        self.put(outer, None, Value((pair,)))
-        return Value((outer,))
+        self.put(outer, None, AbstractValue((pair,)))
+        return AbstractValue((outer,))
 
-    def subscript(self, value: Value, key: Value, node: ast.AST, frame: Frame) -> Value:
+    def subscript(self, value: AbstractValue, key: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of ``value[key]``."""
-        result: Value = EMPTY
+        result: AbstractValue = EMPTY
         for item in value:
-            if isinstance(item, Table):
+            if isinstance(item, Container):
                 item.readers[self.current] = None
                 text = self.single_text(key)
                 result |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
             elif isinstance(item, Namespace):
                 result |= self._in_namespace(item, key, node, frame)
-            elif isinstance(item, External):
+            elif isinstance(item, ExternalName):
                 result |= self._in_external(item, key, node, frame)
             elif isinstance(item, Instance):
-                method = self.attribute(Value((item,)), "__getitem__", node, frame)
+                method = self.attribute(AbstractValue((item,)), "__getitem__", node, frame)
                 if method:
                     result |= self.invoke(method, CallArguments(positional=(key,)), node, frame)
             elif isinstance(item, Class) and item.enumeration:
-                result |= self.elements(Value((item,)))
+                result |= self.elements(AbstractValue((item,)))
         return result
 
-    def _in_namespace(self, item: Namespace, key: Value, node: ast.AST, frame: Frame) -> Value:
+    def _in_namespace(self, item: Namespace, key: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         text = self.single_text(key)
         if text is None:
             self.note_unknown(frame, "looks names up by a computed text", node, "globals()")
             return self.all_methods(ModuleItem(item.module), node, frame)
         return self.global_name(text, item.module)
 
-    def _in_external(self, item: External, key: Value, node: ast.AST, frame: Frame) -> Value:
+    def _in_external(self, item: ExternalName, key: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if item.path == "sys.modules":
             return self.import_by_name(CallArguments(positional=(key,)), node, frame)
         if item.path == "builtins.__builtins__":
-            return self.getattr(CallArguments(positional=(Value((External("builtins"),)), key)), node, frame)
-        return Value((item,))
+            return self.getattr(
+                CallArguments(positional=(AbstractValue((ExternalName("builtins"),)), key)), node, frame
+            )
+        return AbstractValue((item,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pinwarden.contract.entitlements.interpreter.items import EMPTY, Class, Function, Table, Value
+from pinwarden.contract.entitlements.interpreter.objects import EMPTY, AbstractValue, Class, Container, Function
 from pinwarden.contract.entitlements.values import Source
 
 
@@ -27,7 +27,7 @@ class Activation:
         "yields",
     )
 
-    def __init__(self, label: str, module: Module, frame: Frame) -> None:
+    def __init__(self, label: str, module: Module, frame: PythonFrame) -> None:
         self.label = label
         self.module = module
         self.frame = frame
@@ -37,8 +37,8 @@ class Activation:
         """(reason, line, what) of code that the analysis cannot follow."""
         self.calls: dict[Activation, int] = {}
         """Called activations, with the first line of the call."""
-        self.returns: Value = EMPTY
-        self.yields: Value = EMPTY
+        self.returns: AbstractValue = EMPTY
+        self.yields: AbstractValue = EMPTY
         self.callers: dict[Activation, None] = {}
         """Activations that use the result; they are followed again if it gets more possibilities."""
         self.function: Function | None = None
@@ -46,7 +46,7 @@ class Activation:
         self.running = False
 
 
-class Frame:
+class PythonFrame:
     """The names of one activation, of a module or of a class body."""
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Frame:
     def __init__(
         self,
         module: Module,
-        parent: Frame | None,
+        parent: PythonFrame | None,
         qualname: str,
         function: Function | None = None,
     ) -> None:
@@ -81,20 +81,20 @@ class Frame:
         self.function = function
         self.cls: Class | None = None
         """The class whose body this is, if any."""
-        self.names: dict[str, Value] = {}
+        self.names: dict[str, AbstractValue] = {}
         """The value of each name at this point of the code."""
-        self.all_values: dict[str, Value] = {}
+        self.all_values: dict[str, AbstractValue] = {}
         """All values that each name ever has, which is what inner functions see."""
         self.readers: dict[str, dict[Activation, None]] = {}
         """Other activations that read a name; they are followed again if it gets more values."""
-        self.arguments: dict[str, Value] = {}
+        self.arguments: dict[str, AbstractValue] = {}
         """The arguments of a function."""
-        self.outer_names: dict[str, Frame] = {}
+        self.outer_names: dict[str, PythonFrame] = {}
         """Names declared ``global`` or ``nonlocal``."""
         self.functions: dict[int, Function] = {}
         self.classes: dict[int, Class] = {}
-        self.tables: dict[tuple[int, str], Table] = {}
-        """Items created in this frame, by the node that creates them, so that following it again reuses them."""
+        self.tables: dict[tuple[int, str], Container] = {}
+        """Containers created in this frame, by the node that creates them, so that following it again reuses them."""
 
 
 class Module:
@@ -126,7 +126,7 @@ class Module:
         """The sources of star imports: modules, or paths of external modules."""
         self.lines: list[str] | None = None
         self.global_writers: dict[str, list[str]] | None = None
-        self.frame = Frame(self, None, "")
+        self.frame = PythonFrame(self, None, "")
         self.activation = Activation("<module>", self, self.frame)
         self.frame.activation = self.activation
 
@@ -145,7 +145,7 @@ class Module:
         if not self.source.text.isascii():
             return True
         if self.lines is None:
-            self.lines = self.source.text.split("\n")  # as the parser counts lines, but for form feeds
+            self.lines = self.source.text.split("\n")  # the parser counts the same lines, except at form feeds
         return any(text in line for line in self.lines[node.lineno - 1 : node.end_lineno])
 
     def line(self, number: int) -> str:

@@ -9,23 +9,23 @@ from typing import Any
 from pinwarden.contract.entitlements.effects import is_modelled, may_call_methods
 from pinwarden.contract.entitlements.interpreter.base import unmarked
 from pinwarden.contract.entitlements.interpreter.branches import Branches
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
-    Alias,
+    AbstractValue,
     Class,
-    Descriptor,
-    External,
+    Container,
+    ExternalName,
     Function,
+    ImportedName,
     Instance,
-    Mark,
     ModuleItem,
     Namespace,
+    ParameterMark,
     Registrar,
-    Table,
     Text,
-    Value,
+    WrappedMethod,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame, Module
+from pinwarden.contract.entitlements.interpreter.program import Module, PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import CallArguments
 
 _CALLBACK_DECORATORS = ("validator", "serializer", "computed_field", "validates")
@@ -36,12 +36,12 @@ _DECORATORS = ("tool", "call_tool", "list_tools", "prompt", "get_prompt", "read_
 
 
 class Definitions(Branches):
-    """What ``def``, ``class`` and ``import`` bind."""
+    """Mixin that binds the names of ``def``, ``class`` and ``import``."""
 
-    def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> bool:
+    def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: PythonFrame) -> bool:
         """Bind a function after applying its decorators."""
         function = self.function_at(node, frame, node.name)
-        value: Value = Value((function,))
+        value: AbstractValue = AbstractValue((function,))
         for decorator in reversed(node.decorator_list):
             value = self._decorated(decorator, value, function, frame)
         self.store(frame, node.name, value)
@@ -50,7 +50,7 @@ class Definitions(Branches):
             definitions.append((node.lineno, value))
         return True
 
-    def _decorated(self, node: ast.expr, value: Value, function: Function, frame: Frame) -> Value:
+    def _decorated(self, node: ast.expr, value: AbstractValue, function: Function, frame: PythonFrame) -> AbstractValue:
         decorator = self.evaluate(node, frame)
         if not decorator and self._registered_at_function(node, frame):
             self.note_unknown(frame, "it is called in the place of another function", node, function.qualname)
@@ -62,17 +62,17 @@ class Definitions(Branches):
             frame.cls.callback_methods.add(function.name)
         if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
             for kind, name in self._registrars(node, decorator):
-                self.register(Registrar(kind, name), CallArguments(positional=(Value((function,)),)))
+                self.register(Registrar(kind, name), CallArguments(positional=(AbstractValue((function,)),)))
             return value
         unknown = None if decorator else _registrar_of_unknown(node)
         if unknown is not None:
-            self.register(unknown, CallArguments(positional=(Value((function,)),)))
+            self.register(unknown, CallArguments(positional=(AbstractValue((function,)),)))
             return value
-        own = Value(item for item in decorator if not isinstance(item, External))
+        own = AbstractValue(item for item in decorator if not isinstance(item, ExternalName))
         if own:
             return self.invoke(own, CallArguments(positional=(value,)), node, frame) or value
         for item in decorator:
-            if isinstance(item, External):
+            if isinstance(item, ExternalName):
                 form = self.known_calls.get(item.path)
                 if form is not None:
                     return form(CallArguments(positional=(value,)), node, frame) or value
@@ -83,30 +83,30 @@ class Definitions(Branches):
                 self.note_effect(item.path, CallArguments(), node, frame)
         return value
 
-    def _registered_at_function(self, node: ast.expr, frame: Frame) -> bool:
+    def _registered_at_function(self, node: ast.expr, frame: PythonFrame) -> bool:
         """Whether this is ``@function.register``, which redirects some calls of that function to another one."""
         target = node.func if isinstance(node, ast.Call) else node
         if not isinstance(target, ast.Attribute) or target.attr != "register":
             return False
         return any(isinstance(item, Function) for item in self.evaluate(target.value, frame))
 
-    def _registers_directly(self, node: ast.expr, decorator: Value) -> bool:
+    def _registers_directly(self, node: ast.expr, decorator: AbstractValue) -> bool:
         """Whether this is ``@server.tool`` without a call."""
         if not isinstance(node, ast.Attribute) or node.attr not in _DECORATORS:
             return False
         return not decorator or any(
-            isinstance(item, External) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
+            isinstance(item, ExternalName) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
         )
 
-    def _registrars(self, node: ast.expr, decorator: Value) -> list[tuple[str, str | None]]:
+    def _registrars(self, node: ast.expr, decorator: AbstractValue) -> list[tuple[str, str | None]]:
         result = [(item.kind, item.name) for item in decorator if isinstance(item, Registrar)]
         return result or [(node.attr, None)] if isinstance(node, ast.Attribute) else result
 
-    def class_definition(self, node: ast.ClassDef, frame: Frame) -> bool:
+    def class_definition(self, node: ast.ClassDef, frame: PythonFrame) -> bool:
         """Follow the body of a class, and bind it."""
         cls = frame.classes.get(id(node))
         if cls is None:
-            body = Frame(frame.module, frame, f"{frame.qualname}{node.name}.")
+            body = PythonFrame(frame.module, frame, f"{frame.qualname}{node.name}.")
             body.activation = frame.activation
             cls = frame.classes[id(node)] = Class(node, frame.module, frame.qualname + node.name, body)
             body.cls = cls
@@ -117,33 +117,35 @@ class Definitions(Branches):
                 ast.unparse(target)
             )
             for item in result:
-                if isinstance(item, Class | External) and item not in cls.bases and item is not cls:
+                if isinstance(item, Class | ExternalName) and item not in cls.bases and item is not cls:
                     cls.bases.append(item)
                     if isinstance(item, Class):
                         item.children.append(cls)
         cls.body.activation = frame.activation
         self.run(node.body, cls.body)
         self._follow_metaclass(cls, node, frame)
-        value: Value = Value((cls,))
+        value: AbstractValue = AbstractValue((cls,))
         for decorator in reversed(node.decorator_list):
-            decorators = Value(item for item in self.evaluate(decorator, frame) if not isinstance(item, External))
+            decorators = AbstractValue(
+                item for item in self.evaluate(decorator, frame) if not isinstance(item, ExternalName)
+            )
             if decorators:
                 value |= self.invoke(decorators, CallArguments(positional=(value,)), node, frame)
         self.store(frame, node.name, value)
         self._call_init_subclass(cls, node, frame)
         return True
 
-    def _call_init_subclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+    def _call_init_subclass(self, cls: Class, node: ast.ClassDef, frame: PythonFrame) -> None:
         """Creating a subclass calls ``__init_subclass__`` of its bases."""
         for base in cls.bases:
             if isinstance(base, Class):
                 for item in self.in_class(base, "__init_subclass__", set()):
                     if isinstance(item, Function):
-                        self.call_function(item, CallArguments(positional=(Value((cls,)),)), node, frame)
+                        self.call_function(item, CallArguments(positional=(AbstractValue((cls,)),)), node, frame)
 
-    def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+    def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: PythonFrame) -> None:
         """Follow the methods of a metaclass, which runs when the class is created, called, inspected or compared."""
-        args = CallArguments(positional=(Value((cls,)),))
+        args = CallArguments(positional=(AbstractValue((cls,)),))
         methods = [self.in_class(cls, "__class_getitem__", set())]
         for keyword in node.keywords:
             for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
@@ -151,13 +153,13 @@ class Definitions(Branches):
                     special = [name for name in item.body.all_values if name.startswith("__")]
                     methods += [self.in_class(item, name, set()) for name in special]
         for method in (item for value in methods for item in value):
-            for function in method.value if isinstance(method, Descriptor) else (method,):
+            for function in method.value if isinstance(method, WrappedMethod) else (method,):
                 if isinstance(function, Function):
                     self.call_function(function, args, node, frame)
 
     # Imports
 
-    def import_statement(self, node: ast.Import, frame: Frame) -> bool:
+    def import_statement(self, node: ast.Import, frame: PythonFrame) -> bool:
         """Bind imported modules, and follow them."""
         for alias in node.names:
             value = self.import_module(alias.name, frame, node)
@@ -169,7 +171,7 @@ class Definitions(Branches):
                 self.store(frame, alias.asname, value)
         return True
 
-    def import_from(self, node: ast.ImportFrom, frame: Frame) -> bool:
+    def import_from(self, node: ast.ImportFrom, frame: PythonFrame) -> bool:
         """Bind names of a module, and follow it."""
         name = self._absolute(node, frame.module)
         module = self.module(name) if name else None
@@ -184,22 +186,22 @@ class Definitions(Branches):
                 self.store(frame, alias.asname or alias.name, self.import_external(f"{name}.{alias.name}", node, frame))
         return True
 
-    def import_external(self, path: str, node: ast.AST, frame: Frame) -> Value:
+    def import_external(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of an import from an external module."""
         below = self.module(path)
         if below is not None:
             self.note_call(frame, below.activation, node)
-            return Value((ModuleItem(below),))
+            return AbstractValue((ModuleItem(below),))
         return self.external_value(path, node, frame)
 
-    def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: Frame) -> None:
+    def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: PythonFrame) -> None:
         bound = alias.asname or alias.name
         below = None if alias.name in module.frame.all_values else self.module(f"{module.name}.{alias.name}")
         if below is not None:
             self.note_call(frame, below.activation, node)
-            self.store(frame, bound, Value((ModuleItem(below),)))
+            self.store(frame, bound, AbstractValue((ModuleItem(below),)))
         else:
-            self.store(frame, bound, Value((Alias(module, alias.name),)))
+            self.store(frame, bound, AbstractValue((ImportedName(module, alias.name),)))
 
     def _absolute(self, node: ast.ImportFrom, module: Module) -> str:
         if not node.level:
@@ -223,11 +225,11 @@ def _registrar_of_unknown(node: ast.expr) -> Registrar | None:
 
 
 class Statements(Definitions):
-    """Statements."""
+    """Mixin that follows statements."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        self.actions: dict[type[ast.stmt], Callable[[Any, Frame], bool]] = {
+        self.actions: dict[type[ast.stmt], Callable[[Any, PythonFrame], bool]] = {
             ast.Expr: self._expression,
             ast.Assign: self._assign_statement,
             ast.AnnAssign: self._annotated,
@@ -257,7 +259,7 @@ class Statements(Definitions):
         }
         self.actions[ast.TryStar] = self.try_statement
 
-    def run(self, body: Sequence[ast.stmt], frame: Frame) -> bool:
+    def run(self, body: Sequence[ast.stmt], frame: PythonFrame) -> bool:
         """Follow statements. Returns whether the code after them is reached."""
         actions = self.actions
         for statement in body:
@@ -270,36 +272,36 @@ class Statements(Definitions):
 
     # Simple statements
 
-    def _expression(self, node: ast.Expr, frame: Frame) -> bool:
+    def _expression(self, node: ast.Expr, frame: PythonFrame) -> bool:
         if not isinstance(node.value, ast.Constant):
             self.evaluate(node.value, frame)
         return True
 
-    def _return(self, node: ast.Return, frame: Frame) -> bool:
+    def _return(self, node: ast.Return, frame: PythonFrame) -> bool:
         if node.value is not None:
             frame.activation.returns = self.limited(
                 frame.activation.returns | unmarked(self.evaluate(node.value, frame))
             )
         return False
 
-    def _raise(self, node: ast.Raise, frame: Frame) -> bool:
+    def _raise(self, node: ast.Raise, frame: PythonFrame) -> bool:
         for part in (node.exc, node.cause):
             if part is not None:
                 self.evaluate(part, frame)
         return False
 
-    def _assert(self, node: ast.Assert, frame: Frame) -> bool:
+    def _assert(self, node: ast.Assert, frame: PythonFrame) -> bool:
         self.evaluate(node.test, frame)
         if node.msg is not None:
             self.evaluate(node.msg, frame)
         return True
 
-    def _global(self, node: ast.Global, frame: Frame) -> bool:
+    def _global(self, node: ast.Global, frame: PythonFrame) -> bool:
         for name in node.names:
             frame.outer_names[name] = frame.module.frame
         return True
 
-    def _nonlocal(self, node: ast.Nonlocal, frame: Frame) -> bool:
+    def _nonlocal(self, node: ast.Nonlocal, frame: PythonFrame) -> bool:
         for name in node.names:
             outer = frame.parent
             while outer is not None and name not in outer.all_values:
@@ -310,35 +312,37 @@ class Statements(Definitions):
 
     # Binding
 
-    def _assign_statement(self, node: ast.Assign, frame: Frame) -> bool:
+    def _assign_statement(self, node: ast.Assign, frame: PythonFrame) -> bool:
         value = self.evaluate(node.value, frame)
         for target in node.targets:
             self.assign(target, value, frame)
         return True
 
-    def _annotated(self, node: ast.AnnAssign, frame: Frame) -> bool:
+    def _annotated(self, node: ast.AnnAssign, frame: PythonFrame) -> bool:
         value = self.evaluate(node.value, frame) if node.value is not None else EMPTY
-        if not any(not isinstance(item, Text | Mark) for item in value):
+        if not any(not isinstance(item, Text | ParameterMark) for item in value):
             value |= self.annotated_value(node.annotation, frame)
         if node.value is not None or value:
             self.assign(node.target, value, frame)
         return True
 
-    def _augmented(self, node: ast.AugAssign, frame: Frame) -> bool:
+    def _augmented(self, node: ast.AugAssign, frame: PythonFrame) -> bool:
         value = self.evaluate(node.value, frame)
         if isinstance(node.target, ast.Name):
             known = self.look_up(node.target.id, frame)
             if known:
                 for item in known:
-                    if isinstance(item, Table):
+                    if isinstance(item, Container):
                         self.put(item, None, self.elements(value))
-                changed = Value(Text(item.text, complete=False) if isinstance(item, Text) else item for item in known)
+                changed = AbstractValue(
+                    Text(item.text, complete=False) if isinstance(item, Text) else item for item in known
+                )
                 self.store(frame, node.target.id, changed)
         else:
             self.assign(node.target, value, frame)
         return True
 
-    def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
+    def assign(self, target: ast.expr, value: AbstractValue, frame: PythonFrame) -> None:
         """Bind a target of an assignment."""
         if isinstance(target, ast.Name):
             self.store(frame, target.id, value)
@@ -351,7 +355,7 @@ class Statements(Definitions):
         elif isinstance(target, ast.Starred):
             self.assign(target.value, value, frame)
 
-    def _assign_attribute(self, target: ast.Attribute, value: Value, frame: Frame) -> None:
+    def _assign_attribute(self, target: ast.Attribute, value: AbstractValue, frame: PythonFrame) -> None:
         owner = self.evaluate(target.value, frame)
         if not owner:  # an unknown object, whose class may call the value
             self.call_passed_functions(CallArguments(positional=(value,)), target, frame)
@@ -365,30 +369,30 @@ class Statements(Definitions):
             elif isinstance(item, Function):
                 table = self.table(item.defining_frame, item.node, f"attribute {target.attr}")
                 self.put(table, None, value)
-            elif isinstance(item, External):
+            elif isinstance(item, ExternalName):
                 self.call_passed_functions(CallArguments(positional=(value,)), target, frame)  # a hook
 
-    def _assign_subscript(self, target: ast.Subscript, value: Value, frame: Frame) -> None:
+    def _assign_subscript(self, target: ast.Subscript, value: AbstractValue, frame: PythonFrame) -> None:
         key = self.evaluate(target.slice, frame)
         for item in self.evaluate(target.value, frame):
-            if isinstance(item, Table):
+            if isinstance(item, Container):
                 self.put(item, self.single_text(key), value)
             elif isinstance(item, Namespace):
                 text = self.single_text(key)
                 if text is not None:
                     self.store(item.module.frame, text, unmarked(value))
             elif isinstance(item, Instance):
-                method = self.attribute(Value((item,)), "__setitem__", target, frame)
+                method = self.attribute(AbstractValue((item,)), "__setitem__", target, frame)
                 if method:
                     self.invoke(method, CallArguments(positional=(key, value)), target, frame)
 
-    def _unpack(self, target: ast.Tuple | ast.List, value: Value, frame: Frame) -> None:
+    def _unpack(self, target: ast.Tuple | ast.List, value: AbstractValue, frame: PythonFrame) -> None:
         for index, element in enumerate(target.elts):
-            result: Value = EMPTY
+            result: AbstractValue = EMPTY
             for item in value:
-                if isinstance(item, Table):
+                if isinstance(item, Container):
                     item.readers[self.current] = None
                     result |= item.keys.get(str(index), EMPTY) | item.rest
-                elif isinstance(item, External):
-                    result |= Value((item,))
+                elif isinstance(item, ExternalName):
+                    result |= AbstractValue((item,))
             self.assign(element, result, frame)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from pinwarden.contract.entitlements.interpreter.items import EMPTY, Value
+from pinwarden.contract.entitlements.interpreter.objects import EMPTY, AbstractValue
 from pinwarden.core.record import Record
 
 MAX_ACTIVATIONS = 5_000
@@ -35,7 +35,7 @@ def max_shapes(activations: int) -> int:
 MAX_RUNS = 16
 """How often one function is followed again because a value it reads got more possibilities."""
 
-_NO_KEYWORDS: Mapping[str, Value] = MappingProxyType({})
+_NO_KEYWORDS: Mapping[str, AbstractValue] = MappingProxyType({})
 
 
 class CallArguments:
@@ -45,22 +45,22 @@ class CallArguments:
 
     def __init__(
         self,
-        positional: tuple[Value, ...] = (),
-        keywords: Mapping[str, Value] = _NO_KEYWORDS,
-        spread: Value = EMPTY,
+        positional: tuple[AbstractValue, ...] = (),
+        keywords: Mapping[str, AbstractValue] = _NO_KEYWORDS,
+        spread: AbstractValue = EMPTY,
     ) -> None:
         self.positional = positional
         self.keywords = keywords
         self.spread = spread
         """Values from ``*`` and ``**`` arguments whose position or name is unknown."""
 
-    def at(self, index: int, keyword: str = "") -> Value | None:
-        """The argument at a position or with a keyword; None if there is none."""
+    def at(self, index: int, keyword: str = "") -> AbstractValue | None:
+        """The argument at a position or with a keyword; None if the call does not have it."""
         if index < len(self.positional):
             return self.positional[index]
         return self.keywords.get(keyword)
 
-    def everything(self) -> Value:
+    def everything(self) -> AbstractValue:
         """The union of all arguments."""
         return self.spread.union(*self.positional, *self.keywords.values())
 
@@ -73,7 +73,7 @@ class Registration(Record):
 
     kind: str
     name: str | None
-    value: Value
+    value: AbstractValue
     module: str
     qualname: str
     line: int
@@ -83,7 +83,7 @@ BACK_DOORS: Final = (
     "__globals__ __builtins__ __subclasses__ __code__ __closure__ __loader__ __bases__ __mro__ __base__ gi_frame "
     "cr_frame f_globals f_locals f_builtins f_back tb_frame __getattribute__"
 )
-"""Attributes through which any object leads to everything else."""
+"""Attributes that give access to interpreter internals from any object."""
 
 TEXT_METHODS: Final = "lower upper strip lstrip rstrip casefold title capitalize swapcase"
 """Methods that turn a constant text into another constant."""

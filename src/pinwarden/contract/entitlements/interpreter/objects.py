@@ -1,7 +1,7 @@
 """The abstract values of the analysis.
 
-A value is a set of items: all functions, classes, objects and external names that a variable may refer to. Numbers,
-unknown texts and everything else without reach are not items; the empty set means "nothing relevant".
+An abstract value is the set of Python objects that a variable may refer to: functions, classes, instances, external
+names. Numbers, unknown texts and other objects that need no entitlement are left out, so the set may be empty.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module
+    from pinwarden.contract.entitlements.interpreter.program import Activation, Module, PythonFrame
 
 
-class Item:
-    """One thing that a variable can refer to. Items are compared by identity unless they define ``__eq__``."""
+class PythonObject:
+    """One object that a variable can refer to. Compared by identity unless the subclass defines ``__eq__``."""
 
     __slots__ = ()
 
 
-class Value:
-    """An immutable, ordered set of items.
+class AbstractValue:
+    """An immutable, ordered set of Python objects.
 
     A ``frozenset`` iterates in the order of hashes and addresses, which differ between processes: limits would then cut
-    off different items each time, and locks of the same source would differ.
+    off different objects each time, and locks of the same source would differ.
     """
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: Iterable[Item] = ()) -> None:
+    def __init__(self, items: Iterable[PythonObject] = ()) -> None:
         self._items = dict.fromkeys(items)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[PythonObject]:
         return iter(self._items)
 
     def __len__(self) -> int:
@@ -41,19 +41,19 @@ class Value:
     def __contains__(self, item: object) -> bool:
         return item in self._items
 
-    def __le__(self, other: Value) -> bool:
+    def __le__(self, other: AbstractValue) -> bool:
         return self._items.keys() <= other._items.keys()
 
-    def __or__(self, other: Value) -> Value:
+    def __or__(self, other: AbstractValue) -> AbstractValue:
         if not other._items or other is self:
             return self
         if not self._items:
             return other
-        joined = Value()
+        joined = AbstractValue()
         joined._items = self._items | other._items
         return joined
 
-    def union(self, *others: Value) -> Value:
+    def union(self, *others: AbstractValue) -> AbstractValue:
         """The union with all other values."""
         result = self
         for other in others:
@@ -61,16 +61,16 @@ class Value:
         return result
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Value) and self._items == other._items
+        return isinstance(other, AbstractValue) and self._items == other._items
 
     def __hash__(self) -> int:
         return hash(frozenset(self._items))
 
 
-EMPTY = Value()
+EMPTY = AbstractValue()
 
 
-class Text(Item):
+class Text(PythonObject):
     """A constant text, or the known beginning of a text."""
 
     __slots__ = ("complete", "text")
@@ -86,7 +86,7 @@ class Text(Item):
         return hash(self.text)
 
 
-class External(Item):
+class ExternalName(PythonObject):
     """A member of a module whose source is not analysed, with its full path: ``httpx.AsyncClient().get``.
 
     ``()`` is the result of a call.
@@ -98,13 +98,13 @@ class External(Item):
         self.path = path
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, External) and other.path == self.path
+        return isinstance(other, ExternalName) and other.path == self.path
 
     def __hash__(self) -> int:
         return hash(self.path)
 
 
-class Function(Item):
+class Function(PythonObject):
     """A function or lambda in the source, with the frame that defines it."""
 
     __slots__ = ("defining_frame", "in_class", "module", "name", "node", "parameters", "qualname", "text_sensitive")
@@ -113,7 +113,7 @@ class Function(Item):
         self,
         node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
         module: Module,
-        defining_frame: Frame,
+        defining_frame: PythonFrame,
         name: str,
         qualname: str,
     ) -> None:
@@ -129,7 +129,7 @@ class Function(Item):
         self.in_class: Class | None = None
 
 
-class Class(Item):
+class Class(PythonObject):
     """A class in the source."""
 
     __slots__ = (
@@ -148,19 +148,19 @@ class Class(Item):
         "setters_followed",
     )
 
-    def __init__(self, node: ast.ClassDef, module: Module, qualname: str, body: Frame) -> None:
+    def __init__(self, node: ast.ClassDef, module: Module, qualname: str, body: PythonFrame) -> None:
         self.node = node
         self.module = module
         self.qualname = qualname
         self.body = body
-        self.bases: list[Item] = []
+        self.bases: list[PythonObject] = []
         self.enumeration = any(ast.unparse(base).endswith("Enum") for base in node.bases)
         self.children: list[Class] = []
         self.has_external_base = False
         """Whether an external base class may call the methods defined here."""
         self.callback_methods: set[str] = set()
         """Methods passed to an external decorator, which may call them at any time."""
-        self.attributes: dict[str, Value] = {}
+        self.attributes: dict[str, AbstractValue] = {}
         """Values assigned to attributes of its objects anywhere in the program."""
         self.readers: dict[str, dict[Activation, None]] = {}
         self.attributes_set: dict[int, set[str]] = {}
@@ -169,8 +169,8 @@ class Class(Item):
         """Attributes whose assigning methods were already analysed."""
 
 
-class Instance(Item):
-    """Any object of a class in the source."""
+class Instance(PythonObject):
+    """An instance of a class in the source. Instances of one class are not distinguished."""
 
     __slots__ = ("cls",)
 
@@ -184,12 +184,12 @@ class Instance(Item):
         return hash(id(self.cls))
 
 
-class Super(Item):
+class Super(PythonObject):
     """The value of ``super()`` in a method of ``cls``."""
 
     __slots__ = ("cls", "receiver")
 
-    def __init__(self, cls: Class, receiver: Item) -> None:
+    def __init__(self, cls: Class, receiver: PythonObject) -> None:
         self.cls = cls
         self.receiver = receiver
 
@@ -200,39 +200,39 @@ class Super(Item):
         return hash((id(self.cls), self.receiver))
 
 
-class Bound(Item):
+class BoundMethod(PythonObject):
     """A function together with its first argument."""
 
     __slots__ = ("function", "receiver")
 
-    def __init__(self, function: Function, receiver: Item) -> None:
+    def __init__(self, function: Function, receiver: PythonObject) -> None:
         self.function = function
         self.receiver = receiver
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bound) and other.function is self.function and other.receiver == self.receiver
+        return isinstance(other, BoundMethod) and other.function is self.function and other.receiver == self.receiver
 
     def __hash__(self) -> int:
         return hash((id(self.function), self.receiver))
 
 
-class Descriptor(Item):
+class WrappedMethod(PythonObject):
     """A function wrapped in ``staticmethod``, ``classmethod`` or ``property``."""
 
     __slots__ = ("kind", "value")
 
-    def __init__(self, kind: str, value: Value) -> None:
+    def __init__(self, kind: str, value: AbstractValue) -> None:
         self.kind = kind
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Descriptor) and other.kind == self.kind and other.value == self.value
+        return isinstance(other, WrappedMethod) and other.kind == self.kind and other.value == self.value
 
     def __hash__(self) -> int:
         return hash((self.kind, self.value))
 
 
-class ModuleItem(Item):
+class ModuleItem(PythonObject):
     """A module whose source is analysed."""
 
     __slots__ = ("module",)
@@ -247,7 +247,7 @@ class ModuleItem(Item):
         return hash(id(self.module))
 
 
-class Alias(Item):
+class ImportedName(PythonObject):
     """A name in another module, looked up when it is used, because modules may import each other."""
 
     __slots__ = ("module", "name")
@@ -257,51 +257,56 @@ class Alias(Item):
         self.name = name
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Alias) and other.module is self.module and other.name == self.name
+        return isinstance(other, ImportedName) and other.module is self.module and other.name == self.name
 
     def __hash__(self) -> int:
         return hash((id(self.module), self.name))
 
 
-class Table(Item):
+class Container(PythonObject):
     """A list, tuple, set or dict: values under constant keys, and values whose key is unknown."""
 
     __slots__ = ("closed", "keys", "readers", "rest")
 
     def __init__(self) -> None:
-        self.keys: dict[str, Value] = {}
-        self.rest: Value = EMPTY
+        self.keys: dict[str, AbstractValue] = {}
+        self.rest: AbstractValue = EMPTY
         self.closed = False
         """Contains only constant texts, so that ``in`` can be decided."""
         self.readers: dict[Activation, None] = {}
 
-    def everything(self) -> Value:
-        """All values, whatever their key."""
+    def everything(self) -> AbstractValue:
+        """The values under all keys."""
         return self.rest.union(*self.keys.values()) if self.keys else self.rest
 
 
-class TableMethod(Item):
-    """A method of a table, before it is called."""
+class ContainerMethod(PythonObject):
+    """A method of a container, before it is called."""
 
     __slots__ = ("name", "table")
 
-    def __init__(self, table: Table, name: str) -> None:
+    def __init__(self, table: Container, name: str) -> None:
         self.table = table
         self.name = name
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TableMethod) and other.table is self.table and other.name == self.name
+        return isinstance(other, ContainerMethod) and other.table is self.table and other.name == self.name
 
     def __hash__(self) -> int:
         return hash((id(self.table), self.name))
 
 
-class Partial(Item):
+class Partial(PythonObject):
     """A callable with some of its arguments bound."""
 
     __slots__ = ("keywords", "positional", "target")
 
-    def __init__(self, target: Value, positional: tuple[Value, ...], keywords: tuple[tuple[str, Value], ...]) -> None:
+    def __init__(
+        self,
+        target: AbstractValue,
+        positional: tuple[AbstractValue, ...],
+        keywords: tuple[tuple[str, AbstractValue], ...],
+    ) -> None:
         self.target = target
         self.positional = positional
         self.keywords = keywords
@@ -316,22 +321,22 @@ class Partial(Item):
         return hash(self._content())
 
 
-class Returns(Item):
+class KnownResult(PythonObject):
     """A method whose result is already known: ``"TEXT".lower``."""
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: AbstractValue) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Returns) and other.value == self.value
+        return isinstance(other, KnownResult) and other.value == self.value
 
     def __hash__(self) -> int:
         return hash(self.value)
 
 
-class Mark(Item):
+class ParameterMark(PythonObject):
     """Marks a value as coming from a parameter, so that decisions that depend on its text are recorded."""
 
     __slots__ = ("function", "parameter")
@@ -341,13 +346,15 @@ class Mark(Item):
         self.parameter = parameter
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mark) and other.function is self.function and other.parameter == self.parameter
+        return (
+            isinstance(other, ParameterMark) and other.function is self.function and other.parameter == self.parameter
+        )
 
     def __hash__(self) -> int:
         return hash((id(self.function), self.parameter))
 
 
-class Registrar(Item):
+class Registrar(PythonObject):
     """``server.tool(name=…)`` before it is applied to a function."""
 
     __slots__ = ("kind", "name")
@@ -363,7 +370,7 @@ class Registrar(Item):
         return hash((self.kind, self.name))
 
 
-class Request(Item):
+class ToolCallParams(PythonObject):
     """The parameters of a ``tools/call`` whose tool is known."""
 
     __slots__ = ("tool",)
@@ -372,14 +379,14 @@ class Request(Item):
         self.tool = tool
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Request) and other.tool == self.tool
+        return isinstance(other, ToolCallParams) and other.tool == self.tool
 
     def __hash__(self) -> int:
         return hash(self.tool)
 
 
-class Namespace(Item):
-    """``globals()``, ``vars()``, ``__dict__`` and the like: names looked up by a computed text."""
+class Namespace(PythonObject):
+    """A namespace object such as ``globals()``, ``vars()`` or ``__dict__``, in which names are looked up by text."""
 
     __slots__ = ("module",)
 
@@ -393,17 +400,46 @@ class Namespace(Item):
         return hash(id(self.module))
 
 
-def order(item: Item) -> tuple[str, str, int]:
+def order(item: PythonObject) -> tuple[int, str, int]:
     """A sort key, so that the same source always gives the same result."""
-    inner = item.function if isinstance(item, Bound) else item
+    rank = _RANKS[type(item)]
+    inner = item.function if isinstance(item, BoundMethod) else item
     if isinstance(inner, Function):
-        return type(item).__name__, f"{inner.module.name}.{inner.qualname}", inner.node.lineno
-    if isinstance(inner, External):
-        return "Outside", inner.path, 0
+        return rank, f"{inner.module.name}.{inner.qualname}", inner.node.lineno
+    if isinstance(inner, ExternalName):
+        return rank, inner.path, 0
     if isinstance(inner, Class):
-        return "Class", f"{inner.module.name}.{inner.qualname}", inner.node.lineno
+        return rank, f"{inner.module.name}.{inner.qualname}", inner.node.lineno
     if isinstance(inner, Instance):
-        return "Instance", f"{inner.cls.module.name}.{inner.cls.qualname}", inner.cls.node.lineno
-    if isinstance(inner, TableMethod):
-        return "TableMethod", inner.name, 0
-    return type(item).__name__, "", 0
+        return rank, f"{inner.cls.module.name}.{inner.cls.qualname}", inner.cls.node.lineno
+    if isinstance(inner, ContainerMethod):
+        return rank, inner.name, 0
+    return rank, "", 0
+
+
+_RANKS: dict[type[PythonObject], int] = {
+    kind: rank
+    for rank, kind in enumerate(
+        (
+            ImportedName,
+            BoundMethod,
+            Class,
+            WrappedMethod,
+            Function,
+            Instance,
+            ParameterMark,
+            ModuleItem,
+            Namespace,
+            ExternalName,
+            Partial,
+            Registrar,
+            ToolCallParams,
+            KnownResult,
+            Super,
+            Container,
+            ContainerMethod,
+            Text,
+        )
+    )
+}
+"""The order of objects of different classes. Existing locks depend on it where a limit drops objects."""

@@ -1,4 +1,4 @@
-"""The engine: imports modules, discovers handlers and follows them."""
+"""The abstract interpreter: imports modules, discovers handlers and follows them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import ast
 from collections.abc import Iterable
 
 from pinwarden.contract.entitlements import effects
-from pinwarden.contract.entitlements.interpreter.items import (
+from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
-    Bound,
+    AbstractValue,
+    BoundMethod,
     Class,
-    Descriptor,
     Function,
     Instance,
-    Request,
     Text,
-    Value,
+    ToolCallParams,
+    WrappedMethod,
 )
-from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module, walk
+from pinwarden.contract.entitlements.interpreter.program import Activation, Module, PythonFrame, walk
 from pinwarden.contract.entitlements.interpreter.statements import Statements
 from pinwarden.contract.entitlements.interpreter.terms import MAX_RUNS, CallArguments
 from pinwarden.contract.entitlements.values import Handler
@@ -37,8 +37,8 @@ _REGISTRATION_HINTS = (
 )
 
 
-class Engine(Statements):
-    """Analyses a program without running it."""
+class AbstractInterpreter(Statements):
+    """Computes what a program can do without running it."""
 
     discovered = False
 
@@ -88,19 +88,19 @@ class Engine(Statements):
         names = writers.get(name)
         if not names:
             return False
-        writers[name] = []  # once is enough: later changes queue them again
+        writers[name] = []  # follow them once: later changes queue them again
         for function in names:
             value = module.frame.all_values.get(function, EMPTY)
             self._follow_detached(value, module)
         return True
 
-    def _follow_detached(self, value: Value, module: Module, args: CallArguments | None = None) -> None:
+    def _follow_detached(self, value: AbstractValue, module: Module, args: CallArguments | None = None) -> None:
         """Follow functions for what they store or register, without recording a call."""
-        detached = Frame(module, module.frame, "")
+        detached = PythonFrame(module, module.frame, "")
         detached.activation = Activation("<aside>", module, detached)
         for item in value:
-            if isinstance(item, Function | Bound | Descriptor):
-                self.invoke(Value((item,)), args or CallArguments(), _NODE, detached)
+            if isinstance(item, Function | BoundMethod | WrappedMethod):
+                self.invoke(AbstractValue((item,)), args or CallArguments(), _NODE, detached)
 
     # Handlers
 
@@ -127,7 +127,7 @@ class Engine(Statements):
             elif name := _registers(statement):
                 self._follow_detached(self.value_of(module.name, name), module)
 
-    def value_of(self, module_name: str, qualname: str, line: int = 0) -> Value:
+    def value_of(self, module_name: str, qualname: str, line: int = 0) -> AbstractValue:
         """The value of a qualified name. Follows the enclosing functions first."""
         module = self.module(module_name)
         if module is None:
@@ -137,14 +137,14 @@ class Engine(Statements):
             self._follow_detached(self._defined(module, ".<locals>.".join(parts[:depth]), 0), module)
         return self._defined(module, qualname, line)
 
-    def _defined(self, module: Module, qualname: str, line: int) -> Value:
+    def _defined(self, module: Module, qualname: str, line: int) -> AbstractValue:
         definitions = self.definitions.get((module.name, qualname), [])
         same_line = [value for lineno, value in definitions if lineno == line]
         values = same_line or [value for _, value in definitions]
-        result: Value = Value().union(*values) if values else EMPTY
+        result: AbstractValue = AbstractValue().union(*values) if values else EMPTY
         if not result and "." not in qualname:
             result = self.member(module, qualname, module.frame)
-        return Value(_bound_method(item) for item in result)
+        return AbstractValue(_bound_method(item) for item in result)
 
     def roots(self, handler: Handler) -> dict[Activation, None]:
         """The activations that a call of the handler starts."""
@@ -158,21 +158,21 @@ class Engine(Statements):
             value = self.value_of(handler.module, handler.function, handler.line)
         for registration in self.registrations.values():
             if (registration.module, registration.qualname) == (handler.module, handler.function):
-                bound = Value(item for item in registration.value if isinstance(item, Bound))
+                bound = AbstractValue(item for item in registration.value if isinstance(item, BoundMethod))
                 value = bound or value
-        begin = Frame(module, module.frame, "")
+        begin = PythonFrame(module, module.frame, "")
         begin.activation = Activation("<begin>", module, begin)
         if value:
             self.invoke(value, self._call_of(handler, value), _NODE, begin)
         return dict.fromkeys(begin.activation.calls)
 
-    def _call_of(self, handler: Handler, value: Value) -> CallArguments:
+    def _call_of(self, handler: Handler, value: AbstractValue) -> CallArguments:
         if handler.case is None:
             return CallArguments()
-        request: Value = Value((Request(handler.case),))
-        name: Value = Value((Text(handler.case),))
+        request: AbstractValue = AbstractValue((ToolCallParams(handler.case),))
+        name: AbstractValue = AbstractValue((Text(handler.case),))
         for item in value:
-            function = item.function if isinstance(item, Bound) else item
+            function = item.function if isinstance(item, BoundMethod) else item
             if isinstance(function, Function):
                 names = [parameter for parameter in function.parameters if parameter not in ("self", "cls")]
                 if names and names[0] in ("ctx", "context", "_ctx", "_", "req", "request"):
@@ -214,7 +214,7 @@ class Engine(Statements):
                 self._follow_module(activation.module)
 
 
-def _clear_frame(frame: Frame) -> None:
+def _clear_frame(frame: PythonFrame) -> None:
     for cls in frame.classes.values():
         cls.attributes.clear()
         cls.readers.clear()
@@ -231,15 +231,15 @@ def _clear_frame(frame: Frame) -> None:
     frame.tables.clear()
 
 
-def _bound_method(item: object) -> Function | Bound | Class | Descriptor | Instance:
-    if isinstance(item, Descriptor):
+def _bound_method(item: object) -> Function | BoundMethod | Class | WrappedMethod | Instance:
+    if isinstance(item, WrappedMethod):
         inner = next((value for value in item.value if isinstance(value, Function)), None)
         if inner is not None and item.kind != "static" and inner.in_class is not None:
-            return Bound(inner, inner.in_class if item.kind == "class" else Instance(inner.in_class))
+            return BoundMethod(inner, inner.in_class if item.kind == "class" else Instance(inner.in_class))
         return inner or item
     if isinstance(item, Function) and item.in_class is not None:
-        return Bound(item, Instance(item.in_class))
-    return item  # type: ignore[return-value]  # anything else is called as it is
+        return BoundMethod(item, Instance(item.in_class))
+    return item  # type: ignore[return-value]  # other objects are called unchanged
 
 
 def _registers(node: ast.stmt) -> str:
