@@ -1,4 +1,4 @@
-"""Where a gateway reads what is approved: the lock with shared approvals, or the trust-on-first-use store."""
+"""Where a gateway reads approved surfaces: the lock with shared approvals, or the trust-on-first-use store."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class FirstUseApprovals:
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Trust the first surface. Returns another one if another process was faster."""
+        """Trust the first surface. If another process trusted one earlier, returns that one."""
         with self._lock:
             self._set(self._trusted.trust_first_use(self._server, surface, now()))
             assert self._known is not None  # noqa: S101 - set in the line above

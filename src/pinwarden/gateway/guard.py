@@ -1,4 +1,4 @@
-"""The approvals and the policy of one upstream server, and the lists that were parsed before.
+"""The approvals and the policy of one upstream server, and a cache of its parsed lists.
 
 All sessions with that server share one `Guard`. An `ApprovedSource` (`approved_sources.py`) reads the approvals.
 """
@@ -34,7 +34,7 @@ class SessionLimits(Record):
     max_pages: int = 200
     """Pages of one list. The largest real servers need fewer than ten."""
     max_items: int = 5_000
-    """Items of one list, far more than a model could read. Judging a new item takes up to a millisecond."""
+    """Items of one list, far more than a model could read. Checking a new item takes up to a millisecond."""
     max_request_tools: int = 200
     """Tool definitions in one server request; models take at most 128."""
     max_input_requests: int = 100
@@ -46,18 +46,19 @@ class SessionLimits(Record):
     max_open: int = 10_000
     """Open requests, in each direction."""
     max_deferred: int = 1_000
-    """Messages that wait for a list to be judged."""
+    """Messages that wait for a list to be checked."""
     max_deferred_bytes: int = 160 * 1024 * 1024
     """Bytes of these messages together: one of the largest size, and some others."""
     max_unwritten: int = 192 * 1024 * 1024
-    """Bytes that wait for a side that does not read: all deferred messages, and some more. Then the server is ended."""
+    """Bytes queued for a client or server that does not read: more than all deferred messages. Beyond that, the gateway
+    ends the server."""
     list_seconds: float = 20.0
-    """How long a server may take for a list before calls are refused."""
+    """How long a server may take to send a list before calls are refused."""
     max_rounds: int = 5
     """How often a list is requested again because it changed while it was read."""
     list_changed_seconds: float = 0.25
-    """Interval in which ``list_changed`` notifications are coalesced, so that neither one session nor a server can make
-    the others list without end."""
+    """Interval in which ``list_changed`` notifications are coalesced, so that neither a client nor the server can make
+    all sessions request lists in a loop."""
     refresh_seconds: float = 0.25
     """Interval in which approvals are read again: the delay until an approval takes effect."""
 
@@ -86,7 +87,7 @@ class ApprovedSource(Protocol):
     def trust(self, surface: Surface) -> ApprovedSurface:
         """Approve the first surface ever seen, and return it.
 
-        If another process was faster, the surface that it approved is returned. A source that trusts nothing (a lock)
+        If another process approved one earlier, that one is returned. A lock never trusts a surface on first use and
         raises ``SERVER_NOT_LOCKED``.
         """
 
@@ -108,7 +109,7 @@ _MAX_CACHED_BYTES = 16 * 1024 * 1024  # of all bodies; the parsed items take sev
 
 
 class Guard:
-    """Judges one upstream server, for any number of sessions and threads."""
+    """Checks one upstream server, for any number of sessions and threads."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Guard:
         self.policy = policy
         self.limits = limits
         self.epoch = 0
-        """Counts changes of the approvals or the policy. Verdicts of an earlier epoch are not valid any more."""
+        """Counts changes of the approvals or the policy. Verdicts from an earlier epoch are no longer valid."""
         self.generation = 0
         """Counts changes of the approvals, the policy or the server's lists. The fast path checks only this."""
         self.next_refresh = 0.0
@@ -136,7 +137,7 @@ class Guard:
         self._approved: ApprovedSurface | None = None
         self._failure: PinwardenError | None = None
         self._unannounced: set[str] = set()
-        """Lists that changed without an announcement to all sessions yet."""
+        """Changed lists that were not announced to all sessions yet."""
         self._next_announcement = -inf
         self._cache: dict[bytes, tuple[tuple[Item, ...], str | None, int]] = {}
         self._cached_bytes = 0
@@ -144,7 +145,7 @@ class Guard:
     # Approvals and policy
 
     def refresh(self, now: float) -> None:
-        """Read the approvals again, if `next_refresh` has come."""
+        """Read the approvals again, if `next_refresh` is reached."""
         with self._lock:
             if now < self.next_refresh:
                 return
@@ -219,11 +220,11 @@ class Guard:
         return judge_unknown_method(method, sender, policy, block_reason=block_reason)
 
     def judge_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
-        """A verdict for each member of what the server says about itself."""
+        """A verdict for each member of the server's description of itself."""
         return judge_server(info, self._approved_surface(), self.policy.for_item(self.server, "", client))
 
     def request_policy(self, client: str) -> RequestPolicy:
-        """The policy for requests of the server."""
+        """The policy for requests from the server."""
         return self.policy.for_requests(self.server, client)
 
     def judge_server_request(self, method: str, params: Any, client: str) -> JudgedRequest | Refusal:
@@ -237,7 +238,7 @@ class Guard:
         return judge_content(method, params, definitions, self.policy.for_item(self.server, method, client), ignored)
 
     def judge_tools_in_result(self, method: str, result: Any, client: str) -> JudgedRequest | Refusal | None:
-        """The decision about tool definitions in a result that is not a list; None if there are none to judge."""
+        """The decision about tool definitions in a result that is not a list; None if there are none to check."""
         from pinwarden.gateway.gates.requests import judge_definitions_of_result
 
         definitions = self._judge_definitions(result, client)
@@ -258,8 +259,10 @@ class Guard:
     # Changes of lists
 
     def list_changed(self, kind: ItemKind, now: float) -> None:
-        """The server announced to one session that a list changed: it is outdated for all sessions, at once or when
-        `list_changed_seconds` have passed since the last announcement."""
+        """Mark a list as outdated for all sessions, because the server announced a change to one of them.
+
+        Takes effect immediately, or when `list_changed_seconds` have passed since the last announcement.
+        """
         with self._lock:
             self._unannounced.add(kind.member)
             self._announce_changes(now)
@@ -280,7 +283,7 @@ class Guard:
         return None if cached is None else cached[:2]
 
     def cache_page(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
-        """Keep the parsed items of a list result. They are judged each time."""
+        """Keep the parsed items of a list result. They are checked each time."""
         size = len(body)
         if size > _MAX_CACHED_BYTES:
             return

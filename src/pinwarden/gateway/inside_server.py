@@ -2,8 +2,8 @@
 
 Two signs are checked: an environment variable that every started server gets, in this process and its ancestors; and
 the processes themselves. A descendant of a running gateway or of its client, or a process in the session of one, may
-not approve. Gateways register both processes; on Linux, an ancestor with a gateway as a child is also detected without
-that.
+not approve. Gateways register both processes. On Linux, an ancestor with a gateway as a child is detected even without
+registration.
 
 This is a tripwire, not a security boundary. A program that runs as the same user without a sandbox can remove both
 signs, and can write to the lock and the store directly. docs/guides/gateway.md says what such a program cannot do.
@@ -69,7 +69,7 @@ def _ancestors() -> Iterator[int]:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise PinwardenError("REVIEW_FROM_SERVER", f"approvals are not possible from here: {reason}")
+    raise PinwardenError("REVIEW_FROM_SERVER", f"this process must not approve: {reason}")
 
 
 def _registered_identities(folder: Path) -> set[str]:

@@ -200,7 +200,7 @@ def _gate(name: str, events: tuple[str, ...], phase: str, run: Run, description:
 
 
 def _unwrap(payload: Any, member: str) -> dict[str, Any]:
-    """The payload itself, or this member of it if the payload is a complete message."""
+    """Return this member of the payload if it is a complete message, otherwise the payload."""
     if isinstance(payload, dict) and isinstance(payload.get(member), dict):
         payload = payload[member]
     if not isinstance(payload, dict):

@@ -1,7 +1,7 @@
-"""Records what sessions decide: audit events into the log, definitions into the store for review.
+"""Records the decisions of sessions: audit events in the log, definitions in the store for review.
 
-`Recorder` is for the sessions of one server, on any transport. `LoopRecorder` adds what the HTTP gateway needs: it
-never blocks the event loop, and counts for the metrics.
+`Recorder` is for the sessions of one server, on any transport. `LoopRecorder`, for the HTTP gateway, never blocks the
+event loop and counts events for the metrics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OutputRecorder(Protocol):
 
 
 class Recorder:
-    """Writes events to the audit log, and definitions to the review store on a thread of its own."""
+    """Writes events to the audit log, and definitions to the review store on a separate thread."""
 
     def __init__(
         self, log: AuditLog | None, sightings: Callable[[], SightingRecorder] | None, say: Callable[[str], None]
@@ -67,7 +67,7 @@ class Recorder:
         log = self.log
         if output.events and log is not None:
             if durably:
-                if output.to_server:  # a refusal is recorded in any case, but a message needs a log that accepts it
+                if output.to_server:  # refusals are always recorded; forwarding needs a log that accepts events
                     log.admit()
                 log.record_durably(*output.events)
             else:

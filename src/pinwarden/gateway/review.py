@@ -423,7 +423,7 @@ def _check_pending(review: Review) -> Review:
     if review.state != WAITING:
         raise PinwardenError(
             "REVIEW_STALE",
-            f"{review.name} is not pending any more: it is {review.state}",
+            f"{review.name} is no longer pending: it is {review.state}",
             hint=f"To undo that decision: pinwarden review reopen {review.name}"
             if review.state in (APPROVED, REJECTED)
             else "The server serves something else now. See pinwarden review list.",
@@ -567,7 +567,7 @@ class _FirstUseBaseline:
         full_name = next((name for name in state.trusted.servers() if storable_name(name) == server), server)
         trusted = state.trusted.find(full_name)
         if trusted is None:
-            raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} has no trusted surface any more")
+            raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} no longer has a trusted surface")
         self._store = state.trusted
         self._trusted = trusted
         self.surfaces: Mapping[str, Surface] = {server: trusted.surface}

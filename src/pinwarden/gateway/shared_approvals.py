@@ -1,11 +1,11 @@
 """Approvals from the database that gateways share, in addition to those in the lock.
 
 Approving a change on one host writes the lock of that host and the shared database. Another gateway applies the
-approval if it is for the same server (not only for one of the same name) and replaces exactly the definition that its
-own lock approves. Its lock decides about everything else.
+approval if it is for the same server (not just a server of the same name) and replaces exactly the definition in the
+gateway's own lock. For everything else, its lock decides.
 
 While the database is unavailable, the known approvals still apply. If a row does not match its name, the gateway blocks
-everything of that server.
+everything from that server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.5
 """Interval of queries. An approval applies within about a second."""
 REPORT_SECONDS = 20.0
 """Interval of reports without news."""
-_MAX_DEFINITION = 4 * 1024 * 1024  # characters; longer items are not judged either
+_MAX_DEFINITION = 4 * 1024 * 1024  # characters; longer items are not checked either
 
 
 class SharedSurface(Record):
@@ -43,7 +43,7 @@ class SharedSurface(Record):
 
 
 def server_identity(entries: Iterable[Entry], name: str, client: str | None = None) -> str:
-    """A digest of what a lock starts or contacts under a name; empty if it is ambiguous or cannot be determined.
+    """A digest of the command or URL that a lock has for a name; empty if it is ambiguous or unknown.
 
     ``client`` selects one of several different servers of that name.
     """
@@ -76,9 +76,9 @@ class SharedApprovals:
         *,
         applies: bool = True,
     ) -> None:
-        """``place`` is the host and lock of the gateway. Approvals from there are in its lock and not applied again.
+        """``place`` is the host and lock of the gateway. Its own approvals are in its lock and not applied again.
 
-        Without ``applies`` the gateway only reports to the database that it applies no shared approvals.
+        Without ``applies``, the gateway applies no shared approvals and only reports this to the database.
         """
         self._open_table = approvals
         self._place = place
@@ -201,7 +201,7 @@ class SharedApprovals:
 
 
 def _apply(approved: Surface, approvals: Sequence[StoredApproval]) -> tuple[Surface, list[str], list[StoredApproval]]:
-    """Apply approvals in order, repeatedly, since one may build on a later one.
+    """Apply approvals in order, repeatedly, because an approval may build on a later one.
 
     Returns the surface, the names of applied approvals, and the approvals that cannot be applied.
     """
@@ -223,7 +223,7 @@ def _apply(approved: Surface, approvals: Sequence[StoredApproval]) -> tuple[Surf
 
 
 def _check(approval: StoredApproval) -> StoredApproval:
-    """The approval, if it matches its name. Others may be able to write to the database."""
+    """Return the approval if it matches its name. Other programs may be able to write to the database."""
     reason = ""
     texts = (approval.item, approval.digest, approval.expected, approval.definition, approval.place)
     if not all(isinstance(text, str) for text in texts) or not isinstance(approval.sequence, int):

@@ -30,8 +30,8 @@ FIRST_USE = "first-use"
 class GatewayState:
     """The state of one user's gateways: a folder on this machine, and a database in it or elsewhere.
 
-    Everything is opened on first use. With ``reads``, a missing database is an error instead of being created; with
-    ``absent``, it counts as empty.
+    Files and databases are opened on first use. With ``reads``, a missing database is an error instead of being
+    created; with ``absent``, it counts as empty.
     """
 
     def __init__(self, folder: Path, url: str | None = None, *, reads: bool = False, absent: bool = False) -> None:
@@ -143,7 +143,7 @@ class GatewayState:
         return Approvals(self._approvals_database)
 
     def lock_location(self, lock: Path) -> str:
-        """Identifies a lock among all hosts with this database: its host and path."""
+        """The host and path of a lock, which identify it among all hosts that share the database."""
         refuse_unsafe(self.folder)
         return f"{_host_id(self.folder)}:{lock.resolve()}"
 
@@ -238,12 +238,12 @@ def _check_url(url: str) -> None:
     try:
         urlsplit(url)
     except ValueError as err:
-        why = f"the database URL is not valid: {err}"
+        problem = f"the database URL is not valid: {err}"
     else:
         if not separator or scheme in ("postgresql", "postgres", "sqlite"):
             return
-        why = f"{scheme[:40]!a} databases are not supported"
-    raise PinwardenError("USAGE", why, hint="Give the path of an SQLite file, or postgresql://…")
+        problem = f"{scheme[:40]!a} databases are not supported"
+    raise PinwardenError("USAGE", problem, hint="Give the path of an SQLite file, or postgresql://…")
 
 
 def _folder_name(url: str) -> str:

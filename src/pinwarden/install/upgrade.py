@@ -60,7 +60,7 @@ class UpdateContext(Record):
     policies: Policies
     lock_options: LockOptions
     now: str
-    """The time to judge the registry's log at; timestamps that are written may differ (``SOURCE_DATE_EPOCH``)."""
+    """The time to check the registry's log at; timestamps that are written may differ (``SOURCE_DATE_EPOCH``)."""
     confirmed: bool
     probe: bool
     literal: bool = False

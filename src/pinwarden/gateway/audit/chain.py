@@ -29,7 +29,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> AuditHe
     """Append events in one commit, except those that the chain already has. Returns the new head.
 
     Exclusive across processes, because several gateways write to one chain. ``last`` is the number of events that a
-    running gateway has counted; the chain cannot have more of it.
+    running gateway has recorded; the chain cannot have more events of that gateway.
     """
     with database.transaction(exclusive="audit") as transaction:
         head = _head(transaction)
@@ -50,7 +50,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> AuditHe
 
 
 class _EntryEncoder:
-    """Encodes the entries of a batch. For calls of one template only five values are filled in."""
+    """Encodes the entries of a batch. For calls with the same template, only five values are filled in."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -143,7 +143,7 @@ def _last_before(database: Database, number: int) -> int:
 
 
 def _pattern(name: str, text: str) -> str:
-    """A LIKE pattern for entries with this member. Special characters become ``_``, which matches any one."""
+    """A LIKE pattern for entries with this member. Special characters become ``_``, which matches any character."""
     encoded = canonicalize(text).decode("utf-8", "replace")[1:-1]
     literal = "".join(char if char.isascii() and (char.isalnum() or char in " .:@/-") else "_" for char in encoded)
     return f'%"{name}":"{literal}"%'
@@ -177,8 +177,8 @@ def _format_second(seconds: int) -> str:
 def _count_recorded(transaction: Transaction, source: str, last: int | None) -> int:
     """How many events of a run the chain has.
 
-    Raises ``AUDIT_TAMPERED`` if the columns of its last row contradict the entry: a forged row would keep out later
-    events of the run.
+    Raises ``AUDIT_TAMPERED`` if the columns of its last row contradict the entry. A forged row would prevent later
+    events of the run from being appended.
     """
     row = transaction.row(
         "SELECT number, nth, entry FROM audit_entry WHERE source = ? AND number >= 1 ORDER BY nth DESC LIMIT 1",

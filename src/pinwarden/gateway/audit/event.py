@@ -3,8 +3,8 @@
 An entry is one line of canonical JSON (RFC 8785). Its hash is the SHA-256 of that line without its line end and is a
 member of the next entry: docs/reference/audit-log.md.
 
-A chain cannot show that its last entries were cut off or that the whole log was replaced. Comparing it with a head that
-was kept elsewhere shows both.
+A chain alone cannot prove that its last entries were not removed, or that the log was not replaced as a whole.
+Comparing it with a head that is stored elsewhere detects both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALLED = "called"
 ALLOWED = "allowed"
 """The gateway forwarded something that is not approved, because the policy only records (``audit``)."""
 WARNED = "warned"
-"""The same, and the gateway warned the client."""
+"""The gateway forwarded something that is not approved, and warned the client."""
 BLOCKED = "blocked"
 """The gateway removed an item from a list, or refused a message."""
 HELD = "held"
@@ -63,7 +63,7 @@ KINDS = (
 )
 
 SERVER_ITEM = "server"
-"""The ``item_kind`` of a server's description of itself; ``item`` is serverInfo, capabilities or instructions."""
+"""The ``item_kind`` for a server's description of itself; ``item`` is serverInfo, capabilities or instructions."""
 
 _MAX_TEXT = 1024  # characters of a name or sentence; a server may send megabytes
 _MAX_ARGUMENTS = 64 * 1024  # characters of recorded arguments
@@ -91,7 +91,7 @@ class AuditEvent(Record):
     """tool, prompt, resource or resourceTemplate; `SERVER_ITEM`; request for a server request; task; method for a
     method that no revision of MCP defines."""
     item: str = ""
-    """Its key in the list: a name or URI."""
+    """The item's key in the list: a name or URI."""
     expected: tuple[str, ...] = ()
     """The approved digests."""
     observed: str = ""
@@ -135,7 +135,7 @@ def parse_event(data: bytes) -> AuditEvent:
 
 
 def event_from_content(members: Any) -> AuditEvent:
-    """An event from its JSON members. Unknown or malformed members raise ``AUDIT_INVALID``; none is ignored."""
+    """Build an event from its JSON members. Unknown or malformed members raise ``AUDIT_INVALID``."""
     if not isinstance(members, Mapping):
         _invalid_event("it is not an object")
     unknown = sorted(members.keys() - _EVENT_MEMBERS)
@@ -276,12 +276,12 @@ MESSAGES = {
     "gap": "does not follow the previous entry: entries were removed",
     "moved": "was written at another position",
     "broken_link": "contains another hash than that of the previous entry: one of the two was changed",
-    "misfiled": "is stored under another run or count than it states, which could keep other events out",
+    "misfiled": "is stored under another run or count than it states, which could suppress other events",
     "lost_event": "is not preceded by the previous event of its gateway",
     "cut_off": "is missing: the log ends before the given head",
     "rewritten": "differs from the given head or export: the log was rewritten",
 }
-_MAX_BREAKS = 100  # reported ones
+_MAX_BREAKS = 100  # in a report
 
 
 class Break(Record):
@@ -304,7 +304,7 @@ class ChainCheck:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
     def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY) -> None:
-        """``start`` is the entry before the first one; ``heads`` must not be older."""
+        """``start`` is the head before the first entry; ``heads`` must not be older."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)
@@ -316,7 +316,7 @@ class ChainCheck:
         self._compare_with_heads(start)
 
     def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> None:
-        """Check the next entry. ``columns`` is the run and count stored beside it in the database."""
+        """Check the next entry. ``columns`` is the run and count stored with it in the database."""
         if number < 1:  # no gateway writes such an entry
             self._break(number, "moved")
             return
@@ -333,7 +333,7 @@ class ChainCheck:
                 self._break(number, "misfiled")
 
     def result(self) -> ChainResult:
-        """The result, after the last entry."""
+        """Return the result. Call it after the last entry."""
         for number in sorted(self._heads):
             self._break(number, "cut_off")
         self._heads.clear()

@@ -7,13 +7,14 @@ The file is mapped into memory and allocated in advance: an event costs a copy a
 mapped pages when the process is killed. Disk blocks are reserved, because writing to a map on a full disk would end
 the process.
 
-A record consists of 8-byte words in the byte order of this machine, which a journal never leaves. The first word has
-the length and a checksum of everything so far, so damage and edits are detected. The most frequent event, a tool call,
+A record consists of 8-byte words in the byte order of this machine, because a journal is never moved to another one.
+The first word has the length and a checksum of everything so far, which detects damage and edits. The most frequent
+event, a tool call,
 takes three words if its request id is an integer: template, id and time. If the id is a string, the record has the
 template, the time and the string. The tamper-evident hash chain is built when events are written to the database.
 
-The gateway locks the file. An unlocked file was abandoned by a killed process, and the next reader of the log recovers
-it. docs/reference/audit-log.md describes the format.
+A running gateway holds a lock on its journal file. An unlocked file was abandoned by a killed process, and the next
+reader of the log recovers it. docs/reference/audit-log.md describes the format.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pinwarden.gateway.audit.event import KINDS, AuditEvent, encode_event, parse
 from pinwarden.system.files import try_lock_file
 
 _MAGIC = b"pinwarden-journal/4 "
-_OLDER_MAGIC = b"pinwarden-journal/3 "  # had no calls with a string as request id
+_OLDER_MAGIC = b"pinwarden-journal/3 "  # without calls that have a string as request id
 _HEADER = 256  # bytes, filled up with spaces
 WORD = 8  # bytes
 CALL = 3 * WORD  # bytes of a call: template with checksum, request id, time
@@ -69,12 +70,12 @@ class JournalEvent(NamedTuple):
 
 
 class Batch(Record):
-    """Consecutive events of one run of one gateway."""
+    """Consecutive events of one run of a gateway."""
 
     gateway: str
     source: str
     first: int
-    """The ``nth`` of the first one."""
+    """The ``nth`` of the first event."""
     events: tuple[JournalEvent, ...]
 
 
@@ -102,9 +103,9 @@ class Journal:
         self.words: Any = ()
         """The map as 8-byte words."""
         self.templates: list[AuditEvent] = []
-        """The common members of calls, by number."""
+        """The members that calls share, by template number."""
         self.damaged = False
-        """Whether something that no gateway wrote follows the last event."""
+        """Whether the last event is followed by data that no gateway wrote."""
         self._header = b""
         """A header that is not in the file yet."""
         self._descriptor = descriptor
@@ -147,14 +148,14 @@ class Journal:
     def append(self, packed: list[bytes]) -> int:
         """Add events and return the count of the last. If the disk is full, none is added.
 
-        If the process is killed meanwhile, only the first ones may be in the file.
+        If the process is killed during the call, the file may contain only the first of them.
         """
         self._write(packed)
         self.count += len(packed)
         return self.count
 
     def add_template(self, event: AuditEvent) -> int:
-        """Add the common members of calls. Returns the first word of such a call, without its checksum."""
+        """Add the members that calls share. Returns the first word of such a call, without its checksum."""
         if len(self.templates) > _MAX_RECORD:
             raise PinwardenError("AUDIT_UNAVAILABLE", "the journal has too many templates")
         self._write([b"#" + pack(0, event)])
@@ -164,7 +165,7 @@ class Journal:
     def add_call(self, template: int, request_id: int, at: int) -> None:
         """Add a call. The caller has ensured the capacity.
 
-        The first word is written last, so a killed process leaves the record complete or not at all.
+        The first word is written last, so a killed process leaves either a complete record or none.
         """
         size = self.size
         self.checksum = checksum = (self.checksum + request_id + at) & CHECKSUM_MASK
@@ -193,8 +194,8 @@ class Journal:
     def _copy(self, data: bytes) -> None:
         """Write one record so that an incomplete one can be distinguished from damage if the process is killed.
 
-        A copy stores its bytes in any order. So the first word is written before it, with the length and an inverted
-        checksum, and again after it, with the valid checksum.
+        A memory copy may store its bytes in any order. So the first word is written before the copy, with the length
+        and an inverted checksum, and again after the copy, with the valid checksum.
         """
         start, length = self.size, len(data)
         self.checksum = checksum = (self.checksum + adler32(data)) & CHECKSUM_MASK
@@ -246,7 +247,7 @@ class Journal:
         return batch, position
 
     def reset(self) -> None:
-        """Drop all events, which the database has, and their templates. The count continues.
+        """Drop all events and templates after the database stored them. The count continues.
 
         If this raises, nothing was dropped. If the new header cannot be written, adding the next event raises.
         """
@@ -262,7 +263,7 @@ class Journal:
             self._grow(_HEADER)
 
     def tampered(self, nth: int) -> PinwardenError:
-        """The error for a file that has something else than events of a gateway after the ``nth`` one."""
+        """The error for a file that has other data than gateway events after event ``nth``."""
         return PinwardenError(
             "AUDIT_TAMPERED",
             f"{self.path} was damaged or changed after event {nth}",
@@ -270,7 +271,7 @@ class Journal:
         )
 
     def close(self, *, remove: bool) -> None:
-        """Close the file, and remove it if the database has all its events."""
+        """Close the file, and remove it if ``remove`` says that the database has all its events."""
         if remove:
             with suppress(OSError):
                 self.path.unlink()
@@ -294,8 +295,7 @@ class Journal:
 def open_abandoned(path: Path) -> Iterator[Journal | None]:
     """Open the journal of a killed process; None if another process has it locked, or if it is empty.
 
-    Its last record may be incomplete. Such an event had no effect, because the gateway waits for the record before it
-    acts, so it is ignored.
+    Its last record may be incomplete and is then ignored: the gateway acts on an event only after it is recorded.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
@@ -410,7 +410,7 @@ def _parse(
 
 
 def _unpack_valid(body: bytes) -> JournalEvent | None:
-    """The event; None if no gateway of this release writes such a one, even if the checksum is valid."""
+    """Decode an event; None if no gateway of this release writes such an event, even if the checksum is valid."""
     try:
         event = unpack(body)
     except (PinwardenError, ValueError):
@@ -419,7 +419,7 @@ def _unpack_valid(body: bytes) -> JournalEvent | None:
 
 
 def _is_incomplete(descriptor: int, position: JournalPosition, size: int) -> bool:
-    """Whether nothing follows the last complete record, or one that a killed process did not finish.
+    """Whether the last complete record is followed by nothing, or by a record that a killed process did not finish.
 
     Bytes that were not written are zero. Without its first word, the length of a record is unknown. A record without
     zeros was copied completely, so only its checksum may be missing.
@@ -456,7 +456,7 @@ def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
     is_journal = header.startswith((_MAGIC, _OLDER_MAGIC))
     if is_journal and len(words) == 3 and words[1].isdigit() and int(words[1]) < _MAX_COUNT:
         gateway, source = words[2].decode("utf-8", "replace").rstrip(), words[0].decode("utf-8", "replace")
-        # A file with the name of another run would take the positions of its events in the chain.
+        # A file that states another run could take that run's positions in the chain.
         if source.isascii() and source.isalnum() and source == path.stem:
             return gateway, source, int(words[1])
     raise PinwardenError("AUDIT_TAMPERED", f"{path} is not a journal of the audit log")

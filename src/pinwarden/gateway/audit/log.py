@@ -57,7 +57,7 @@ class AuditLimits(Record):
     journal: int = 256 << 20
     """Bytes in the journal while the database is unavailable, about a million events. Beyond that `record` raises."""
     wait: float = 5.0
-    """Seconds to wait for a commit. Then the journal is synced instead, which is as durable."""
+    """Seconds to wait for a commit. After that, the journal is synced instead, which is as durable."""
     retry: float = 0.2
     """Seconds between attempts to reach the database, doubled up to `longest_retry`."""
     longest_retry: float = 5.0
@@ -66,8 +66,8 @@ class AuditLimits(Record):
 class AuditLog:
     """Records events. Thread-safe; one per process.
 
-    ``url`` is the database, ``folder`` has the journals. The database is opened on the log's thread, so that a gateway
-    starts without waiting for it.
+    ``url`` is the database, and ``folder`` contains the journals. The database is opened on the log's thread, so that a
+    gateway starts without waiting for it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class AuditLog:
         self._failure: PinwardenError | None = None
         self._tried = False
         self._stuck = False
-        """A commit timed out: the database neither answers nor fails. Later callers do not wait."""
+        """Whether a commit timed out: the database neither responds nor fails. Later callers do not wait."""
         self._closing = False
         self._reported_damage = False
         self._asleep = False
@@ -133,7 +133,7 @@ class AuditLog:
         return self._journal.count - self._done.nth
 
     def record(self, *events: AuditEvent) -> None:
-        """Record events before their message is forwarded. ``AUDIT_UNAVAILABLE`` if it must not be."""
+        """Record events before their message is forwarded. ``AUDIT_UNAVAILABLE`` if it must not be forwarded."""
         now = time_ns()
         packed = [pack(now, event) for event in events]
         with self._lock:
@@ -146,8 +146,8 @@ class AuditLog:
     def note(self, template: AuditEvent, request_id: int | str) -> None:
         """Record a call. Its event is ``template`` with the request id appended to ``call``.
 
-        The call waits for this, so it is inlined: up to the size `_fast_until` the checks of `record` are known to
-        pass, and `Journal.add_call` is a copy into the map.
+        The call waits for this, so the code is inlined: up to the size `_fast_until` the checks of `record` are known
+        to pass, and `Journal.add_call` only copies into the map.
         """
         self._acquire()  # a with statement takes three times as long
         try:
@@ -220,7 +220,7 @@ class AuditLog:
             self._wait_for_capacity()
 
     def _update_fast_path(self) -> None:
-        """Set up to which size `note` may skip the checks."""
+        """Update the journal size up to which `note` may skip the checks."""
         is_available = self._tried and self._failure is None and not self._stuck and not self._closing
         limit = min(self._journal.capacity, self._limits.backlog) - CALL
         self._fast_until = limit if is_available or not self._refuses else 0
@@ -231,7 +231,7 @@ class AuditLog:
             self._admit()
 
     def record_durably(self, *events: AuditEvent) -> None:
-        """Record events and return when they survive a power cut: committed, or at least synced to the journal."""
+        """Record events, and return when they would survive a power cut: committed, or synced to the journal."""
         now = time_ns()
         packed = [pack(now, event) for event in events]
         with self._lock:
@@ -339,8 +339,8 @@ class AuditLog:
     def _recover(self, database: Database) -> None:
         """Write the journals of killed gateways to the database. A damaged one is reported in the log, and stays.
 
-        Without journals this does not contact the database. But if nothing may pass while it is unavailable, it must
-        answer a query first.
+        Without journals this does not contact the database, unless the log refuses events while the database is
+        unavailable: then the database must answer a query first.
         """
         if self._refuses:
             database.row("SELECT 1")
@@ -363,7 +363,7 @@ class AuditLog:
             open_count = database.open_count()
             with self._lock:
                 if open_count != self._open_count:
-                    # It may be another database than before, without the events of this journal.
+                    # The reopened database may be another one, without the events of this journal.
                     self._open_count, self._done = open_count, self._journal.start
                 since, until = self._done, self._journal.end
             if since.nth == until.nth:
@@ -398,9 +398,9 @@ class AuditLog:
 
 
 def recover(database: Database, folder: Path) -> int:
-    """Write the journals of killed gateways to the database, the oldest first. Returns how many there were.
+    """Write the journals of killed gateways to the database, oldest first. Returns how many there were.
 
-    For a damaged one, the events before the damage are written, and ``AUDIT_TAMPERED`` is raised after all others.
+    For a damaged journal, the events before the damage are written; ``AUDIT_TAMPERED`` is raised after all journals.
     """
     count = 0
     damaged: PinwardenError | None = None

@@ -1,4 +1,4 @@
-"""Reading the audit log: verifying it, showing its end, and exporting it."""
+"""Reads the audit log for ``pinwarden audit``: verify, tail and export."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequenc
 
 
 def verify_export(path: Path, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
-    """The same for an exported file, which may begin anywhere in the chain."""
+    """The report of ``pinwarden audit verify`` for an exported file, which may begin anywhere in the chain."""
     earlier = [_EarlierExport(export_path) for export_path in exports]
     all_heads = [*heads, *(export.head for export in earlier)]
     check: ChainCheck | None = None
@@ -78,9 +78,9 @@ _EXPORT_HINT = "Name a file that pinwarden audit export wrote."
 
 
 class _EarlierExport:
-    """An earlier export, every line of which must be in the log.
+    """An earlier export. The log must contain every line of it.
 
-    The file is read twice, line by line: first to verify it, then beside the log.
+    The file is read twice, line by line: first to verify it, then in parallel with the log.
     """
 
     def __init__(self, path: Path) -> None:
@@ -190,7 +190,7 @@ def _select(entries: Iterator[LogEntry], count: int, selected: EntryFilter) -> I
 
 
 def _start(line: bytes, heads: Sequence[AuditHead]) -> tuple[ChainCheck, int]:
-    """The check of an export, which may begin after the first entry, and the number of its first line."""
+    """Return the check for an export, which may begin after the first entry, and the number of its first entry."""
     try:
         first = parse_entry(line)
     except PinwardenError:

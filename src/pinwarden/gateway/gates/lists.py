@@ -1,8 +1,8 @@
 """Decisions about lists: one verdict per item, independent of the other items.
 
 An unreadable item, a duplicate name or an unapproved tool affects only that item. Every list is compared with the
-approved surface, never with an earlier list. Therefore a blocked list teaches the gateway nothing, and a tool that
-disappears and comes back is still compared with its original pin.
+approved surface, never with an earlier list. So a blocked list does not change later decisions, and a tool that
+disappears and comes back is still compared with its pin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinwarden.surface.surface import TOOL, Item, ItemKind, Surface
 NOT_LISTED = "not_listed"
 METHOD_UNKNOWN = "method_unknown"
 LIST_FAILED = "list_failed"
-"""The server's list could not be fetched or parsed, so the gateway does not know what would be used."""
+"""The server's list could not be fetched or parsed, so the definition of the item is unknown."""
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 """The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
 
@@ -29,7 +29,7 @@ DIGEST_NOT_ALLOWED = "digest_not_allowed"
 """Only the policy's allowlist mentions the item, and it allows other digests."""
 
 PolicyFor = Callable[[str], DigestPolicy]
-"""The policy for the item of a key."""
+"""Returns the policy for the item with this key."""
 
 _ACTIONS = {"allow_degraded": ALLOW, "allow_unverified": ALLOW, "audit": AUDIT, "warn": WARN, "block": BLOCK}
 _STRICTNESS = (ALLOW, AUDIT, WARN, BLOCK)
@@ -44,7 +44,7 @@ def judge_list(
     policy_for: PolicyFor,
     server: Mapping[str, Any] | None = None,
 ) -> tuple[Verdict, ...]:
-    """Judge a complete list; the verdicts are in the order of ``items``.
+    """Return a verdict for each item of a complete list, in order.
 
     ``server`` holds the server's current instructions, capabilities and serverInfo.
     """
@@ -65,7 +65,7 @@ def judge_list(
 
 
 def judge_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
-    """Judge the use of an item that the server does not list."""
+    """Return the verdict about the use of an item that the server does not list."""
     expected = _pinned_digests(approved.items_of_kind(kind)).get(key, ())
     setting = policy.enforcement if expected else policy.unknown
     return Verdict(
@@ -82,10 +82,10 @@ def judge_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: Dig
 
 
 def judge_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -> Verdict:
-    """Judge a request for a task whose call the gateway did not see; its tool may not be approved.
+    """Return the verdict about a request for a task whose call the gateway did not see; its tool may be unapproved.
 
-    A task of another client is blocked whatever the policy says, with the same reason, so that the client does not
-    learn that the task exists. The verdict omits the task id, because the id may suffice to get the result.
+    A task of another client is always blocked, with the same reason, so that the client does not learn that the task
+    exists. The verdict omits the task id, because the id may suffice to get the result.
     """
     return Verdict(
         entity="task",
@@ -100,9 +100,9 @@ def judge_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -
 
 
 def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, block_reason: str) -> Verdict:
-    """Judge a message whose method no revision of MCP defines. If the policy allows it, it is recorded at least.
+    """Return the verdict about a message whose method no revision of MCP defines.
 
-    A non-empty ``block_reason`` blocks it whatever the policy says.
+    A message that the policy allows is still recorded. A non-empty ``block_reason`` overrides the policy.
     """
     reason = f"No revision of MCP defines this method for messages from a {sender}, so its effect is unknown."
     return Verdict(

@@ -1,7 +1,7 @@
-"""Decisions about requests from a server to the client: whether it may send them, and what they may contain.
+"""Decisions about requests from a server to the client: which ones it may send, and what they may contain.
 
-The user approved the tools of the server's lists, not the definitions inside such a request. A definition is allowed
-only if the same definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
+The user approved the tools in the server's lists. A tool definition inside a server request is allowed only if the same
+definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def requests_in_task(task: Mapping[str, Any]) -> Requests | Refusal:
 
 
 def rounds_refusal(policy: RequestPolicy) -> Refusal:
-    """Return the refusal of a server that requests input more often than the policy allows."""
+    """Return the refusal for a server that requests input more often than the policy allows."""
     return Refusal(
         code="too_many_rounds",
         reason=f"The server requested more input {policy.max_rounds} times in a row without returning a result.",
@@ -158,7 +158,7 @@ class JudgedRequest(Record):
 
 
 def find_definitions(params: Any, max_count: int) -> tuple[Item, ...] | Refusal:
-    """Return the tool definitions in params or in a result, or a refusal if there are more than ``max_count``."""
+    """Return the tool definitions in params or in a result, or a refusal if there are too many."""
     tools = params.get(TOOLS) if isinstance(params, Mapping) else None
     if tools is None:
         return ()
@@ -173,9 +173,9 @@ def find_definitions(params: Any, max_count: int) -> tuple[Item, ...] | Refusal:
 def judge_content(
     method: str, params: Any, definitions: Sequence[Verdict], policy: DigestPolicy, ignored: frozenset[str]
 ) -> JudgedRequest:
-    """Judge the content of a request that the policy allows. ``definitions`` are the verdicts about the tools in it.
+    """Decide about the content of a request that the policy allows. ``definitions`` are the verdicts about its tools.
 
-    Signs of an attack whose code is in ``ignored`` do not count; another rule covers them.
+    Signs of an attack whose code is in ``ignored`` do not count, because another rule covers them.
     """
     unapproved = _unapproved(definitions)
     parts = [_tools_verdict(TOOL_IN_REQUEST, unapproved)] if unapproved else []
@@ -201,7 +201,7 @@ def judge_content(
 
 
 def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> JudgedRequest | None:
-    """Judge a result that is not a list but carries tool definitions; None if all definitions are approved."""
+    """Decide about a result that is not a list but contains tool definitions; None if all of them are approved."""
     unapproved = _unapproved(definitions)
     if not unapproved:
         return None
@@ -213,7 +213,7 @@ def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> 
 
 
 def _unapproved(definitions: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Select the definitions that differ from the approved ones. Whatever the policy, they are at least recorded."""
+    """Select the definitions that differ from the approved ones. Their action is at least ``audit``."""
     return tuple(
         replace(verdict, action=strictest_action(AUDIT, verdict.action)) for verdict in definitions if verdict.code
     )
@@ -249,7 +249,7 @@ def _most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all strings of a value, object keys included; of images, audio and files only the text they contain."""
+    """Yield all strings of a value, including object keys; for images, audio and files only the text in them."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -268,7 +268,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _decode_text(data: str, *, is_file: bool) -> str:
-    """Return the text a client could show: the decoded text of a file, or ``data`` itself if it is not base64."""
+    """Return the text that a client could display: the decoded text of a file, or ``data`` if it is not base64."""
     try:
         padded = data.replace("-", "+").replace("_", "/") + "=" * (-len(data) % 4)
         decoded = a2b_base64(padded, strict_mode=True)

@@ -69,7 +69,7 @@ class _MaskedCopy:
         self._budget = budget
 
     def copy(self, name: str, value: Any) -> Any:
-        """Copy the value of a member called ``name``; both can show that it is a secret."""
+        """Copy the value of a member. The name or the value can indicate a secret."""
         if self._budget <= 0:
             return _LEFT_OUT
         if type(value) is dict:
@@ -88,7 +88,7 @@ class _MaskedCopy:
         return mask_name(name) if len(name) <= MAX_SHOWN_CHARACTERS else _LEFT_OUT
 
     def _within_budget(self, parts: Any) -> Any:
-        """Yield members or elements until the budget is used up, and one more, which is recorded as left out."""
+        """Yield members or elements until the budget is used up, and one more, which is recorded as ``<left out>``."""
         for part in parts:
             is_last = self._budget <= 0
             yield part

@@ -26,7 +26,7 @@ class Verdict(Record):
     key: str
     """The item's name or URI; for the server: serverInfo, capabilities or instructions; otherwise the method."""
     value: Any
-    """The definition as the server sent it; of an undigestable one the part that could be parsed."""
+    """The definition as the server sent it; for an undigestable definition, the part that could be parsed."""
     digest: Digest | None
     action: str
     level: str = ""
@@ -34,7 +34,7 @@ class Verdict(Record):
     code: str = ""
     """Stable code of the difference from the approved definition; empty if there is none."""
     reason: str = ""
-    """The same as a sentence. It never contains text from the server."""
+    """The difference as a sentence. It never contains text from the server."""
     expected: tuple[str, ...] = ()
     """The allowed digests; empty if no item of this key was approved."""
     changes: tuple[Change, ...] = ()

@@ -21,7 +21,7 @@ DeferredMessage = ClientRequest | ServerResponse | TaskNotification
 
 
 class DeferredMessages:
-    """The messages of one session that wait for a list to be judged. Their number, size and time are limited."""
+    """The messages of one session that wait for a list. Their number, size and waiting time are limited."""
 
     def __init__(self, limits: SessionLimits, audit: SessionAudit) -> None:
         self._limits = limits
@@ -30,7 +30,7 @@ class DeferredMessages:
         self._bytes = 0
 
     def __contains__(self, request_id: Any) -> bool:
-        """Whether a request with this id, or its response, waits."""
+        """Whether a request with this id, or its response, is waiting."""
         return any(
             message.request_id == request_id for message in self.queue if not isinstance(message, TaskNotification)
         )
@@ -46,7 +46,7 @@ class DeferredMessages:
             out.to_client.append(error_response(message.request_id, SERVER_UNAVAILABLE, text))
 
     def cancel(self, request_id: Any) -> bool:
-        """Drop a request that the client cancelled. Returns whether it waited."""
+        """Drop a request that the client cancelled. Returns whether it was waiting."""
         before = len(self.queue)
         self._set(
             [
@@ -87,7 +87,7 @@ class DeferredMessages:
             reason = "The server did not send its lists in time."
             self._audit.record_refused_message("list_failed", reason, message.method, call, out)
             if not isinstance(message, TaskNotification):
-                text = "pinwarden: the server's lists could not be judged in time"
+                text = "pinwarden: the server's lists could not be evaluated in time"
                 data = {"pinwarden": {"code": "list_failed"}}
                 out.to_client.append(error_response(message.request_id, INVALID_PARAMS, text, data))
 
@@ -110,11 +110,11 @@ class RequestTimeouts:
         self._restarted = 0.0
 
     def restart(self, now: float) -> None:
-        """The server made progress or waits for the client: the time of all open requests starts again."""
+        """Restart the timeout of all open requests, because the server made progress or waits for the client."""
         self._restarted = now
 
     def find(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
-        """Requests whose time is over. A subscription is answered when it ends, so it has no such time."""
+        """Return the requests that timed out. A subscription is answered when it ends, so it never times out."""
         since: dict[Any, tuple[object, float]] = {}
         overdue: list[ForwardedRequest] = []
         for request_id, request in tuple(open_requests.items()):
@@ -138,11 +138,11 @@ class RequestTimeouts:
         return overdue
 
     def add(self, request_id: Any) -> None:
-        """A request was answered with an error because its time was over."""
+        """Remember a request that was answered with an error because it timed out."""
         if len(self.timed_out) >= _MAX_TIMED_OUT:
             del self.timed_out[next(iter(self.timed_out))]
         self.timed_out[request_id] = None
 
     def is_late_response(self, request_id: Any) -> bool:
-        """Whether a response came after its request timed out. The id is free again then."""
+        """Whether a response came after its request timed out. If so, its id may be used again."""
         return request_id in self.timed_out and self.timed_out.pop(request_id) is None

@@ -1,7 +1,7 @@
 """The fast path for tool calls: which messages may be forwarded without the session.
 
 Nearly every message is a call of an approved tool, its progress, or its result. `CallFastPath.admit` decides whether a
-call may take the fast path, and `CallFastPath.may_relay` whether a message of the server may. stdio, HTTP and the
+call may take the fast path, and `CallFastPath.may_relay` whether a message from the server may. stdio, HTTP and the
 session itself use them. Both check the parsed message, so the formatting of the JSON does not matter. They make the
 same decision as the session, or leave the message to the session.
 
@@ -69,14 +69,14 @@ class CallFastPath:
         self.events: Mapping[str, AuditEvent] = {}
         """By tool, the audit event of a call. The request id at the end of ``call`` is missing."""
         self.generation = -1
-        """The guard's generation in which `learn` ran; -1 if its result is not valid any more."""
+        """The guard's generation in which `learn` ran; -1 if its result is no longer valid."""
         self.until = 0.0
         self._granted = self.remaining = 0
         self.progressed = False
         """Whether the server reported progress since the last check for timeouts."""
         self._is_strict: Callable[[bytes, Any], bool]
         self.relays_results = False
-        """Whether results need no check."""
+        """Whether results may pass unchecked."""
 
     def parser(self) -> Callable[[bytes], Any]:
         """The parser for messages that are passed to `admit` and `may_relay` with their text. It raises ValueError."""
@@ -92,9 +92,9 @@ class CallFastPath:
         from here on: record the event with the request id, then forward the message, or `withdraw` it.
 
         stdio calls this on the thread that reads from the client, without the session's lock. Dictionary operations are
-        atomic, and a change that another thread makes meanwhile might as well have come a moment later. If that thread
-        counts the calls at this very moment, one call is not counted, so a list may be refreshed one call later than
-        the policy says; never later in time, which is what limits how long a change stays unnoticed.
+        atomic, and a concurrent change by another thread has the same effect as one that comes a moment later. If the
+        other thread counts the calls at the same time, one call may not be counted. A list may then be refreshed one
+        call later than the policy says, but never later in time.
         """
         try:
             request_id, params = message["id"], message["params"]
@@ -138,11 +138,11 @@ class CallFastPath:
         return event
 
     def withdraw(self, request_id: int | str) -> None:
-        """A call that was admitted was not forwarded."""
+        """Forget a call that was admitted but not forwarded."""
         self.open.pop(request_id, None)
 
     def may_relay(self, frame: bytes, message: Any, fast_parsed: bool = False) -> bool:
-        """Whether a message of the server may be forwarded unchanged; then its call is not open any more.
+        """Whether a message from the server may be forwarded unchanged; then its call is no longer open.
 
         True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
         `parser` parsed the message, and not the strict parser.
@@ -196,13 +196,13 @@ class CallFastPath:
         return relayed
 
     def invalidate(self) -> None:
-        """Leave all messages to the session until `learn` runs. The calls so far are counted."""
+        """Leave all messages to the session until `learn` runs. Adds the calls so far to the list's use count."""
         if self.generation >= 0:
             self.generation = -1
             self._lists.count_uses(TOOL, self._granted - self.remaining)
 
     def learn(self, now: float) -> None:
-        """Take the callable tools from the judged list, if that is valid now and all of the server passes."""
+        """Read the callable tools from the judged list, if the list is current and the server itself is not blocked."""
         guard = self.guard
         generation = guard.generation  # read first: a change by another thread makes the rest invalid
         tools = self._lists.current(TOOL, now) if self._server.clear_epoch == guard.epoch else None

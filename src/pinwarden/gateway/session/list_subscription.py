@@ -1,8 +1,8 @@
 """The gateway's own subscription to list-changed notifications (2026-07-28).
 
 Since that revision, servers send list-changed notifications only to subscribers. If the client does not subscribe, the
-gateway would notice a change only when it next lists. So the session opens a ``subscriptions/listen`` of its own and
-does not forward its notifications to the client.
+gateway would notice a change only when it next requests the list. So the session also sends a
+``subscriptions/listen`` request and does not forward its notifications to the client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pinwarden.surface.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
-_MAX_DOUBLINGS = 7  # of the delay before the next attempt: up to about an hour
+_MAX_DOUBLINGS = 7  # of the delay before the next attempt, which then is about an hour
 
 
 class ListSubscription:

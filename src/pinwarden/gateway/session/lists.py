@@ -1,7 +1,7 @@
-"""The server's lists as one session knows them: complete, judged, and no older than the policy allows.
+"""The server's lists as one session knows them: complete, checked, and no older than the policy allows.
 
 A client may call a tool without listing, list one page of many, or keep a list for a day. So the gateway requests every
-list itself, under ids of its own, whenever it needs one and has none that is current. The client never sees the
+list itself, with its own request ids, whenever it needs a list and has no current one. The client never sees the
 responses.
 """
 
@@ -23,7 +23,7 @@ from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, It
 
 DISCOVER = "server/discover"
 _RETRY_SECONDS = 2.0  # after a list that could not be read
-_LONG = 30  # items; judging as many changed ones takes about ten milliseconds
+_LONG = 30  # items; checking as many changed ones takes about ten milliseconds
 
 
 class JudgedList:
@@ -43,7 +43,7 @@ class JudgedList:
         self.order = order
         """The position of its request among all requests for lists."""
         self.epoch = -1
-        """The guard's epoch in which it was judged."""
+        """The guard's epoch in which it was checked."""
         self.uses = 0
         self.problem: str | None = None
         """Why the list could not be read."""
@@ -68,7 +68,7 @@ class JudgedList:
 
 
 class _ListRequest:
-    """A request of the gateway for a list, page by page."""
+    """A request from the gateway for a list, page by page."""
 
     __slots__ = ("bytes", "change_count", "cursors", "items", "kind", "order", "pages", "rounds", "since")
 
@@ -79,7 +79,7 @@ class _ListRequest:
         self.change_count = change_count
         self.order = order
         self.rounds = rounds
-        """How often the list changed while it was read."""
+        """How often the list changed while the gateway read it."""
         self.pages = 0
         self.bytes = 0
         self.items: list[Item] = []
@@ -91,7 +91,7 @@ class JudgedLists:
 
     def __init__(self, guard: Guard, audit: SessionAudit, session: str) -> None:
         self.server: dict[str, Any] | None = None
-        """What the server said about itself; None until it did."""
+        """The server's description of itself; None until it did."""
         self.meta: dict[str, Any] | None = None
         """The ``_meta`` of the client's requests in the stateless era; None in the handshake era."""
         self.id_prefix = f"pinwarden/{session}/"
@@ -119,7 +119,7 @@ class JudgedLists:
             judged.change_count = -1
 
     def end_handshake(self, server: dict[str, Any] | None) -> None:
-        """The server answered; ``server`` is what it said about itself, or None."""
+        """The server answered; ``server`` is its description of itself, or None."""
         self._in_handshake = False
         if server is not None:
             self.server = server
@@ -137,7 +137,7 @@ class JudgedLists:
     # Lists for decisions
 
     def require(self, kind: ItemKind, now: float, out: OutputBuilder) -> JudgedList | None:
-        """The current list, judged; None if it was requested and has to be awaited."""
+        """The current list with verdicts; None if it was requested and must be awaited."""
         if not self.knows_server(now, out):
             return None
         guard = self._guard
@@ -160,14 +160,14 @@ class JudgedLists:
         return judged
 
     def current(self, kind: ItemKind, now: float) -> JudgedList | None:
-        """The list, if it is current and judged already."""
+        """The list, if it is current and has verdicts."""
         judged = self._lists.get(kind.member)
         if judged is None or judged.epoch != self._guard.epoch or judged.problem is not None:
             return None
         return None if self._is_outdated(judged, now) else judged
 
     def latest(self, kind: ItemKind, out: OutputBuilder) -> JudgedList | None:
-        """The last list, judged, even if it is outdated; None if there is none, or nothing is approved."""
+        """The last list with verdicts, even if it is outdated; None if there is no list, or nothing is approved."""
         judged = self._lists.get(kind.member)
         if judged is None or self._guard.approved is None:
             return None
@@ -176,7 +176,7 @@ class JudgedLists:
         return judged
 
     def call_events(self, tools: JudgedList) -> Mapping[str, AuditEvent]:
-        """By tool, the audit event of a call that passes without a note; the request id is missing in it."""
+        """By tool, the audit event of a call that passes without a warning. The event lacks the request id."""
         if tools.call_events is None:
             guard, client = self._guard, self._audit.client
             passing = [
@@ -196,7 +196,7 @@ class JudgedLists:
         return None if verdict is None else verdict.value
 
     def may_be_slow(self, now: float) -> bool:
-        """Whether the next message may mean that a long list is judged."""
+        """Whether handling the next message may include checking a long list."""
         epoch, oldest = self._guard.epoch, now - self._guard.policy.relist_seconds
         for judged in self._lists.values():
             if judged.epoch != epoch and judged.at >= oldest and len(judged.items) > _LONG:
@@ -204,7 +204,7 @@ class JudgedLists:
         return any(len(request.items) > _LONG for request in self._requests.values())
 
     def knows_server(self, now: float, out: OutputBuilder) -> bool:
-        """Whether the server said who it is. In the stateless era the gateway asks it, if the client did not."""
+        """Whether the server identified itself. In the stateless era, requests that if the client did not."""
         if self._in_handshake:
             return False
         if self.server is not None or self.meta is None:
@@ -229,10 +229,10 @@ class JudgedLists:
     def add_list(  # noqa: PLR0913, PLR0917  the facts about a list
         self, kind: ItemKind, items: tuple[Item, ...], now: float, change_count: int, order: int, out: OutputBuilder
     ) -> None:
-        """Take a complete list, which the client or the gateway requested.
+        """Add a complete list, which the client or the gateway requested.
 
-        If it was requested before the known list, it shows an earlier state and is ignored; but if its items differ,
-        the list is requested again.
+        A list that was requested before the known one is ignored, because it may show an earlier state. If its items
+        differ, the list is requested again.
         """
         known = self._lists.get(kind.member)
         if known is not None and known.problem is None and order < known.order:
@@ -270,7 +270,7 @@ class JudgedLists:
             judged.change_count = -1
 
     def count_uses(self, kind: ItemKind, uses: int) -> None:
-        """Count uses of the list that the session did not see."""
+        """Count uses of the list on the fast path."""
         judged = self._lists.get(kind.member)
         if judged is not None:
             judged.uses += uses
@@ -289,18 +289,18 @@ class JudgedLists:
                 self._request(judged.kind, now, out)
 
     def invalidate(self) -> None:
-        """The verdicts could not be recorded: judge all lists again when they are used next."""
+        """Check all lists again at their next use, because the verdicts could not be recorded."""
         for judged in self._lists.values():
             judged.epoch = -1
 
     # The gateway's own requests
 
     def is_gateway_id(self, request_id: Any) -> bool:
-        """Whether an id belongs to a request of the gateway."""
+        """Whether an id belongs to a request from the gateway."""
         return isinstance(request_id, str) and request_id.startswith(self.id_prefix)
 
     def new_id(self) -> str:
-        """An id for a request of the gateway."""
+        """An id for a request from the gateway."""
         self._last_id += 1
         return f"{self.id_prefix}{self._last_id}"
 
@@ -311,7 +311,7 @@ class JudgedLists:
             self._requesting.pop(DISCOVER if request.kind is None else request.kind.member, None)
 
     def fail_overdue(self, now: float) -> bool:
-        """Give up on lists that the server does not send. Returns whether there were any."""
+        """Mark lists as failed that the server did not send in time. Returns whether there were any."""
         limit = self._guard.limits.list_seconds
         overdue = [request_id for request_id, request in self._requests.items() if now - request.since > limit]
         for request_id in overdue:
@@ -320,7 +320,7 @@ class JudgedLists:
         return bool(overdue)
 
     def on_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
-        """A response to a request of the gateway. Returns whether deferred messages can be decided now."""
+        """A response to a request from the gateway. Returns whether deferred messages can be decided now."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return False  # timed out, or invented by the server
@@ -336,7 +336,7 @@ class JudgedLists:
             return True
         request.bytes += len(frame)
         if request.bytes > self._guard.limits.max_list:
-            self._fail(request, now, "The server's list is too long to be judged.")
+            self._fail(request, now, "The server's list is too long to be checked.")
             return True
         try:
             page = parse_list_response(frame, message, request.kind, self._guard)
@@ -348,7 +348,7 @@ class JudgedLists:
     def _on_discover(self, message: Any, out: OutputBuilder) -> bool:
         self._requesting.pop(DISCOVER, None)
         if self.meta is None:
-            return True  # a handshake began meanwhile, in which the server says who it is
+            return True  # a handshake began meanwhile, in which the server identifies itself
         result = None if message is None else message.get("result")
         self.server = server_info(result) if isinstance(result, dict) else {}
         if isinstance(result, dict) and has_two_names(result):
@@ -366,7 +366,7 @@ class JudgedLists:
         if cursor is None and len(request.items) <= limits.max_items:
             return self._complete(request, tuple(request.items), now, out)
         if cursor is None or endless or len(request.items) > limits.max_items:
-            self._fail(request, now, "The server's list has no end.")
+            self._fail(request, now, "The server's list has too many pages or items, or repeats a cursor.")
             return True
         request.cursors.add(cursor)
         self._send(request, {"cursor": cursor}, out)
@@ -378,7 +378,7 @@ class JudgedLists:
             return True
         self._requesting.pop(kind.member, None)
         if request.change_count != self.change_count(kind) and request.rounds < self._guard.limits.max_rounds:
-            self._request(kind, now, out, rounds=request.rounds + 1)  # it changed while it was read
+            self._request(kind, now, out, rounds=request.rounds + 1)  # the list changed while it was read
             return False
         before = self._blocked_keys(kind)
         self.add_list(kind, items, now, self.change_count(kind), request.order, out)
@@ -455,7 +455,7 @@ class JudgedLists:
 
 
 def server_info(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a server says about itself in a response to ``initialize`` or ``server/discover``."""
+    """A server's description of itself in a response to ``initialize`` or ``server/discover``."""
     info = {name: result[name] for name in SERVER_MEMBERS if name in result}
     meta = result.get("_meta")
     if "serverInfo" not in info and isinstance(meta, dict) and SERVER_META in meta:
@@ -464,7 +464,7 @@ def server_info(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_two_names(result: Mapping[str, Any]) -> bool:
-    """Whether a response names the server twice and differently, so that clients could read different names."""
+    """Whether a response states two different names of the server, so that clients could read different names."""
     meta = result.get("_meta")
     if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_META not in meta:
         return False
@@ -474,7 +474,7 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
 
 
 def _unambiguous_items(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """The items that have a digest and a name of their own."""
+    """The items that have a digest and a unique name."""
     counts: dict[str, int] = {}
     for item in items:
         counts[_folded_key(item)] = counts.get(_folded_key(item), 0) + 1

@@ -1,8 +1,8 @@
-"""JSON-RPC messages: parsed ones, those that the gateway makes, and those that two parsers could read differently.
+"""JSON-RPC messages: parsing, building, and detecting messages that two parsers could read differently.
 
-A message passes only if every parser reads the same from it. JSON member names are case-sensitive, but some parsers
-ignore case, so an object with both ``name`` and ``Name`` is ambiguous. `is_ambiguous_request` and its siblings find
-such members where they matter.
+A message passes only if every parser reads it the same way. JSON member names are case-sensitive, but some parsers
+ignore case, so an object with both ``name`` and ``Name`` is ambiguous. `is_ambiguous_request` and the other
+``is_ambiguous_`` functions check the members that clients, servers or the gateway act on.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Frame:
     @property
     def progress_token(self) -> RequestId | None:
         """The progress token: in the ``_meta`` of a request, or in a progress notification."""
-        where = self.params if self.method == PROGRESS else self.meta
-        return typed_id(where.get("progressToken"))
+        members = self.params if self.method == PROGRESS else self.meta
+        return typed_id(members.get("progressToken"))
 
 
 def typed_id(value: Any) -> RequestId | None:
@@ -94,12 +94,12 @@ def typed_id(value: Any) -> RequestId | None:
 
 
 def parse_client(data: bytes, limits: Limits) -> Frame:
-    """Parse a message of a client. Raises if it is not strict JSON."""
+    """Parse a message from a client. Raises if it is not strict JSON."""
     return Frame(data, strict_json.parse_json(data, limits))
 
 
 def parse_server(data: bytes, limits: Limits) -> Any:
-    """Parse a message of a server; None if it is not strict JSON, which the session judges."""
+    """Parse a message from a server; None if it is not strict JSON, which the session checks."""
     try:
         return strict_json.parse_json(data, limits)
     except PinwardenError:
@@ -107,13 +107,13 @@ def parse_server(data: bytes, limits: Limits) -> Any:
 
 
 def frame_from_server(data: bytes, limits: Limits) -> Frame:
-    """A message of a server. If it is not strict JSON, it gets the id that the session would find in it, so that it can
-    be matched with its request."""
+    """Parse a message from a server. If it is not strict JSON, its id is recovered, so that it can be matched with its
+    request."""
     return recover_id(Frame(data, parse_server(data, limits)), limits)
 
 
 def recover_id(frame: Frame, limits: Limits) -> Frame:
-    """A message of a server with its id, even if it is not strict JSON."""
+    """A message from a server with its id, even if it is not strict JSON."""
     if frame.message is None and not is_noise(frame.data):
         frame.id = typed_id(find_response_id(frame.data, limits))
     return frame
@@ -123,7 +123,7 @@ def recover_id(frame: Frame, limits: Limits) -> Frame:
 
 
 class ForwardedRequest:
-    """A request of the client that was forwarded to the server and has no response yet."""
+    """A request from the client that was forwarded to the server and has no response yet."""
 
     __slots__ = ("change_count", "has_cursor", "list_kind", "method", "order", "request_id", "target", "warning")
 
@@ -145,7 +145,7 @@ class ForwardedRequest:
 
 
 class ClientRequest:
-    """A request of the client that is not decided yet."""
+    """A request from the client that is not decided yet."""
 
     __slots__ = ("frame", "message", "since")
 
@@ -166,7 +166,7 @@ class ClientRequest:
 
 
 class ServerResponse:
-    """A response of the server to a forwarded request."""
+    """A response from the server to a forwarded request."""
 
     __slots__ = ("attempts", "frame", "message", "request", "since")
 
@@ -191,7 +191,7 @@ class ServerResponse:
 
 
 class TaskNotification:
-    """A notification of the server about a task, which may contain the task's result."""
+    """A notification from the server about a task, which may contain the task's result."""
 
     __slots__ = ("frame", "message", "since")
     request_id = None
@@ -207,11 +207,11 @@ class TaskNotification:
         return str(self.message["method"])
 
 
-# Messages that the gateway makes
+# Messages that the gateway builds
 
 
 def encode(message: Any) -> bytes:
-    """A message, or a part of one, as compact JSON."""
+    """Encode a message, or a part of one, as compact JSON."""
     try:
         return dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:  # a lone surrogate
@@ -219,7 +219,7 @@ def encode(message: Any) -> bytes:
 
 
 def request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:
-    """A request of the gateway to the server."""
+    """A request from the gateway to the server."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params:
         message["params"] = params
@@ -244,17 +244,17 @@ def error_response(request_id: Any, code: int, text: str, data: Mapping[str, Any
 
 def unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes:
     """The response to a request that was not forwarded because the audit log could not record it."""
-    text = f"pinwarden: nothing is forwarded that cannot be recorded: {problem.message}"
+    text = f"pinwarden: the request was not forwarded, because it cannot be recorded: {problem.message}"
     return error_response(request_id, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
 
 
 def blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
     """The response to a blocked request: the reason, the digests, and the command that shows the change.
 
-    ``requested`` is the name in the request, if the server uses another one: this text must not quote the server.
+    ``requested`` is the name in the request, if it differs from the server's: the response must not quote the server.
     """
     name = requested or verdict.key
-    what = f"{verdict.entity} '{printable_name(name)}'"
+    item = f"{verdict.entity} '{printable_name(name)}'"
     served = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
     approved = (
         f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
@@ -264,7 +264,7 @@ def blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, 
     # An item that the server never listed has no definition to review.
     command = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
     text = (
-        f"pinwarden: {what} of server '{printable_name(server)}' is blocked: {verdict.reason}{approved}{served}"
+        f"pinwarden: {item} of server '{printable_name(server)}' is blocked: {verdict.reason}{approved}{served}"
         f" A person can look at it with: {command}"
     )
     # The same error as from a server that does not have the method.
@@ -301,7 +301,7 @@ def is_id(value: Any) -> bool:
 
 
 def coerce_id(value: Any) -> int | None:
-    """The integer that a lenient client may read from an invalid id: from 7.0, or from the string 7."""
+    """Return the integer that a lenient client may read from an invalid id, such as 7.0 or the string 7."""
     if type(value) is float:
         return int(value) if value.is_integer() else None
     if type(value) is str and len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
@@ -309,9 +309,9 @@ def coerce_id(value: Any) -> int | None:
     return None
 
 
-# Messages that take long to judge
+# Messages that take long to check
 
-_SHORT = 4096  # bytes; a message of this size is judged in a millisecond or two
+_SHORT = 4096  # bytes; a message of this size is checked in a millisecond or two
 _SLOW_METHODS = frozenset({"interceptor/invoke", LISTEN})
 """Client requests that name many items."""
 _EMBEDDING = frozenset({"inputRequests", "tools", "task", "result"})
@@ -319,12 +319,12 @@ _EMBEDDING = frozenset({"inputRequests", "tools", "task", "result"})
 
 
 def is_slow_client_message(message: Any, size: int) -> bool:
-    """Whether judging a message of the client takes long."""
+    """Whether checking a message from the client takes long."""
     return size > _SHORT and type(message) is dict and message.get("method") in _SLOW_METHODS
 
 
 def is_slow_server_message(message: Any, size: int) -> bool:
-    """Whether judging a message of the server takes long, because requests in it are scanned for attacks."""
+    """Whether checking a message from the server takes long, because requests in it are scanned for attacks."""
     if size <= _SHORT or type(message) is not dict:
         return False
     if "method" in message:
@@ -364,7 +364,7 @@ _SERVER_PARAMS = _Members("mode", "url", "tools", "toolChoice", "systemPrompt", 
 
 
 def is_ambiguous_request(message: Mapping[str, Any]) -> bool:
-    """Whether two parsers could read different requests from a message of the client."""
+    """Whether two parsers could read different requests from a message from the client."""
     if "result" in message or "error" in message or _has_lookalike(message, _MESSAGE):
         return True
     params = message.get("params")
@@ -376,14 +376,14 @@ def is_ambiguous_request(message: Mapping[str, Any]) -> bool:
 
 
 def is_ambiguous_server_request(message: Mapping[str, Any]) -> bool:
-    """The same for a request or notification of the server."""
+    """Whether two parsers could read different requests or notifications from a server message."""
     if "result" in message or "error" in message or _has_lookalike(message, _MESSAGE):
         return True
     return _has_lookalike(message.get("params"), _SERVER_PARAMS)
 
 
 def is_ambiguous_response(message: Mapping[str, Any]) -> bool:
-    """The same for a response of the server."""
+    """Whether two parsers could read different responses from a server message."""
     if ("result" in message) is ("error" in message) or "method" in message or _has_lookalike(message, _MESSAGE):
         return True
     if "result" in message:
@@ -393,7 +393,7 @@ def is_ambiguous_response(message: Mapping[str, Any]) -> bool:
 
 
 def is_ambiguous_task(task: Any) -> bool:
-    """The same for the state of a task, which may contain a result, an error or requests."""
+    """Whether two parsers could read the state of a task differently. It may contain a result, an error or requests."""
     if type(task) is not dict:
         return False
     result = task.get("result")
@@ -410,7 +410,7 @@ def is_task_result(result: Any) -> bool:
 
 
 def is_ambiguous_result(result: Any) -> bool:
-    """The same for a result alone."""
+    """Whether two parsers could read a result differently."""
     return _has_lookalike(result, _RESULT)
 
 
@@ -432,7 +432,7 @@ def _has_ambiguous_requests(result: Any) -> bool:
 
 
 def _has_lookalike(value: Any, known: _Members) -> bool:
-    """Whether an object has a member that a parser which ignores case takes for a known one."""
+    """Whether an object has a member that a parser that ignores case would confuse with a known one."""
     names: Iterable[str] = value if type(value) is dict else ()
     return any(name not in known.names and name.casefold() in known.folded for name in names)
 
@@ -447,7 +447,7 @@ _OUTCOME = rb'"(?:result|error)"[ \t\r]*:'
 _ID_FIRST = re.compile(_START + _ID + _COMMA + rb"(?:" + _JSONRPC + _COMMA + rb")?" + _OUTCOME)
 _OUTCOME_FIRST = re.compile(_START + _OUTCOME)
 _ID_LAST = re.compile(_COMMA + _ID + rb"(?:" + _COMMA + _JSONRPC + rb")?\}\Z")
-_BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # some systems write a byte order mark before each text
+_BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # some systems write a byte order mark before each message
 _TAIL = 1200  # bytes; more than an id and the members after it need
 
 
@@ -467,10 +467,10 @@ def find_response_id(frame: bytes, limits: Limits) -> Any:
 
 
 def guess_response_id(frame: bytes) -> Any:
-    """The id of the request that a frame seems to answer; None if it does not look like a response.
+    """Guess the id of a frame that looks like a response; None if it does not.
 
-    Only the places where servers write the id are searched: before the result, or at the end. So a long frame takes no
-    longer, and text inside a result is never taken for the id.
+    Servers write the id before the result or at the end, so only these positions are searched. A long frame takes no
+    longer than a short one, and text inside a result is never mistaken for the id.
     """
     start = frame[: 2 * _TAIL].lstrip(_BEFORE)
     match = _ID_FIRST.match(start)

@@ -16,7 +16,7 @@ from pinwarden.surface.surface import RESOURCE, Surface
 class SessionOutput:
     """Messages to send, in order for each side, and what has to be recorded before they are sent.
 
-    Treat it as immutable. It is not a `Record`, because one is made for every message and a record takes too long.
+    Treat it as immutable. It is not a `Record`, because every message needs one and records are slower to create.
     """
 
     __slots__ = ("durable", "events", "sightings", "to_client", "to_server")
@@ -77,12 +77,12 @@ _MAX_REMEMBERED = 50_000  # definitions, and uses, that are not recorded again
 
 
 class SessionAudit:
-    """Makes the audit events of one session. Repeated facts are recorded once, or counted."""
+    """Creates the audit events of one session. Repeated events are recorded once, or counted."""
 
     def __init__(self, guard: Guard, session: str, client: str) -> None:
         self.client = client
         self.owner = client
-        """The name that belongs to the client's token, which no client can choose; empty without a token."""
+        """The client name of the token, which no client can choose; empty without a token."""
         self._guard = guard
         self._session = session
         self._recorded: set[tuple[str, str, bytes, str]] = set()
@@ -100,7 +100,7 @@ class SessionAudit:
         return f"{self._session}/{request_id}"
 
     def record_definition(self, verdict: Verdict, method: str, out: OutputBuilder) -> None:
-        """A definition was judged. Recorded once for each content and action."""
+        """Record the verdict about a definition, once for each content and action."""
         mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
         returned = self._differs_from_latest(mark, verdict)
         if mark in self._recorded:
@@ -126,7 +126,7 @@ class SessionAudit:
     def record_use(
         self, verdict: Verdict, method: str, call: str, out: OutputBuilder, arguments: bytes | None = None
     ) -> None:
-        """A client requested the use of an item."""
+        """Record that a client requested the use of an item."""
         out.events.append(self.event(_USED[verdict.action], verdict, method, call, arguments))
         out.durable = out.durable or verdict.action == BLOCK
 
@@ -144,7 +144,7 @@ class SessionAudit:
         return {verdict.key: self.event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
 
     def record_ping(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
-        """The server sent a ping. After the first hundred, every tenfold number is recorded."""
+        """Record a ping from the server: the first hundred, then the thousandth, the ten-thousandth and so on."""
         self._pings += 1
         if self._pings <= _MAX_SERVER_REQUESTS:
             self.record_use(verdict, verdict.key, call, out)
@@ -152,12 +152,12 @@ class SessionAudit:
             self.record_use(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
 
     def record_refused_message(self, code: str, reason: str, method: str, call: str, out: OutputBuilder) -> None:
-        """A message was refused because of its form."""
+        """Record a message that was refused because it is malformed or ambiguous."""
         self.record_refusal(Refusal(code=code, reason=reason), method, call, out)
 
     def record_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
-        """Record a refusal. Those that belong to no call are counted, and every tenfold number is recorded, so that a
-        flood does not fill the log."""
+        """Record a refusal. Refusals that belong to no call are counted, and only the first, tenth, hundredth and so on
+        are recorded, so that a flood does not fill the log."""
         if not call:
             mark = (refusal.code, refusal.reason)
             if mark not in self._refusals and len(self._refusals) >= _MAX_REASONS:
@@ -172,7 +172,7 @@ class SessionAudit:
     def record_refused_server_request(
         self, refusal: Refusal, method: str, request_id: object, out: OutputBuilder
     ) -> None:
-        """Record the refusal of a server request. After the first hundred they are counted."""
+        """Record the refusal of a server request. After the first hundred, refusals are only counted."""
         self._server_requests += 1
         call = self.call_id(f"server/{request_id}") if self._server_requests <= _MAX_SERVER_REQUESTS else ""
         self.record_refusal(refusal, method, call, out)
@@ -201,7 +201,7 @@ class SessionAudit:
         out.durable = True
 
     def record_first_use(self, surface: Surface, listed: int, out: OutputBuilder) -> None:
-        """The surface was approved because it was the first one seen; the server listed this many items."""
+        """Record that a surface was approved on first use; the server listed ``listed`` items."""
         names = [item.name for items in surface.items.values() for item in items]
         count, excluded = len(names), listed - len(names)
         reason = f"First use of this server: {count} {'item was' if count == 1 else 'items were'} taken as approved"
@@ -221,7 +221,7 @@ class SessionAudit:
         out.durable = True
 
     def event(self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None) -> AuditEvent:
-        """A verdict as an event."""
+        """Convert a verdict to an event."""
         return AuditEvent(
             kind=kind,
             server=self._guard.server,
@@ -241,7 +241,7 @@ class SessionAudit:
         )
 
     def forget_recorded(self) -> None:
-        """Events could not be recorded: record them again when the same happens next."""
+        """Forget what was recorded, because recording failed; the same events are recorded again when they recur."""
         self._recorded.clear()
         self._latest.clear()
         self._recorded_uses.clear()

@@ -34,7 +34,7 @@ def parse_list_response(frame: bytes, message: Any, kind: ItemKind, guard: Guard
 
 
 def _parse_in_parts(frame: bytes, guard: Guard) -> Message:
-    """Parse a response whose strict parsing failed, keeping the result as text so that one bad item hides no other."""
+    """Parse a response that is not strict JSON. The result stays text, so that items can be parsed one by one."""
     if len(frame) > guard.limits.max_unparsable:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
     message = parse_message(frame, guard.limits.json)
@@ -49,7 +49,7 @@ def _ambiguous_list() -> PinwardenError:
 
 
 def _requests_input(result: Any) -> bool:
-    """Whether a client could take the result for a request for input instead of a complete list."""
+    """Whether a client could interpret the result as a request for input instead of a complete list."""
     if isinstance(result, bytes):
         members = dict(object_members(result))
         return "inputRequests" in members or members.get("resultType", b'"complete"') != b'"complete"'
@@ -59,7 +59,7 @@ def _requests_input(result: Any) -> bool:
 
 
 def _body_without_id(frame: bytes, message: Any) -> bytes:
-    """Return the response without its id, if that is easy to cut off, so that equal pages share a cache entry."""
+    """Return the response without its id, if the id is at a usual position, so that equal pages share a cache entry."""
     if message is None:
         return frame
     request_id = dumps(message.get("id")).encode()
@@ -73,7 +73,7 @@ def _body_without_id(frame: bytes, message: Any) -> bytes:
 def filter_page(
     frame: bytes, kind: ItemKind, removed: Container[int], *, ttl: int, warnings: Sequence[Verdict]
 ) -> bytes:
-    """Return the response without the items at the indexes ``removed``, with limited cache hints and with warnings."""
+    """Remove the items at these indexes from a response, limit its cache hints, and add the warnings."""
     text = frame.decode()
     result = splice.find_member(text, 0, "result")
     if result is None:

@@ -1,4 +1,4 @@
-"""Decides about requests of the client by the item that they use."""
+"""Decides about requests from the client by the item that they use."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
 _MAX_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
 _BEFORE_IDENTITY = frozenset({"initialize", "server/discover", "ping"})
-"""Forwarded before it is known who the server is."""
+"""Forwarded before the server has identified itself."""
 _WITHOUT_ITEM = _BEFORE_IDENTITY | {"logging/setLevel", "resources/unsubscribe", LIST_TASKS}
 """Forwarded without a decision, because they use no item."""
 
 _LINKED = "linked"
-"""The code of a resource that is in no list, and that a result of this session links to."""
+"""The code for an unlisted resource that a result in this session links to."""
 _NAMED_BY_TOOL = "named_by_tool"
-"""The code of a resource that is in no list, and that the definition of an allowed tool names."""
+"""The code for an unlisted resource that the definition of an allowed tool mentions."""
 
 Decision = ForwardedRequest | bytes | None
-"""Forward the request; answer it with these bytes; or defer it until a list is judged."""
+"""Forward the request; answer it with these bytes; or defer it until a list is checked."""
 
 
 class RequestDecider:
-    """The part of a session that decides about requests of the client."""
+    """The part of a session that decides about requests from the client."""
 
     def __init__(
         self, guard: Guard, audit: SessionAudit, lists: JudgedLists, server: JudgedServer, links: Container[str]
@@ -95,7 +95,7 @@ class RequestDecider:
         return self._decide_unknown(message, out)
 
     def allows_notification(self, method: str, out: OutputBuilder) -> bool:
-        """Whether a notification of the client is forwarded."""
+        """Whether a notification from the client is forwarded."""
         return method in CLIENT_NOTIFICATIONS or self._unknown_methods.notification(method, out).passes
 
     def _refuse_ambiguous(self, request_id: Any, method: str, out: OutputBuilder) -> bytes:
@@ -140,7 +140,7 @@ class RequestDecider:
         unlisted = self._guard.judge_unlisted(judged.kind, name, self._audit.client)
         if not unlisted.passes:
             return unlisted
-        # A server may accept another spelling of a name, so a blocked item is blocked under every spelling.
+        # Some servers ignore case or Unicode form in names, so a blocked item is blocked under all such variants.
         folded = _fold_name(name)
         lookalikes = (
             verdict for key, verdict in judged.by_key.items() if not verdict.passes and _fold_name(key) == folded
@@ -191,13 +191,12 @@ class RequestDecider:
         return None if verdict is None else self._apply_verdict(verdict, message, uri, out)
 
     def _resource_verdict(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
-        """The verdict about a resource; None if a list has to be awaited.
+        """The verdict about a resource; None if a list must be awaited.
 
         1. A listed resource has the verdict of its list entry.
         2. An unlisted one has the verdict of the template that its address matches.
-        3. An address that the server itself named may be read: in a result of this session, or in the definition of an
-           allowed tool.
-        4. Any other address is not listed.
+        3. An address in a result of this session, or in the definition of an allowed tool, may be read.
+        4. Any other address is treated as unlisted.
         """
         resources = self._lists.require(RESOURCE, now, out)
         if resources is None:
@@ -250,7 +249,7 @@ class RequestDecider:
         return None if verdict is None else self._apply_verdict(verdict, message, f"task/{task}", out)
 
     def task_verdict(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
-        """The verdict about the tool whose call a task is; None if the list of tools has to be awaited."""
+        """The verdict about the tool whose call a task is; None if the list of tools must be awaited."""
         judged = self._lists.require(TOOL, now, out)
         if judged is None:
             return None
@@ -328,9 +327,9 @@ def _fold_name(name: str) -> str:
 
 
 def _is_blocked_as_new(verdict: Verdict) -> bool:
-    """Whether an item is blocked only because nothing of its name is approved.
+    """Whether an item is blocked only because no item of that name is approved.
 
-    A server that links to a resource may list it afterwards; that makes the resource no worse.
+    A server may list a resource after it linked to it. Listing does not make the resource more dangerous.
     """
     return not (verdict.passes or verdict.expected or verdict.digest is None or verdict.level == CRITICAL)
 
@@ -415,7 +414,7 @@ class UnknownMethodDecider:
         mark, judge = hash(method), self._guard.judge_unknown_method
         sender, client = self._sender, self._audit.client
         if mark not in self._seen:
-            if len(self._seen) >= MAX_UNKNOWN_METHODS:  # it would pass without a record
+            if len(self._seen) >= MAX_UNKNOWN_METHODS:  # further methods would pass unrecorded
                 reason = f"The {sender} sent more than {MAX_UNKNOWN_METHODS} methods that no revision of MCP defines."
                 return judge("", sender, client, block_reason=reason)
             self._seen.add(mark)

@@ -1,4 +1,4 @@
-"""Decides about responses of the server: lists lose what is not approved, results pass unless a check refuses them."""
+"""Decides about responses from the server: unapproved items are removed from lists, and results are checked."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _IDENTITY = frozenset({"initialize", "server/discover"})
 _TASK_PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TASK_ENDED = frozenset({"completed", "failed", "cancelled"})
 _MAX_ATTEMPTS = 3  # how often a page is compared with a list that was requested again
-_MAX_COUNTED = 10_000  # items and tasks whose requests are counted
+_MAX_COUNTED = 10_000  # items and tasks whose rounds of requests are counted
 _MAX_TASK_REQUESTS = 100  # remembered for a task; with more of them, each poll counts as a round
 
 
 class ResponseDecider:
-    """The part of a session that decides about responses of the server."""
+    """The part of a session that decides about responses from the server."""
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of one session
         self,
@@ -71,13 +71,13 @@ class ResponseDecider:
         self.server_requests = ServerRequestDecider(guard, audit, server, self._checks, self._results)
 
     def may_relay(self) -> bool:
-        """Whether results need no check: the policy wants none, and no rounds of requests are being counted."""
+        """Whether results may pass unchecked: the policy has no checks, and no rounds of requests are being counted."""
         return self._results.may_relay and not self.server_requests.rounds
 
     def decide(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
-        """Send a response, filtered, or a refusal to the client. Returns False if a list has to be awaited first.
+        """Send a response, filtered, or a refusal to the client. Returns False if a list must be awaited first.
 
-        Raises if the response cannot be judged.
+        Raises if the response cannot be evaluated.
         """
         frame, message, request = response.frame, response.message, response.request
         if message is not None and is_ambiguous_response(message):
@@ -89,7 +89,7 @@ class ResponseDecider:
         if request.list_kind is not None:
             return self._decide_list(response, request.list_kind, now, out)
         if message is None:
-            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "it is not strict JSON")
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "the response is not strict JSON")
         if request.method in _IDENTITY:
             self._decide_identity(frame, message, request, out)
             return True
@@ -159,9 +159,9 @@ class ResponseDecider:
     def _decide_identity(self, frame: bytes, message: Any, request: ForwardedRequest, out: OutputBuilder) -> None:
         result = message["result"]
         if not isinstance(result, dict) or result.get("resultType", "complete") != "complete":
-            raise PinwardenError("PROBE_FAILED", "the server does not say who it is")
+            raise PinwardenError("PROBE_FAILED", "the server does not identify itself")
         if has_two_names(result):
-            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "the server gives itself two names")
+            raise PinwardenError("JSON_CANONICALIZATION_ERROR", "the server states two different names for itself")
         response = self._server.filter_response(frame, result, self._guard.policy.relist_seconds * 1000, out)
         if isinstance(response, bytes):
             out.to_client.append(response)
@@ -175,7 +175,7 @@ class ResponseDecider:
     def decide_task_notification(self, notification: TaskNotification, now: float, out: OutputBuilder) -> bool:
         """Send a notification about a task to the client, unless it is refused: the client can still poll the task.
 
-        Returns False if a list has to be awaited first. Raises if the notification cannot be judged.
+        Returns False if a list must be awaited first. Raises if the notification cannot be evaluated.
         """
         params = notification.message.get("params")
         if type(params) is not dict or type(params.get("taskId")) is not str or is_ambiguous_task(params):
@@ -204,7 +204,7 @@ class ResponseDecider:
         return bool(tasks.tools_of(task, owner)) or tasks.belongs_to_other_client(task, owner)
 
     def _decide_task_list(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
-        """Send the tasks that the client may fetch. The server may take all clients of the gateway for one."""
+        """Send the tasks that the client may fetch. The server may treat all clients of the gateway as one client."""
         frame, message, request = response.frame, response.message, response.request
         verdicts = [self._requests.task_verdict(task, now, out) for task in task_ids(message["result"])]
         known = [verdict for verdict in verdicts if verdict is not None]
@@ -236,7 +236,7 @@ class ResultChecks:
 
     @property
     def may_relay(self) -> bool:
-        """Whether the policy wants no checks, and no rounds are being counted."""
+        """Whether the policy has no checks, and no rounds are being counted."""
         results = self._guard.policy.results
         return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
 
@@ -312,7 +312,7 @@ class ResultChecks:
             from pinwarden.gateway.gates.results import has_hidden_text, strip_hidden_text
 
             if has_hidden_text(value):
-                # The id of a task may be all that it takes to get its result, so it is not recorded.
+                # Anyone who knows the id of a task may be able to get its result, so the id is not recorded.
                 verdict = _hidden_text_verdict("task" if request.target.startswith("task/") else request.target, hidden)
                 call = "" if request.request_id is None else self._audit.call_id(request.request_id)
                 self._audit.record_use(verdict, request.method, call, out)
@@ -352,14 +352,14 @@ def _unstable_item_verdict(kind: ItemKind, item: Item) -> Verdict:
         action=BLOCK,
         level=REVIEW,
         code="list_unstable",
-        reason="The server lists it to the client, but not to the gateway.",
+        reason="The server lists this item to the client, but not to the gateway.",
     )
 
 
 def _hidden_text_verdict(target: str, handling: str) -> Verdict:
-    reason = "The message of the server contains invisible characters."
+    reason = "The message from the server contains invisible characters."
     if handling == "strip":
-        reason = "Invisible characters were removed from the message of the server."
+        reason = "Invisible characters were removed from the message from the server."
     return Verdict(
         entity="result",
         key=target,
@@ -377,7 +377,7 @@ _MAX_URI_LENGTH = 8192
 
 
 class ResourceLinks:
-    """The addresses in results of one session. Servers need not list what they link to, so these may be read."""
+    """The addresses in results of one session. They may be read, because servers need not list linked resources."""
 
     def __init__(self) -> None:
         self._seen: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""What a server says about itself: which part of it reaches the client, and what the server may not do."""
+"""A server's description of itself: which parts the client gets, and which requests the server must not get."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JudgedServer:
 
     def __init__(self, guard: Guard, audit: SessionAudit) -> None:
         self.info: dict[str, Any] | None = None
-        """What the server said about itself, unfiltered."""
+        """The server's description of itself, unfiltered."""
         self.version = ""
         """The protocol revision, once it is negotiated."""
         self.clear_epoch = -1
@@ -40,13 +40,13 @@ class JudgedServer:
         self._epoch = -1
 
     def judge(self, info: dict[str, Any], out: OutputBuilder) -> None:
-        """Judge what the server says about itself."""
+        """Check the server's description of itself."""
         self.info = info
         self.invalidate()
         self._judge_if_outdated(out)
 
     def invalidate(self) -> None:
-        """Judge again at the next use, because the verdicts could not be recorded."""
+        """Check again at the next use, because the verdicts could not be recorded."""
         self._epoch = self.clear_epoch = -1
 
     @property
@@ -83,7 +83,7 @@ class JudgedServer:
         )
 
     def filter_response(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: OutputBuilder) -> bytes | Verdict:
-        """The response to ``initialize`` or ``server/discover`` for the client, or why the server is refused."""
+        """Filter the response to ``initialize`` or ``server/discover``, or return why the server is refused."""
         version = result.get("protocolVersion")
         if isinstance(version, str):
             self.version = version
@@ -156,7 +156,7 @@ def _interceptor_capability() -> dict[str, Any]:
 
 
 def stateless_meta(params: Any) -> dict[str, Any] | None:
-    """What a request of the stateless era says about its client; None for a request of the handshake era."""
+    """The client description in a request of the stateless era; None for a request of the handshake era."""
     meta = params.get("_meta") if isinstance(params, dict) else None
     if not isinstance(meta, dict) or VERSION_META not in meta:
         return None

@@ -1,4 +1,4 @@
-"""Decides about requests and notifications of the server, and about requests inside its results and errors."""
+"""Decides about requests and notifications from the server, and about requests inside its results and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SERVER_NOTIFICATIONS = frozenset(
 
 
 class ContentChecks(Protocol):
-    """Checks the content of a message of the server (`responses.ResultChecks`)."""
+    """Checks the content of a message from the server (`responses.ResultChecks`)."""
 
     def too_large(self, frame: bytes) -> Refusal | None:
         """Why a message is too large; None if it is not."""
@@ -53,7 +53,7 @@ class ContentChecks(Protocol):
 
 
 class ServerRequestDecider:
-    """The part of a session that decides about messages that the server sends without a request of the client."""
+    """The part of a session that decides about server messages that are not responses."""
 
     def __init__(
         self, guard: Guard, audit: SessionAudit, server: JudgedServer, checks: RequestChecks, content: ContentChecks
@@ -65,12 +65,12 @@ class ServerRequestDecider:
         self._content = content
         self._unknown_methods = UnknownMethodDecider(guard, audit, "server")
         self.open: dict[Any, str] = {}
-        """Requests that wait for a response of the client: method by id."""
+        """Requests that wait for a response from the client: method by id."""
         self.rounds = 0
         """How many sampling and elicitation requests came since the last result."""
 
     def on_request(self, frame: bytes, message: Any, method: str, out: OutputBuilder) -> None:
-        """Forward a request of the server to the client, or answer it with a refusal."""
+        """Forward a request from the server to the client, or answer it with a refusal."""
         request_id = message["id"]
         if not is_id(request_id) or request_id in self.open:
             out.to_server.append(error_response(None, INVALID_REQUEST, "pinwarden: the id cannot be used"))
@@ -87,13 +87,13 @@ class ServerRequestDecider:
         out.to_client.append(self._content.sanitize(frame, message, "params", request, out))
 
     def on_client_response(self, frame: bytes, message: Any, out: OutputBuilder) -> None:
-        """Forward the client's response to a request of the server. Any other response is dropped."""
+        """Forward the client's response to a request from the server. Any other response is dropped."""
         request_id = message.get("id")
         if is_id(request_id) and self.open.pop(request_id, None) is not None:
             out.to_server.append(frame)
 
     def on_notification(self, frame: bytes, message: Any, method: str, out: OutputBuilder) -> None:
-        """Forward a notification of the server, with the checks of a result."""
+        """Forward a notification from the server, with the checks of a result."""
         refusal = self._server_refusal(out)
         if refusal is not None:
             self._audit.record_refused_message_once(refusal.code, refusal.reason, method[:_MAX_METHOD], out)
@@ -138,23 +138,23 @@ class ServerRequestDecider:
         return self._content.too_large(frame)
 
     def _server_refusal(self, out: OutputBuilder) -> Refusal | None:
-        """Why nothing of the server passes; None if it may."""
+        """Why everything from the server is blocked; None if it is not."""
         try:
             identity = self._server.refusal(out)
         except PinwardenError as err:
-            return Refusal(code=err.code, reason="The approvals cannot be read, so nothing passes.")
+            return Refusal(code=err.code, reason="The approvals cannot be read, so everything is blocked.")
         return None if identity is None else Refusal(code=identity.code, reason=identity.reason)
 
 
 class RequestChecks:
-    """Checks server requests and tool definitions, in whatever message they are."""
+    """Checks server requests and tool definitions in any kind of message."""
 
     def __init__(self, guard: Guard, audit: SessionAudit) -> None:
         self._guard = guard
         self._audit = audit
 
     def denial(self, method: str, params: Any) -> Refusal | None:
-        """Why the policy does not allow such a request at all; None if it does."""
+        """Why the policy denies such a request whatever its content; None if it does not."""
         return judge_request(method, params, self._guard.request_policy(self._audit.client))
 
     def refusal(self, requests: Requests | Refusal, request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:

@@ -1,13 +1,13 @@
 """The session between one client and one server: parse a message, decide about it, and return what to record and send.
 
-A request of the client:
+A request from the client:
 
 1. It is parsed strictly. A message that two parsers could read differently is refused.
 2. `requests.py` decides by the item that the request uses. If the server's list is missing or outdated, the gateway
-   requests it, and the client's request is deferred until the list is judged.
+   requests it, and the client's request is deferred until the list is checked.
 3. It is forwarded byte for byte, or answered with a refusal.
 
-A message of the server:
+A message from the server:
 
 1. It is parsed strictly, and a response is matched with its request.
 2. `responses.py` and `server_requests.py` decide: lists lose what is not approved, server requests need the policy's
@@ -74,17 +74,17 @@ from pinwarden.surface.surface import TOOL
 _NOTIFICATION = "notifications/"
 _MAX_METHOD = 100  # characters in the log
 _AMBIGUOUS = "Two parsers could read this message differently."
-_APPROVALS_UNREADABLE = "The approvals cannot be read, so nothing passes."
+_APPROVALS_UNREADABLE = "The approvals cannot be read, so everything is blocked."
 
 
 class Session:
-    """One session. Safe to use from several threads."""
+    """One session. Thread-safe."""
 
     def __init__(self, guard: Guard, *, name: str, client: str = "", answer_seconds: float = 0.0) -> None:
         """``name`` must be unique and hard to guess: it is part of request ids and correlation ids.
 
-        ``client`` is the name that belongs to a token; without one, the name in ``clientInfo`` is used.
-        ``answer_seconds`` is the server's time for a response; 0 if the transport handles timeouts.
+        ``client`` is the client name of the token; if it is empty, the name in ``clientInfo`` is used.
+        ``answer_seconds`` is how long the server may take to respond; 0 if the transport handles timeouts.
         """
         self.guard = guard
         self.name = name
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def server_info(self) -> dict[str, Any] | None:
-        """What the server said about itself, unfiltered."""
+        """The server's description of itself, unfiltered."""
         return self._server.info
 
     @property
@@ -141,13 +141,13 @@ class Session:
         )
 
     def may_be_slow(self, now: float) -> bool:
-        """Whether the next message may mean that a long list is judged."""
+        """Whether handling the next message may include checking a long list."""
         if now >= self.guard.next_refresh:
             self.guard.refresh(now)
         return self._lists.may_be_slow(now)
 
     def is_gateway_id(self, request_id: Any) -> bool:
-        """Whether an id belongs to a request of the gateway."""
+        """Whether an id belongs to a request from the gateway."""
         return self._lists.is_gateway_id(request_id)
 
     def definition(self, tool: str) -> Any:
@@ -155,14 +155,14 @@ class Session:
         return self._lists.definition(TOOL, tool)
 
     def expire_list(self, method: str) -> None:
-        """A ``list_changed`` notification arrived that the session will get later: mark its list as outdated now."""
+        """Mark the list of a ``list_changed`` notification as outdated before the session handles the notification."""
         with self._lock:
             self.fast_path.invalidate()
             for kind in LIST_CHANGED.get(method, ()):
                 self._lists.count_change(kind)
 
     def on_client_message(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
-        """A message of the client. ``message`` is its strictly parsed value, if the caller has it."""
+        """A message from the client. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
                 message = strict_json.parse_json(frame, self._json)
@@ -188,7 +188,7 @@ class Session:
         return out.build()
 
     def on_server_message(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
-        """A message of the server. ``message`` is its strictly parsed value, if the caller has it."""
+        """A message from the server. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
                 message = strict_json.parse_json(frame, self._json)
@@ -216,14 +216,14 @@ class Session:
         with self._lock:
             waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
             for request_id in (*waiting, *self._deferred.take_request_ids()):
-                text = "pinwarden: the server ended without an answer"
+                text = "pinwarden: the server ended without a response"
                 out.to_client.append(error_response(request_id, SERVER_UNAVAILABLE, text))
             self._open.clear()
             self._cancelled.clear()
         return out.build()
 
     def on_not_delivered(self, frames: Iterable[bytes]) -> SessionOutput:
-        """The server accepts no more messages, and did not get these: answer the requests among them with an error."""
+        """Answer requests with an error that the server did not get, because it accepts no more messages."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()
@@ -232,7 +232,7 @@ class Session:
         return out.build()
 
     def undo(self, output: SessionOutput, problem: PinwardenError) -> SessionOutput:
-        """The events of an output could not be recorded: what to send instead of its messages."""
+        """Return what to send instead of an output whose events could not be recorded."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()
@@ -253,8 +253,10 @@ class Session:
         return out.build()
 
     def abandon(self, request_id: Any) -> bool:
-        """The client of a request left, and the transport drops a late response. Returns whether the server may still
-        answer it."""
+        """Forget a request whose client disconnected; the transport drops a late response.
+
+        Returns whether the server may still respond.
+        """
         with self._lock:
             self._deferred.forget(request_id)
             self._cancelled.discard(request_id)
@@ -350,7 +352,7 @@ class Session:
         except PinwardenError as err:
             call = self._audit.call_id(message["id"])
             self._audit.record_refused_message(err.code, _APPROVALS_UNREADABLE, message["method"], call, out)
-            text = f"pinwarden: the approvals cannot be read, so nothing passes: {err.message}"
+            text = f"pinwarden: the approvals cannot be read, so everything is blocked: {err.message}"
             out.to_client.append(error_response(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
             return
         if decision is None:
@@ -384,8 +386,8 @@ class Session:
             self._lists.list_for_first_use(now, out)
 
     def _cancel(self, params: Any) -> bool:
-        """Cancel a request. Returns whether the server must not get the notification: the request is deferred, or is
-        one of the gateway's own."""
+        """Cancel a request. Returns whether the server must not get the notification, because the request is deferred
+        or belongs to the gateway."""
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if self._lists.is_gateway_id(request_id):
             return True
@@ -449,7 +451,7 @@ class Session:
             )
 
     def _on_gateway_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> None:
-        """A response to a request of the gateway. ``message`` is None if it cannot be parsed."""
+        """A response to a request from the gateway. ``message`` is None if it cannot be parsed."""
         if self._subscription.is_gateway_id(request_id):
             self._subscription.on_ended(message, now)
             return
@@ -477,7 +479,7 @@ class Session:
         try:
             decided = self._responses.decide_task_notification(notification, now, out)
         except PinwardenError as err:
-            reason = "The notification about a task cannot be judged."
+            reason = "The notification about a task cannot be evaluated."
             self._audit.record_refused_message(err.code, reason, notification.method, "", out)
             return
         if not decided:
@@ -492,10 +494,10 @@ class Session:
             decided = self._responses.decide(response, now, out)
         except PinwardenError as err:
             call = self._audit.call_id(request_id)
-            reason = f"The server's response cannot be judged: {err.message}"
+            reason = f"The server's response cannot be evaluated: {err.message}"
             self._audit.record_refused_message(err.code, reason, response.method, call, out)
             # The message of the error may quote the server.
-            text = "pinwarden: the server's response is refused, because it cannot be judged"
+            text = "pinwarden: the server's response is refused, because it cannot be evaluated"
             data = {"pinwarden": {"code": err.code, "call": call}}
             out.to_client.append(error_response(request_id, INTERNAL_ERROR, text, data))
             return
@@ -586,13 +588,13 @@ class Session:
                 out.to_server.append(notification(CANCELLED, {"requestId": request_id, "reason": reason}))
 
     def _answer_undelivered(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
-        """A message did not reach the server. If it is a request, answer it, or those that wait for its list."""
+        """Answer a request that did not reach the server, or the requests that wait for its list."""
         request_id = message.get("id")
         if "method" not in message or request_id is None:
             return
         if not self._lists.is_gateway_id(request_id):
             self._cancelled.discard(request_id)
-            # Unless another thread noticed the end of the server, and answered it.
+            # Another thread may already have answered it when the server ended.
             if self._open.pop(request_id, None) is not None:
                 out.to_client.append(answer(request_id))
             return
@@ -603,7 +605,7 @@ class Session:
         out.to_client += [answer(deferred) for deferred in self._deferred.take_request_ids()]
 
     def _parse_sent(self, frame: bytes) -> Any:
-        """The members of a message that was about to be sent."""
+        """Parse a message that was about to be sent."""
         try:
             return strict_json.parse_json(frame, self._json)
         except PinwardenError:

@@ -31,12 +31,12 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 
 
 def without_elements(text: str, array: JsonSpan, removed: Container[int]) -> list[Edit]:
-    """Return the edits that remove the array elements at the indexes ``removed``."""
+    """Return the edits that remove the array elements at these indexes."""
     return _without(array_spans(text, array.start), removed, array.start + 1)
 
 
 def without_members(text: str, offset: int, removed: Container[str]) -> list[Edit]:
-    """Return the edits that remove the object's members with the names ``removed``."""
+    """Return the edits that remove the object's members with these names."""
     spans = object_spans(text, offset)
     indexes = {index for index, span in enumerate(spans) if span.name in removed}
     return _without(spans, indexes, text.index("{", offset) + 1)
@@ -72,7 +72,7 @@ _ID = b'"id":'
 
 
 def replace_id(data: bytes, request_id: int, replacement: int) -> bytes | None:
-    """A message with another id, if the id is at the very start or end as usual; otherwise None.
+    """Replace the id of a message, if the id is at the start or the end, as usual; otherwise return None.
 
     The message must be well-formed and have this id. At the end of a message, the quote before ``id`` can only begin a
     member name, and the last brace closes the message itself.
@@ -96,7 +96,7 @@ def replace_id(data: bytes, request_id: int, replacement: int) -> bytes | None:
 
 
 def replace_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
-    """The message with another value at a path, which must exist. All other bytes stay the same."""
+    """Replace the value at a path of a message, which must exist. All other bytes stay the same."""
     text = data.decode()
     offset = 0
     span = None

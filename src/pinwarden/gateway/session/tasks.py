@@ -36,7 +36,7 @@ class Tasks:
         self._lock = Lock()
 
     def remember(self, result: Any, tool: str, client: str = "") -> None:
-        """Record the task that a call's result announces, if it does, in the form of either revision."""
+        """Record the task that a call's result announces, in the form of either revision, if it announces one."""
         for part in (result, result.get("task") if type(result) is dict else None):
             task_id = part.get("taskId") if type(part) is dict else None
             if type(task_id) is str and len(task_id) <= _MAX_ID_LENGTH:
@@ -48,7 +48,7 @@ class Tasks:
                         del own_tasks[next(iter(own_tasks))]
 
     def tools_of(self, task: str, client: str = "") -> frozenset[str]:
-        """Return the tools that can have started a client's task; empty for an unknown task."""
+        """Return the tools that may have started a client's task; empty for an unknown task."""
         return self._tools.get(client, {}).get(task, frozenset())
 
     def belongs_to_other_client(self, task: str, client: str) -> bool:
@@ -72,7 +72,7 @@ def task_ids(result: Any) -> list[str]:
 
 
 def without_tasks(frame: bytes, message: Any, removed: Container[int]) -> tuple[bytes, Any]:
-    """Return a ``tasks/list`` response without the tasks at the indexes ``removed``, as bytes and as a value."""
+    """Return a ``tasks/list`` response without the tasks at these indexes, as bytes and as a value."""
     text = frame.decode()
     result = splice.find_member(text, 0, "result")
     listed = None if result is None else splice.find_member(text, result.start, "tasks")

@@ -146,7 +146,7 @@ class Reviews:
         return _review(rows[0])
 
     def decide(self, reviews: Sequence[Review], state: str, *, by: str, why: str, now: str) -> None:
-        """Store a decision about pending reviews. ``REVIEW_STALE``, and no change, if one is not pending any more."""
+        """Store a decision about pending reviews. ``REVIEW_STALE``, and no change, if one is no longer pending."""
         with self._database.transaction(exclusive="reviews") as transaction:
             for review in reviews:
                 _refuse_unless_waiting(transaction, review)
@@ -177,7 +177,7 @@ def _refuse_unless_waiting(transaction: Transaction, review: Review) -> None:
     row = transaction.row("SELECT state FROM review WHERE name = ?", (review.name,))
     state = row[0] if row else "deleted"
     if state != WAITING:
-        raise PinwardenError("REVIEW_STALE", f"{review.name} is not pending any more: it is {state}")
+        raise PinwardenError("REVIEW_STALE", f"{review.name} is no longer pending: it is {state}")
 
 
 def _delete_oldest(transaction: Transaction, review: Review) -> None:
