@@ -177,7 +177,7 @@ def policy_text(proposal: Proposal) -> str:
 
 
 def _period(proposal: Proposal) -> list[str]:
-    """The period of the observations: a reviewer should know if it was only a morning."""
+    """The period of the observations, so that a reviewer sees whether it was long enough."""
     observed = [*proposal.allow, *(left_out.observation for left_out in proposal.left_out)]
     if not observed:
         return []
@@ -215,7 +215,7 @@ def _content(stored: Sighting | Review) -> tuple[str, str, str, str]:
 
 
 def _may_be_here(reviews: Sequence[Review], baseline: str) -> bool:
-    """Whether a definition may be of a server of this project. Only its reviews state the project."""
+    """Whether a definition may come from a server of this project. Only its reviews state the project."""
     return not (baseline and reviews) or any(review.baseline in (baseline, FIRST_USE) for review in reviews)
 
 

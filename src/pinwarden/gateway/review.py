@@ -1,4 +1,4 @@
-"""Review changes that the gateway blocked: show the difference, then approve exactly that, or reject it."""
+"""Reviews of changes that the gateway blocked: show the difference, then approve or reject exactly that change."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _content(decision: Review | StoredApproval) -> _Content:
 
 
 def _find_unapplied(state: GatewayState) -> dict[_Content, list[str]]:
-    """By content, the places of running gateways with a server of that name that do not apply an approval."""
+    """By content, the locations of running gateways with a server of that name that do not apply an approval."""
     places: dict[_Content, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
         places.setdefault(_content(approval), []).extend(follower.place for follower in followers)
@@ -249,7 +249,7 @@ def _plan(
 
 
 def _write(plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]) -> None:
-    """Write each plan. If one fails, undo the decisions of it and of the following ones."""
+    """Write each plan. If one fails, undo its decisions and those of the following plans."""
     for index, plan in enumerate(plans):
         try:
             plan.baseline.approve(plan.changed, approver, now)
@@ -436,7 +436,7 @@ def _can_be_approved(review: Review) -> bool:
 
 
 def _check_approvable(review: Review) -> Review:
-    """The review, if it is pending, has a digest, and matches its name. Others may be able to write to the database."""
+    """Return a review if it is pending, has a digest and matches its name. Other programs may write to the database."""
     _check_pending(review)
     if not _can_be_approved(review):
         why = "two items have this name" if review.digest else "it has no digest"
@@ -467,7 +467,7 @@ def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
 
 
 def _record(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
-    """Record decisions in the audit log. This comes first, so that no decision takes effect unrecorded."""
+    """Record decisions in the audit log before they take effect."""
     with state.audit_log() as log:
         log.record_durably(*(review_event(review, kind, approver.reason, approver.by) for review in reviews))
         if log.problem is not None:

@@ -1,6 +1,6 @@
-"""Lock a container image by the digest that its tag has now. A digest in the reference is used as it is.
+"""Lock a container image by the digest that its tag has now, or by the digest in the reference.
 
-Tags that look like versions are labels: they have no minimum version, and ``update`` reports when one has moved.
+Tags are labels, even if they look like versions: they have no minimum version, and ``update`` reports moved tags.
 """
 
 from __future__ import annotations

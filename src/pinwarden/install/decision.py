@@ -220,9 +220,9 @@ class _Checks:
         return replace(submission, trust=self._trusted.trust), pointer, registry
 
     def _check_signature(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
-        """Check the pointer's signature. An unknown key may be the new key of a trusted registry, as its log shows.
+        """Check the pointer's signature. An unknown key may be the new key of a trusted registry, if its log says so.
 
-        If the log does not show that, the error stays that of the first step.
+        Otherwise, the error of the signature check is raised.
         """
         request, log = self._request, self._source.log
         try:
@@ -393,8 +393,8 @@ def check_logged(  # noqa: PLR0913, PLR0917
 ) -> LogPosition:
     """Check a pointer against the log of its registry.
 
-    1. Fetch the inclusion proof beside the pointer, if the source has one.
-    2. Follow the log from where this machine last saw it, and save the new state.
+    1. Fetch the pointer's inclusion proof, if the source has one.
+    2. Follow the log from the state that this machine saved, and save the new state.
     3. Check that the registry signed the current checkpoint recently.
     4. Check the proof, that its checkpoint is consistent with the log, and that no later event changes the channel.
     """
@@ -511,7 +511,7 @@ def explain_missing_pointer(  # noqa: PLR0913, PLR0917
         followed = _trusted_log(log, trusted, trust, now)
         return err if followed is None else _explained_error(err, log, followed, *options)
     except PinwardenError as why:
-        message = f"{err.message}; its log, which could say why, cannot be followed: {why.message} ({why.code})"
+        message = f"{err.message}; its log, which may record the reason, cannot be followed: {why.message} ({why.code})"
         return PinwardenError(err.code, message, hint=err.hint, data={**err.data, "log": why.code})
 
 

@@ -59,7 +59,8 @@ class InstallContext(Record):
 def install(request: InstallRequest, context: InstallContext) -> Report:
     """The report of ``pinwarden install``.
 
-    1. Decide: the nine acceptance steps, the log, every byte. Nothing is written but the state of the log.
+    1. Decide: the nine acceptance steps, the log, every byte. This saves the state of the log, and the registry's new
+       key in the trust store if the log records a key change.
     2. Store the files and unpack them.
     3. Get the server's surface. A surface with scan warnings is refused unless the warnings are approved.
     4. Write the lock entry with its provenance, and the approved surface, in one step.
@@ -185,7 +186,7 @@ def refuse_forbidden(policies: Policies, entries: Sequence[Entry], now: str) -> 
 
 
 def _configure(context: InstallContext, entries: list[Entry]) -> list[dict[str, str]]:
-    """Write the clients' own files. The generic client has none."""
+    """Write the clients' configuration files. The generic client has none."""
     project = context.project
     paths = project.config_paths()
     configured: list[dict[str, str]] = []

@@ -1,6 +1,6 @@
 """Where bundles come from: a live registry, a static export at a URL or in a folder, or any OCI registry.
 
-Sources are not trusted. They return documents unparsed, so that the acceptance reports problems in its own order.
+Sources are not trusted. They return unparsed documents, so that acceptance reports problems in the order of its steps.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class LoggedEvent(Record):
 
 
 class BundleSource(ABC):
-    """A place to install from."""
+    """A source of bundles to install."""
 
     log: RegistryReader | None
     """The registry's log; None if this source has none."""
     has_proofs = False
-    """Whether every pointer has its inclusion proof beside it."""
+    """Whether the source has an inclusion proof for every pointer."""
 
     @abstractmethod
     def pointer(self, tool: str, channel: str) -> bytes:
@@ -117,7 +117,7 @@ class RegistryBundleSource(BundleSource):
         return [document for document in documents if document is not None]
 
     def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
-        """The event and proof beside the pointer."""
+        """The event and proof of the pointer."""
         event = self._files.find(names.event_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         proof = self._files.find(names.proof_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)

@@ -100,7 +100,7 @@ def _new_trust(request: TrustRequest, old: TrustedRegistry | KnownKey | None, no
 
 
 def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) -> Report:
-    """The report of ``pinwarden trust remove``: forget a key, or revoke it for good."""
+    """The report of ``pinwarden trust remove``: forget a key, or revoke it permanently."""
     names: dict[str, str] = {}
 
     def change(store: TrustStore) -> TrustStore:
@@ -118,8 +118,7 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
 
 
 def _revocable(store: TrustStore, text: str) -> TrustedKey:
-    """The key of a trusted entry, of a witness, or any other key: revoking an unknown key keeps it from being trusted
-    later."""
+    """The key of a trusted entry, of a witness, or any other key. A revoked unknown key cannot be trusted later."""
     entry = store.find_entry(text)
     if entry is not None:
         return entry.key

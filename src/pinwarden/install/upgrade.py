@@ -1,4 +1,4 @@
-"""Newer versions of installed bundles: decided like a first install, and compared with what was approved.
+"""Updates of installed bundles: checked like a first install, and compared with the approved version.
 
 The content hash and the API surface hash show whether anything changed; the surfaces show what.
 """
@@ -60,7 +60,7 @@ class UpdateContext(Record):
     policies: Policies
     lock_options: LockOptions
     now: str
-    """The time to check the registry's log at; timestamps that are written may differ (``SOURCE_DATE_EPOCH``)."""
+    """The current time, for the age of the log's head; written timestamps may differ (``SOURCE_DATE_EPOCH``)."""
     confirmed: bool
     probe: bool
     literal: bool = False
@@ -275,7 +275,7 @@ def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
 
 
 def _yanked_rows(pin: BundlePin, trust: Path) -> Iterator[Row]:
-    """Whether the locked version was yanked, by the state of the log."""
+    """Whether the locked version was yanked, according to the saved log state."""
     why = yank_reason(pin, trust)
     if why is not None:
         yield _row(pin, "version_yanked", "review", why)

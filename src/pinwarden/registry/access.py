@@ -31,7 +31,7 @@ class Caller(Record):
 
 
 def authenticate(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
-    """Authenticate a token and count its use against the rate limits, before anything else is done."""
+    """Authenticate a token and count its use against the rate limits. Call it before any other work on the request."""
     moment = registry.moment()
     with registry.database.transaction() as transaction:  # unknown tokens are refused without taking the lock
         _valid_token(transaction, token, moment)
@@ -118,7 +118,7 @@ def record_success(
 
 
 def record_refusal(registry: Registry, caller: Caller | None, action: str, subject: str, err: PinwardenError) -> None:
-    """Write a refused request to the audit log. Unauthenticated requests are not logged: they could fill the disk."""
+    """Write a refused request to the audit log. Unauthenticated requests could fill the disk and are not logged."""
     if caller is not None:
         with registry.database.transaction() as transaction:
             publishers.write_audit(

@@ -1,4 +1,4 @@
-"""The last signed checkpoint, stored in a file beside the registry's key.
+"""The last signed checkpoint, stored in a file next to the registry's key.
 
 A database can be restored without its newest transactions. Appending to it would reuse log indexes, which followers
 see as a fork. So a log that is shorter than the stored checkpoint, or inconsistent with it, is refused when the

@@ -275,7 +275,7 @@ def expected_key_changes(
 ) -> tuple[LogState, tuple[KeyChange, ...]]:
     """The key changes between a state and a head of ``size`` entries, and the state with the key to start from.
 
-    They are only expectations: each must be found in the log at its index.
+    The list is not trusted: each change must be found in the log at its index.
     """
     earlier_changes = tuple(change for change in listed if change.seq < size)
     if state.edge.size:
@@ -293,7 +293,7 @@ def expected_key_changes(
     keys = [change.old for change in earlier_changes] + [change.new for change in earlier_changes[-1:]]
     if not earlier_changes or state.key not in keys:
         return state, ()  # the head must be signed by the known key
-    # A key also confirms its predecessors, so a follower may start with any of them.
+    # Each key change is signed by both keys, so a follower may start with any key of the log.
     return replace(state, key=earlier_changes[0].old), earlier_changes
 
 

@@ -46,8 +46,8 @@ class PointerChange(Record):
 def append_pointer_changes(transaction: Transaction, registry: Registry, changes: Sequence[PointerChange]) -> int:
     """Write the events, the channels and the new head. Return the index of the first event.
 
-    The transaction must hold `pointer_log.WRITE_LOCK`, so that every index is assigned once. An index that was not
-    committed was never assigned.
+    The transaction must hold `pointer_log.WRITE_LOCK`, so that every index is assigned only once. After a rollback, its
+    indexes are assigned again.
     """
     check_current_key(transaction, registry)
     head = pointer_log.load_head(transaction)

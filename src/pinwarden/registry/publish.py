@@ -57,7 +57,7 @@ class PublishResult(Record):
 
 
 class Submission(Record):
-    """A parsed publish request whose documents belong together."""
+    """A parsed publish request whose documents are consistent with each other."""
 
     statement: PublisherStatement
     channel: str
@@ -89,7 +89,7 @@ class ExaminedBundle(Record):
 def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
     """Carry out a publish request.
 
-    1. Check that the documents belong together and the request is signed for them.
+    1. Check that the documents are consistent and that the request is signed for them.
     2. Check that caller and signer belong to the namespace.
     3. Verify the archive against the manifest, and hash it.
     4. Probe the server for its surface, in a sandbox.

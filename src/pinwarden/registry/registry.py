@@ -239,7 +239,7 @@ def _open(settings: RegistrySettings, signer: Signer | None, database: Database,
 
 @contextmanager
 def _open_exclusively(folder: Path) -> Iterator[None]:
-    """Open in one process at a time: another one must not see a key before its database exists."""
+    """Let one process at a time open the registry, so that no other process sees a key before its database exists."""
     path, deadline = folder / "registry.lock", monotonic() + _OPENING_SECONDS
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

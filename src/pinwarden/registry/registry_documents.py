@@ -129,7 +129,7 @@ class RegistryIdentity(Record):
 
     @property
     def note_key(self) -> NoteKey:
-        """The key with the log's name, as checkpoints are verified."""
+        """The key with the log's name, which verifies checkpoints."""
         return NoteKey(name=self.log_id, key=self.key)
 
 
@@ -168,7 +168,7 @@ ACTIONS = (PUBLISH, POINT, YANK, UNYANK, KEYS)
 
 
 class PublisherStatement(Record):
-    """A signed request to a registry: one action, for one registry, at one time, once.
+    """A publisher's signed request to a registry. It is valid once, for one action, one registry and a short time.
 
     The signature covers every member, including the registry's log id and the time, so a request cannot be sent to
     another registry, repeated later, or mistaken for another kind of document.
@@ -196,7 +196,7 @@ class PublisherStatement(Record):
 
 
 def statement_from_json(document: Any) -> PublisherStatement:
-    """Build a request from a parsed value and verify its signature."""
+    """Build a statement from a parsed value and verify its signature."""
     reader = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
     reader.text("nonce")
     signatures = read_signatures(reader)
@@ -220,7 +220,7 @@ def statement_from_json(document: Any) -> PublisherStatement:
 def unsigned_statement(
     log_id: str, action: str, body: Mapping[str, Any], issued_at_utc: str, nonce: str
 ) -> dict[str, Any]:
-    """The request without its signature; sign it with ``add_signature(..., STATEMENT_SIGNED_FIELDS, signer)``."""
+    """The statement without its signature; sign it with ``add_signature(..., STATEMENT_SIGNED_FIELDS, signer)``."""
     return {
         "schema_version": STATEMENT_SCHEMA,
         "log_id": log_id,

@@ -1,7 +1,7 @@
 """Approvals in a database: those that gateways share, and surfaces that were trusted on first use.
 
-A trusted surface changes only by approval. What a server serves later is compared with it, and a list that the server
-did not offer at first is not trusted when it appears.
+A trusted surface changes only by approval. Later lists of the server are compared with it. A list that the server did
+not offer on first use is not trusted when it appears.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ APPROVED = "approved"
 WITHDRAWN = "withdrawn"
 
 _NAME_LENGTH = 32  # hex digits
-_MAX_APPROVALS = 5000  # of one server; more are not made by hand
+_MAX_APPROVALS = 5000  # of one server, more than people approve
 _MAX_REFUSED = 200  # names that one gateway reports
 FRESH_SECONDS = 120
 """How long a gateway counts as running after its last report. It reports far more often, but clocks differ."""
@@ -152,7 +152,7 @@ class Approvals:
                 )
 
     def remove_followers(self, place: str) -> None:
-        """Report that the gateway of a place stops."""
+        """Remove the followers of a gateway that stops."""
         with self._database.transaction(exclusive="followers") as transaction:
             transaction.run("DELETE FROM approval_follower WHERE place = ?", (place,))
 
@@ -165,7 +165,7 @@ class Approvals:
         return [Follower(**dict(zip(field_names(Follower), row, strict=True))) for row in rows]
 
     def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
-        """Approvals that some running gateway with a server of that name does not apply, and these gateways."""
+        """Approvals that a running gateway with a server of that name does not apply, with these gateways."""
         followers = self.followers(now)
         approvals = self.for_servers(sorted({follower.server for follower in followers}))
         behind = {

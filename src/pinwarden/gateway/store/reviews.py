@@ -27,7 +27,7 @@ STATES = (WAITING, APPROVED, REJECTED, SUPERSEDED)
 
 _MAX_SUPERSEDED = 20  # of one item, so that a server that always changes does not fill the disk
 _MAX_WAITING = 2000  # of one server; further changes are blocked and recorded in the audit log only
-_NAME_LENGTH = 32  # hex digits, too many for a server to find two changes with the same name
+_NAME_LENGTH = 32  # hex digits, so that no server can find two changes with the same name
 _MIN_PREFIX = 4  # hex digits of an abbreviated name
 
 
@@ -41,9 +41,9 @@ class Review(Record):
     entity: str
     """tool, prompt, resource, resourceTemplate or server."""
     item: str
-    """Its key; for ``server`` serverInfo, capabilities or instructions."""
+    """The item's key; for ``server``: serverInfo, capabilities or instructions."""
     digest: str
-    """The digest of the served definition. If it has none, this is empty, and it cannot be approved."""
+    """The digest of the served definition; empty if the definition has none and therefore cannot be approved."""
     expected: str
     """The approved digests, separated by spaces; empty for a new item."""
     definition: str
@@ -204,7 +204,7 @@ def _review(row: Row) -> Review:
 
 
 class SightingRecorder:
-    """Stores what one server serves, and opens reviews for what is not approved."""
+    """Stores the definitions that one server serves, and opens reviews for unapproved ones."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ def _is_pinned(verdict: Verdict) -> bool:
 
 
 def definition_text(verdict: Verdict) -> str:
-    """The served definition as canonical JSON; for an undigestable one an escaped excerpt."""
+    """The served definition as canonical JSON; for an undigestable definition, an escaped excerpt."""
     try:
         return canonicalize(verdict.value).decode()
     except PinwardenError:
@@ -370,7 +370,7 @@ class ObservedDefinitions:
 
 
 def _may_add_sighting(transaction: Transaction, sighting: Sighting) -> bool:
-    """Whether the limits allow one more. The first digests of an item are kept rather than the last."""
+    """Whether the limits allow another sighting. The first digests of an item are kept, not the last."""
     item = (sighting.server, sighting.entity, sighting.item)
     same = transaction.row("SELECT COUNT(*) FROM sighting WHERE server = ? AND entity = ? AND item = ?", item)
     total = transaction.row("SELECT COUNT(*) FROM sighting WHERE server = ?", (sighting.server,))

@@ -137,7 +137,7 @@ class VersionPair(Record):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Everything that the result depends on; the cache key."""
+        """The digests that determine the result; used as the cache key."""
         return _digests(self.before) + _digests(self.after)
 
 

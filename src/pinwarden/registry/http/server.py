@@ -61,8 +61,8 @@ def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None
     def stop(_signal: int, _frame: object) -> None:
         server.should_exit = True
 
-    # A signal must not be lost before uvicorn has its own handlers. At the end, uvicorn raises it again for this one:
-    # the default one would end the process before the registry is closed.
+    # Handles signals that arrive before uvicorn installs its handlers. After shutdown uvicorn raises the signal again;
+    # the default handler would end the process before the registry is closed.
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, stop)
     server.run(sockets=[listening])
@@ -165,7 +165,7 @@ class _Bounds:
 
 
 def _cancel_timer(timer: TimerHandle | None) -> TimerHandle | None:
-    """Cancel a timer, and return None to store in its place."""
+    """Cancel a timer. Returns None, to assign to the attribute that held it."""
     if timer is not None:
         timer.cancel()
     return None
