@@ -348,7 +348,7 @@ def test_a_surface_that_repeats_a_secret_is_not_stored(world: World) -> None:
     entry = {"command": sys.executable, "args": ["echo.py"], "env": {"TOKEN": TOKEN}}
     world.write(".mcp.json", {"mcpServers": {"notes": entry}})
     outcome = world.run("init", "--by", "me", "--allow-execute")
-    assert "repeat a value that it was given: TOKEN" in outcome.out.replace("\n", " ").replace("  ", "")
+    assert "repeat a secret value that was sent to it: TOKEN" in outcome.out.replace("\n", " ").replace("  ", "")
     written = [path for path in world.root.rglob("*") if path.is_file() and path.name != ".mcp.json"]
     assert not [path for path in written if TOKEN.encode() in path.read_bytes()]
 
@@ -549,7 +549,7 @@ def test_a_surface_that_repeats_a_given_secret_is_refused(world: World, words: t
     env = {"HOME": str(world.home), "PASSED_ON": "correct-horse-battery"}
     outcome = pinwarden(*words, cwd=world.root, env=env)
     assert outcome.code == 1, outcome
-    assert "repeat a value that it was given" in " ".join((outcome.out + outcome.err).split())
+    assert "repeat a secret value that was sent to it" in " ".join((outcome.out + outcome.err).split())
     assert "correct-horse" not in outcome.out + outcome.err
     after = {path: path.read_bytes() for path in world.root.rglob("*") if path.is_file()}
     written = [path for path in after if after[path] != before.get(path)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES, MAX_TEXT, Cue, Words, find_cues, may_hold_cues
+from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES, MAX_TEXT, Cue, Words, find_cues, may_have_cues
 
 ORDER = "Ignore all previous instructions"
 
@@ -304,13 +304,13 @@ FRAGMENTS = [text for _, _, text in ATTACKS] + [
 def test_quick_check_never_misses_a_cue(texts: list[str]) -> None:
     together = '","'.join(text.replace('"', "'") for text in texts)
     if any(find_cues(text) for text in texts):
-        assert may_hold_cues(together, Words(together))
+        assert may_have_cues(together, Words(together))
 
 
 @pytest.mark.parametrize("text", [text for _, _, text in ATTACKS])
 def test_quick_check_detects_each_attack_alone(text: str) -> None:
     quoted = text.replace('"', "'")
-    assert may_hold_cues(quoted, Words(quoted))
+    assert may_have_cues(quoted, Words(quoted))
 
 
 HOSTILE = [

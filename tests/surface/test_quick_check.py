@@ -10,7 +10,7 @@ import pytest
 
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.drift.compare import blocked_by_default, compare
-from pinwarden.surface.scan.cues import Words, find_cues, may_hold_cues
+from pinwarden.surface.scan.cues import Words, find_cues, may_have_cues
 from pinwarden.surface.scan.scan import MESSAGES, scan, strings_with_pointers
 from pinwarden.surface.surface import surface_from_listing
 
@@ -73,6 +73,6 @@ def test_quick_check_detects_every_cue_of_every_text() -> None:
     unseen = [
         text
         for text in strings
-        if find_cues(text) and not may_hold_cues(text.replace('"', "'"), Words(text.replace('"', "'")))
+        if find_cues(text) and not may_have_cues(text.replace('"', "'"), Words(text.replace('"', "'")))
     ]
     assert unseen == []

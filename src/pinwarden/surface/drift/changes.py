@@ -1,7 +1,7 @@
 """`Change`, one difference between two surfaces, and the table of all kinds of change with their severity.
 
 Severities, the reasons in reports and ``docs/reference/changes.md`` come from the table. Kinds are stable, because
-scripts match on them; reasons may be reworded between releases. `change_row` makes a row of a report from a change.
+scripts match on them; reasons may be reworded between releases. `change_row` converts a change to a row of a report.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CHANGE_KINDS: FindingKinds = kind_table(
         ("new_exfiltration", "Text now asks to send data to a new destination."),
         ("new_agent_instruction", "Text now gives instructions to the model."),
         ("new_impersonation", "Text now poses as the system, the user or another tool."),
-        ("new_encoded_payload", "Text now contains encoded content that a reader cannot judge."),
+        ("new_encoded_payload", "Text now contains encoded content that a reader cannot check."),
         ("new_oversized_text", "Text is now too long to read or to check completely."),
         ("new_secret", "Text now names keys, passwords or files that contain them."),
         ("new_destination", "Text now names an address that is not in the approved text."),
@@ -78,8 +78,8 @@ CHANGE_KINDS: FindingKinds = kind_table(
         ("unsafe_address", "The address has a scheme that runs code or reads local files."),
     ),
     review=(
-        ("item_added", "It was not there when the server was approved."),
-        ("renamed_in_release", "It replaces an approved item under another name in a new release of the server."),
+        ("item_added", "The item did not exist when the server was approved."),
+        ("renamed_in_release", "The item replaces an approved item with another name in a new release of the server."),
         ("text_changed", "Text that the model or the user reads changed."),
         ("text_added", "Text that the model or the user reads was added."),
         ("text_removed", "Approved text was removed."),
@@ -142,7 +142,7 @@ CHANGE_KINDS: FindingKinds = kind_table(
         ("changed", "The item changed in a way that no rule covers."),
     ),
     info=(
-        ("item_removed", "It is no longer offered. Its approval is kept in case it returns."),
+        ("item_removed", "The server no longer offers the item. Its approval is kept in case it returns."),
         ("dialect_changed", "The schema names another known dialect."),
         ("additional_properties_closed", "Members that the schema does not name are now refused."),
         (
@@ -221,15 +221,15 @@ def _order(change: Change) -> tuple[int, str, str, str, str, str]:
     )
 
 
-_LONGEST = 400  # characters of a value that is not text
-_LONGEST_ALONE = 2000  # of a value without a counterpart, such as a server that is not approved
+_MAX_VALUE = 400  # characters of a value that is not text
+_MAX_SINGLE_VALUE = 2000  # characters of a value on one side only, such as a server that is not approved
 
 
 def change_row(change: Change, *, whole: bool = False) -> Row:
     """A change as a row of a report. ``whole`` keeps long values complete, for approvals."""
     before, after = _text_of(change.before), _text_of(change.after)
     if not whole and not isinstance(change.before, str) and not isinstance(change.after, str):
-        before, after = _shortened(before, after)
+        before, after = _shorten(before, after)
     return Row(
         code=change.kind,
         severity=change.severity,
@@ -242,14 +242,14 @@ def change_row(change: Change, *, whole: bool = False) -> Row:
     )
 
 
-def _shortened(before: str | None, after: str | None) -> tuple[str | None, str | None]:
-    if max(len(before or ""), len(after or "")) <= _LONGEST:
+def _shorten(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    if max(len(before or ""), len(after or "")) <= _MAX_VALUE:
         return before, after
     from pinwarden.surface.drift.text_diff import omit_common_text, shorten_middle
 
     if before is not None and after is not None:
-        return omit_common_text(before, after, _LONGEST)
-    return before and shorten_middle(before, _LONGEST_ALONE), after and shorten_middle(after, _LONGEST_ALONE)
+        return omit_common_text(before, after, _MAX_VALUE)
+    return before and shorten_middle(before, _MAX_SINGLE_VALUE), after and shorten_middle(after, _MAX_SINGLE_VALUE)
 
 
 def _text_of(value: Any) -> str | None:
@@ -264,5 +264,5 @@ def _text_of(value: Any) -> str | None:
 
 def stderr_tail(err: PinwardenError) -> str | None:
     """The end of the stderr of a server whose probe failed."""
-    said = err.data.get("stderr")
-    return said if isinstance(said, str) and said else None
+    stderr = err.data.get("stderr")
+    return stderr if isinstance(stderr, str) and stderr else None

@@ -15,7 +15,7 @@ from pinwarden.core.json_values import json_equal, strings_in
 from pinwarden.core.text import show_invisible
 from pinwarden.core.versions import is_exact
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
-from pinwarden.surface.drift.item import MemberRule, item_changes, picture_changes, website_changes
+from pinwarden.surface.drift.item import MemberRule, icon_changes, item_changes, website_changes
 from pinwarden.surface.drift.location import (
     ApprovedText,
     ChangeLocation,
@@ -33,7 +33,7 @@ __all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
 
 _CALLED_BY_NAME = (TOOL, PROMPT)
 _MIN_CLOSED_SCHEMAS = 3  # that must lose the member together, to look like a new schema generator
-_MAX_SHOWN_NAME = 80
+_MAX_NAME = 80
 
 
 def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
@@ -55,44 +55,44 @@ def _list_changes(kind: ItemKind, before: Surface, after: Surface) -> Iterator[C
     for old, new in pairing.changed:
         yield from item_changes(old, new, unstated_everywhere=unstated)
     # 3. Report items that are in only one list.
-    yield from _removed(pairing)
-    yield from _added(kind, pairing, before, after)
+    yield from _removed_changes(pairing)
+    yield from _added_changes(kind, pairing, before, after)
     # 4. Report duplicate and unreadable items.
     for approved, item in pairing.duplicates:
-        yield _whole(item, "duplicate").change_with("duplicate_name", _value(approved), item.value)
+        yield _item_location(item, "duplicate").change_with("duplicate_name", _value(approved), item.value)
     for approved, item in pairing.undigestable:
-        note = _cause(item.problem)
-        yield _whole(item, "undigestable").change_with("undigestable", _value(approved), item.value, note=note)
+        note = _reason_note(item.problem)
+        yield _item_location(item, "undigestable").change_with("undigestable", _value(approved), item.value, note=note)
 
 
 def _undigestable_server(after: Surface) -> Iterator[Change]:
     problem = after.server_problem
     if problem is not None:
         location = ChangeLocation(entity="server", name="", field="undigestable", approved=ApprovedText(ABSENT))
-        yield location.change_with("undigestable", ABSENT, dict(after.server or {}), note=_cause(problem))
+        yield location.change_with("undigestable", ABSENT, dict(after.server or {}), note=_reason_note(problem))
 
 
-def _removed(pairing: Pairing) -> Iterator[Change]:
+def _removed_changes(pairing: Pairing) -> Iterator[Change]:
     for item in pairing.removed:
-        yield _whole(item, "removed").change_with("item_removed", item.value, ABSENT)
+        yield _item_location(item, "removed").change_with("item_removed", item.value, ABSENT)
 
 
-def _added(kind: ItemKind, pairing: Pairing, before: Surface, after: Surface) -> Iterator[Change]:
+def _added_changes(kind: ItemKind, pairing: Pairing, before: Surface, after: Surface) -> Iterator[Change]:
     if not pairing.added:
         return
-    doubles: dict[str, str] = {}
+    look_alikes: dict[str, str] = {}
     predecessors: dict[str, Item] = {}
     if kind in _CALLED_BY_NAME:
         present = [item.key for item in after.items_of_kind(kind) if item.digest is not None]
-        doubles = find_look_alike_names([item.key for item in pairing.added], present)
+        look_alikes = find_look_alike_names([item.key for item in pairing.added], present)
         predecessors = {new.key: old for old, new in find_renames(pairing.removed, pairing.added)}
     within_release = is_same_release(before.server, after.server)
     for item in pairing.added:
         old = predecessors.get(item.key)
-        yield _one_added(item, old, doubles.get(item.key), within_release)
+        yield _added_change(item, old, look_alikes.get(item.key), within_release)
 
 
-def _one_added(item: Item, old: Item | None, double: str | None, within_release: bool) -> Change:
+def _added_change(item: Item, old: Item | None, look_alike: str | None, within_release: bool) -> Change:
     approved = ApprovedText(_value(old))
     cues = new_item_cues(item.value) if old is None else new_cues(strings_in(item.value), approved)
     kinds = [f"new_{code}" for code in cues]
@@ -100,16 +100,16 @@ def _one_added(item: Item, old: Item | None, double: str | None, within_release:
     notes: list[str] = []
     if old is not None:
         kinds.insert(0, _kind_of_rename(old, item, within_release))
-        notes.append(f"Approved as {_shown(old.key)}.")
-    if double is not None:
+        notes.append(f"Approved as {_quote_name(old.key)}.")
+    if look_alike is not None:
         kinds.insert(0, "look_alike_name")
-        notes.append(f"Compare {_shown(double)}.")
-    first = "renamed_in_release" if "renamed_in_release" in kinds else "item_added"
-    return _whole(item, "added").change_with(first, _value(old), item.value, kinds, note=" ".join(notes))
+        notes.append(f"Compare {_quote_name(look_alike)}.")
+    kind = "renamed_in_release" if "renamed_in_release" in kinds else "item_added"
+    return _item_location(item, "added").change_with(kind, _value(old), item.value, kinds, note=" ".join(notes))
 
 
 def _kind_of_rename(old: Item, new: Item, within_release: bool) -> str:
-    """Within one release, there is no reason to rename. A new release may, unless another change is critical."""
+    """Renaming an item is normal in a new release without critical changes, but not within one release."""
     if within_release or any(change.severity == CRITICAL for change in item_changes(old, new)):
         return "renamed"
     return "renamed_in_release"
@@ -131,7 +131,7 @@ def _unstated_everywhere(before: Surface, after: Surface) -> bool:
     )
 
 
-def _whole(item: Item, field: str) -> ChangeLocation:
+def _item_location(item: Item, field: str) -> ChangeLocation:
     return ChangeLocation(entity=item.kind.entity, name=item.name, field=field, approved=ApprovedText(ABSENT))
 
 
@@ -139,15 +139,15 @@ def _value(item: Item | None) -> object:
     return ABSENT if item is None else item.value
 
 
-def _cause(problem: str | None) -> str:
+def _reason_note(problem: str | None) -> str:
     return f"({show_invisible(problem)})" if problem else ""
 
 
-def _shown(name: str) -> str:
-    return f"'{show_invisible(name[:_MAX_SHOWN_NAME])}'"
+def _quote_name(name: str) -> str:
+    return f"'{show_invisible(name[:_MAX_NAME])}'"
 
 
-_NOTICES = frozenset({"listChanged", "subscribe"})
+_NOTIFICATION_FLAGS = frozenset({"listChanged", "subscribe"})
 _MAX_VERSION = 40
 _MAX_WORDS_IN_VERSION = 2  # 1.0.0-alpha.1+build.7
 _VERSION_PART = re.compile(r"[0-9A-Za-z]+")
@@ -158,7 +158,7 @@ def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
     if after is None:
         return
     if before is None:
-        yield from _unrecorded_before(after)
+        yield from _changes_without_baseline(after)
         return
     approved = ApprovedText(dict(before))
     for member in dict(before) | dict(after):
@@ -168,7 +168,7 @@ def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
             yield from _SERVER_RULES.get(member, _other_changes)(location, old, new)
 
 
-def _unrecorded_before(after: Mapping[str, Any]) -> Iterator[Change]:
+def _changes_without_baseline(after: Mapping[str, Any]) -> Iterator[Change]:
     """Unapproved text that a model reads: the instructions, and an attack in the server's name.
 
     The approved side may be only a list of tools, so capabilities and an ordinary identity are not reported.
@@ -202,15 +202,17 @@ def _capability_changes(location: ChangeLocation, old: Any, new: Any) -> Iterato
     """Descend to the first member that was added, removed or changed."""
     if json_equal(old, new):
         return
-    if location.member in _NOTICES and all(side is ABSENT or type(side) is bool for side in (old, new)):
+    if location.member in _NOTIFICATION_FLAGS and all(side is ABSENT or type(side) is bool for side in (old, new)):
         yield location.change("notice_changed", old, new)
     elif _is_empty(old) and _is_empty(new) and location.path == "/capabilities":
         yield location.change("same_meaning", old, new)
-    elif _may_be_walked(old, location) and _may_be_walked(new, location):
-        was = old if isinstance(old, dict) else {}
-        is_now = new if isinstance(new, dict) else {}
-        for name in was | is_now:
-            yield from _capability_changes(location.child(name), was.get(name, ABSENT), is_now.get(name, ABSENT))
+    elif _has_comparable_members(old, location) and _has_comparable_members(new, location):
+        old_members = old if isinstance(old, dict) else {}
+        new_members = new if isinstance(new, dict) else {}
+        for name in old_members | new_members:
+            yield from _capability_changes(
+                location.child(name), old_members.get(name, ABSENT), new_members.get(name, ABSENT)
+            )
     elif old is ABSENT:
         yield location.change("capability_added", old, new)
     elif new is ABSENT:
@@ -223,7 +225,7 @@ def _is_empty(value: Any) -> bool:
     return value is ABSENT or value == {}
 
 
-def _may_be_walked(value: Any, location: ChangeLocation) -> bool:
+def _has_comparable_members(value: Any, location: ChangeLocation) -> bool:
     """Whether to compare a value member by member. Only the complete ``capabilities`` member may be absent then."""
     return isinstance(value, dict) or (value is ABSENT and location.path == "/capabilities")
 
@@ -235,9 +237,9 @@ def _identity_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[
         yield location.change("identity_changed", old, new)
     else:
         for member in old | new:
-            was, is_now = old.get(member, ABSENT), new.get(member, ABSENT)
-            if not json_equal(was, is_now):
-                yield from _IDENTITY_RULES.get(member, _other_changes)(location.child(member), was, is_now)
+            old_value, new_value = old.get(member, ABSENT), new.get(member, ABSENT)
+            if not json_equal(old_value, new_value):
+                yield from _IDENTITY_RULES.get(member, _other_changes)(location.child(member), old_value, new_value)
 
 
 def _name_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
@@ -262,7 +264,7 @@ _IDENTITY_RULES: dict[str, MemberRule] = {
     "description": text_changes,
     "version": _version_changes,
     "websiteUrl": website_changes,
-    "icons": picture_changes,
+    "icons": icon_changes,
 }
 _SERVER_RULES: dict[str, MemberRule] = {
     "instructions": text_changes,

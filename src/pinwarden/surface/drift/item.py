@@ -40,7 +40,7 @@ _DATE = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
     r"(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-_PICTURE_SCHEMES = frozenset({"https", "http", "data"})
+_ICON_SCHEMES = frozenset({"https", "http", "data"})
 # Every address is a destination, and an image in a data: address is always encoded.
 _ORDINARY_IN_ADDRESSES = frozenset({"destination", "encoded_payload"})
 
@@ -50,7 +50,7 @@ MemberRule = Callable[[ChangeLocation, Any, Any], Iterator[Change]]
 def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False) -> Iterator[Change]:
     """Every change between an approved item and its current version."""
     approved = ApprovedText(before.value)
-    silent = True
+    no_change_reported = True
     for member in before.value | after.value:
         old, new = before.value.get(member, ABSENT), after.value.get(member, ABSENT)
         if json_equal(old, new):
@@ -59,9 +59,9 @@ def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False
             member
         )
         for change in _member_changes(before, location, old, new, unstated_everywhere):
-            silent = False
+            no_change_reported = False
             yield change
-    if silent:
+    if no_change_reported:
         # The digests differ, but no rule found a change: report it anyway.
         location = ChangeLocation(entity=before.kind.entity, name=before.name, field="", approved=approved)
         yield location.change("changed", before.value, after.value)
@@ -102,23 +102,23 @@ def _scheme_and_host(address: Any) -> tuple[str, str]:
     return name, host[1].lower() if host else ""
 
 
-def picture_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+def icon_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """Icons: the host fetches and shows them, so their addresses must be of a harmless scheme."""
     for change in value_changes(location, old, new, "icon_changed"):
-        where = ChangeLocation(
+        icon_location = ChangeLocation(
             entity=location.entity,
             name=location.name,
             field=location.field,
             path=change.path,
             approved=location.approved,
         )
-        kind = "unsafe_address" if any(map(_is_unsafe, _addresses_in(change))) else "icon_changed"
-        yield where.change(kind, change.before, change.after, ignored=_ORDINARY_IN_ADDRESSES)
+        kind = "unsafe_address" if any(map(_has_unsafe_scheme, _addresses_in(change))) else "icon_changed"
+        yield icon_location.change(kind, change.before, change.after, ignored=_ORDINARY_IN_ADDRESSES)
 
 
 def website_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """An address that a user may open."""
-    kind = "unsafe_address" if _is_unsafe(new) or _scheme(new) == "data" else "address_changed"
+    kind = "unsafe_address" if _has_unsafe_scheme(new) or _scheme(new) == "data" else "address_changed"
     yield location.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
 
 
@@ -129,8 +129,8 @@ def _addresses_in(change: Change) -> list[Any]:
     return [icon.get("src", "") for icon in icons if isinstance(icon, dict)]
 
 
-def _is_unsafe(address: Any) -> bool:
-    return _scheme(address) not in _PICTURE_SCHEMES | {""}
+def _has_unsafe_scheme(address: Any) -> bool:
+    return _scheme(address) not in _ICON_SCHEMES | {""}
 
 
 def _scheme(address: Any) -> str:
@@ -148,9 +148,9 @@ def _content_annotation_changes(location: ChangeLocation, old: Any, new: Any) ->
         yield from value_changes(location, old, new, "member_changed")
         return
     for name in old | new:
-        is_now = new.get(name, ABSENT)
-        kind = "content_fact_changed" if name == "lastModified" and _is_date(is_now) else "member_changed"
-        yield from value_changes(location.child(name), old.get(name, ABSENT), is_now, kind)
+        new_value = new.get(name, ABSENT)
+        kind = "content_fact_changed" if name == "lastModified" and _is_date(new_value) else "member_changed"
+        yield from value_changes(location.child(name), old.get(name, ABSENT), new_value, kind)
 
 
 def _is_date(value: Any) -> bool:
@@ -162,20 +162,20 @@ def _is_date(value: Any) -> bool:
 
 
 def _argument_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    was, is_now = _by_name(old), _by_name(new)
-    if was is None or is_now is None:
+    old_arguments, new_arguments = _arguments_by_name(old), _arguments_by_name(new)
+    if old_arguments is None or new_arguments is None:
         yield from value_changes(location, old, new, "member_changed")
         return
-    silent = True
-    for name in was | is_now:
-        for change in _one_argument(location, was.get(name), is_now.get(name)):
-            silent = False
+    no_change_reported = True
+    for name in old_arguments | new_arguments:
+        for change in _compare_argument(location, old_arguments.get(name), new_arguments.get(name)):
+            no_change_reported = False
             yield change
-    if silent:
-        yield location.change("order_changed" if was else "same_meaning", old, new)
+    if no_change_reported:
+        yield location.change("order_changed" if old_arguments else "same_meaning", old, new)
 
 
-def _one_argument(
+def _compare_argument(
     location: ChangeLocation, old: tuple[int, dict[str, Any]] | None, new: tuple[int, dict[str, Any]] | None
 ) -> Iterator[Change]:
     if old is None and new is not None:
@@ -185,35 +185,35 @@ def _one_argument(
     elif old is not None and new is not None:
         for member in old[1] | new[1]:
             inner = location.child(new[0]).child(member)
-            yield from _argument_member(inner, old[1].get(member, ABSENT), new[1].get(member, ABSENT))
+            yield from _argument_member_changes(inner, old[1].get(member, ABSENT), new[1].get(member, ABSENT))
 
 
-def _argument_member(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+def _argument_member_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     if json_equal(old, new):
         return
     if location.member in ("title", "description"):
         yield from text_changes(location, old, new)
     elif location.member == "required" and all(side is ABSENT or type(side) is bool for side in (old, new)):
-        demanded = new is True
-        kind = "argument_required" if demanded else "argument_optional"
-        yield location.change("same_meaning" if demanded == (old is True) else kind, old, new)
+        is_required = new is True
+        kind = "argument_required" if is_required else "argument_optional"
+        yield location.change("same_meaning" if is_required == (old is True) else kind, old, new)
     else:
         yield from value_changes(location, old, new, "member_changed")
 
 
-def _by_name(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | None:
+def _arguments_by_name(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | None:
     """Arguments with their indexes by name; None if they are not a list of objects with distinct names."""
     if arguments is ABSENT:
         return {}
     if not isinstance(arguments, list):
         return None
-    named: dict[str, tuple[int, dict[str, Any]]] = {}
+    by_name: dict[str, tuple[int, dict[str, Any]]] = {}
     for index, argument in enumerate(arguments):
         name = argument.get("name") if isinstance(argument, dict) else None
-        if not isinstance(name, str) or name in named:
+        if not isinstance(name, str) or name in by_name:
             return None
-        named[name] = index, argument
-    return named
+        by_name[name] = index, argument
+    return by_name
 
 
 MEMBER_RULES: dict[str, MemberRule] = {
@@ -223,7 +223,7 @@ MEMBER_RULES: dict[str, MemberRule] = {
     "uri": _address_changes,
     "uriTemplate": _address_changes,
     "mimeType": _media_type_changes,
-    "icons": picture_changes,
+    "icons": icon_changes,
     "annotations": _content_annotation_changes,
 }
 """Rules for members that mean the same in every kind of item. Other members are compared value by value."""

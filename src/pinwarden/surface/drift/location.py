@@ -39,43 +39,43 @@ _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 class ApprovedText:
     """Cues, hosts and remote references in the approved text of one item, computed on first use."""
 
-    __slots__ = ("_seen", "_value")
+    __slots__ = ("_analysis", "_value")
 
     def __init__(self, value: Any) -> None:
         self._value = value
-        self._seen: tuple[frozenset[str], frozenset[str], frozenset[str]] | None = None
+        self._analysis: tuple[frozenset[str], frozenset[str], frozenset[str]] | None = None
 
     @property
     def cue_codes(self) -> frozenset[str]:
         """The codes of its cues."""
-        return self._read()[0]
+        return self._analyse()[0]
 
     @property
     def hosts(self) -> frozenset[str]:
         """The hosts it names."""
-        return self._read()[1]
+        return self._analyse()[1]
 
     @property
     def references(self) -> frozenset[str]:
         """The remote references in its schemas."""
-        return self._read()[2]
+        return self._analyse()[2]
 
-    def _read(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        if self._seen is None:
-            cues = list(_cues_in(strings_in(self._value), mentioned=True))
-            self._seen = (
+    def _analyse(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        if self._analysis is None:
+            cues = list(_cues_in(strings_in(self._value), include_quoted=True))
+            self._analysis = (
                 frozenset(code for code, _ in cues),
                 frozenset(host for code, host in cues if code == "destination"),
                 frozenset(_remote_references(self._value)),
             )
-        return self._seen
+        return self._analysis
 
 
 def new_cues(texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """The codes of cues in ``texts`` that the approved text does not have, most severe first."""
-    cues = {(code, host) for code, host in _cues_in(texts, mentioned=True) if code not in ignored}
-    fresh = {code for code, host in cues if _is_news(code, host, approved)}
-    return tuple(code for code in CUE_ORDER if code in fresh)
+    cues = {(code, host) for code, host in _cues_in(texts, include_quoted=True) if code not in ignored}
+    new_codes = {code for code, host in cues if _is_new(code, host, approved)}
+    return tuple(code for code in CUE_ORDER if code in new_codes)
 
 
 def new_item_cues(value: Any) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def new_item_cues(value: Any) -> tuple[str, ...]:
     A new item is pending review in any case. Addresses alone and keys alone are ordinary in tools; both together are
     not.
     """
-    codes = {code for code, _ in _cues_in(strings_in(value), mentioned=False)}
+    codes = {code for code, _ in _cues_in(strings_in(value), include_quoted=False)}
     if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS:
         return ()
     return tuple(code for code in CUE_ORDER if code in codes)
@@ -110,15 +110,15 @@ def is_known_dialect(value: Any) -> bool:
     return isinstance(value, str) and value.removesuffix("#") in KNOWN_DIALECTS
 
 
-def _is_news(code: str, host: str, approved: ApprovedText) -> bool:
+def _is_new(code: str, host: str, approved: ApprovedText) -> bool:
     return host not in approved.hosts if code == "destination" else code not in approved.cue_codes
 
 
-def _cues_in(texts: Iterable[str], *, mentioned: bool) -> Iterator[tuple[str, str]]:
-    """The code of each cue, with the host for destinations. ``mentioned`` includes phrases that are only quoted."""
+def _cues_in(texts: Iterable[str], *, include_quoted: bool) -> Iterator[tuple[str, str]]:
+    """The code of each cue, with the host for destinations. ``include_quoted`` adds phrases that are only quoted."""
     for text in dict.fromkeys(texts):
         for cue in _cues_of_short_text(text) if len(text) <= _SHORT else find_cues(text):
-            if cue.mentioned and not mentioned:
+            if cue.mentioned and not include_quoted:
                 continue
             if cue.code != "destination":
                 yield cue.code, ""
@@ -141,14 +141,14 @@ def _remote_references(value: Any) -> Iterator[str]:
             yield target
 
 
-def _keywords_in(value: Any, named: bool = False) -> Iterator[tuple[str, Any]]:
-    """Every keyword in schemas inside a value. Names chosen by the author and plain data are not keywords."""
+def _keywords_in(value: Any, author_named: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every keyword of the schemas in a value. Names chosen by the author and data are not keywords."""
     if type(value) is dict:
         for name, member in value.items():
-            if not named:
+            if not author_named:
                 yield name, member
-            if named or name not in _DATA:
-                yield from _keywords_in(member, named=not named and name in NAMED_SCHEMAS)
+            if author_named or name not in _DATA:
+                yield from _keywords_in(member, author_named=not author_named and name in NAMED_SCHEMAS)
     elif type(value) is list:
         for element in value:
             yield from _keywords_in(element)

@@ -37,9 +37,9 @@ def pair_items(before: Sequence[Item], after: Sequence[Item]) -> Pairing:
         else:
             pairing.added.append(items[0])
             pairing.duplicates.extend((None, item) for item in items[1:])
-    gone = {key: items for key, items in approved.items() if key not in offered}
-    _settle_undigestable(pairing, gone, after)
-    pairing.removed.extend(item for items in gone.values() for item in items)
+    missing = {key: items for key, items in approved.items() if key not in offered}
+    _pair_undigestable(pairing, missing, after)
+    pairing.removed.extend(item for items in missing.values() for item in items)
     if pairing.removed and pairing.added and pairing.removed[0].kind in (RESOURCE, TEMPLATE):
         _pair_moved(pairing)
     return pairing
@@ -55,22 +55,22 @@ def _by_key(items: Iterable[Item]) -> dict[str, list[Item]]:
 
 def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> None:
     if len(approved) == 1 == len(offered):
-        if _raw(approved[0]) != _raw(offered[0]):
+        if _digest_bytes(approved[0]) != _digest_bytes(offered[0]):
             pairing.changed.append((approved[0], offered[0]))
         return
-    twins: dict[bytes, list[Item]] = {}
+    approved_by_digest: dict[bytes, list[Item]] = {}
     for item in approved:
-        twins.setdefault(_raw(item), []).append(item)
+        approved_by_digest.setdefault(_digest_bytes(item), []).append(item)
     copies: list[Item] = []
     remaining: list[Item] = []
     for item in offered:
-        exact = twins.get(_raw(item))
-        if exact:
-            exact.pop()
+        exact_copies = approved_by_digest.get(_digest_bytes(item))
+        if exact_copies:
+            exact_copies.pop()
             copies.append(item)
         else:
             remaining.append(item)
-    unmatched = [item for items in twins.values() for item in items]
+    unmatched = [item for items in approved_by_digest.values() for item in items]
     pairs = min(len(unmatched), len(remaining))
     pairing.changed.extend(zip(unmatched[:pairs], remaining[:pairs], strict=True))
     # Which of several a host calls depends on their order, so even approved duplicates are reported.
@@ -79,15 +79,15 @@ def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> 
     pairing.removed.extend(unmatched[pairs:])
 
 
-def _raw(item: Item) -> bytes:
+def _digest_bytes(item: Item) -> bytes:
     return item.digest.raw if item.digest else b""
 
 
-def _settle_undigestable(pairing: Pairing, gone: dict[str, list[Item]], after: Sequence[Item]) -> None:
+def _pair_undigestable(pairing: Pairing, missing: dict[str, list[Item]], after: Sequence[Item]) -> None:
     """An approved item that can no longer be digested is not removed; it is present but cannot be compared."""
     for item in after:
         if item.digest is None:
-            approved = gone.pop(item.key, None) if item.key else None
+            approved = missing.pop(item.key, None) if item.key else None
             pairing.undigestable.append((approved[0] if approved else None, item))
 
 
@@ -120,16 +120,16 @@ _TRIGRAM = 3
 class _Traits(Record):
     """The features by which a renamed item is recognised."""
 
-    bare_name: str
+    skeleton: str
     name: frozenset[str]
-    pieces: frozenset[str]
+    trigrams: frozenset[str]
     """The trigrams of the bare name."""
     words: frozenset[str]
     parameters: frozenset[str]
     body: bytes
     """Everything but the name; empty if that is too little to recognise an item."""
 
-    def marks(self) -> set[str]:
+    def index_keys(self) -> set[str]:
         """Index keys of the item; prefixes keep words of names and descriptions apart."""
         return {
             *(f"n:{word}" for word in self.name),
@@ -138,16 +138,16 @@ class _Traits(Record):
         }
 
 
-def find_renames(gone: Sequence[Item], fresh: Sequence[Item]) -> list[tuple[Item, Item]]:
+def find_renames(removed: Sequence[Item], added: Sequence[Item]) -> list[tuple[Item, Item]]:
     """Pairs of a removed approved item and the new item that replaces it. Each item is in at most one pair."""
-    if not gone or not fresh:
+    if not removed or not added:
         return []
-    old = dict(enumerate(map(_traits, gone)))
-    new = dict(enumerate(map(_traits, fresh)))
-    # 1. The same name in another spelling, then the same content with another name.
-    pairs = _equal_pairs(old, new, lambda traits: traits.bare_name)
+    old = dict(enumerate(map(_traits, removed)))
+    new = dict(enumerate(map(_traits, added)))
+    # 1. The same name written differently, then the same content with another name.
+    pairs = _equal_pairs(old, new, lambda traits: traits.skeleton)
     pairs += _equal_pairs(old, new, lambda traits: traits.body)
-    # 2. Of the others, the most similar.
+    # 2. The most similar of the other items.
     index = _index(old)
     scored: list[tuple[float, int, int]] = []
     for position, traits in new.items():
@@ -156,7 +156,7 @@ def find_renames(gone: Sequence[Item], fresh: Sequence[Item]) -> list[tuple[Item
             if similarity >= _MIN_SIMILARITY:
                 scored.append((-similarity, candidate, position))
     pairs += _best_pairs(scored)
-    return [(gone[candidate], fresh[position]) for candidate, position in pairs]
+    return [(removed[candidate], added[position]) for candidate, position in pairs]
 
 
 def _equal_pairs(
@@ -168,9 +168,9 @@ def _equal_pairs(
         by_trait.setdefault(trait(traits), deque()).append(position)
     pairs: list[tuple[int, int]] = []
     for position, traits in list(new.items()):
-        alike = by_trait.get(trait(traits)) if trait(traits) else None
-        if alike:
-            pairs.append((alike.popleft(), position))
+        same_trait = by_trait.get(trait(traits)) if trait(traits) else None
+        if same_trait:
+            pairs.append((same_trait.popleft(), position))
             del old[pairs[-1][0]], new[position]
     return pairs
 
@@ -191,17 +191,20 @@ def _best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
 def _index(all_traits: dict[int, _Traits]) -> dict[str, list[int]]:
     index: dict[str, list[int]] = {}
     for position, traits in all_traits.items():
-        for mark in traits.marks():
-            index.setdefault(mark, []).append(position)
+        for index_key in traits.index_keys():
+            index.setdefault(index_key, []).append(position)
     return index
 
 
 def _candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
-    known = sorted((mark for mark in traits.marks() if mark in index), key=lambda mark: (len(index[mark]), mark))
+    known_keys = sorted(
+        (index_key for index_key in traits.index_keys() if index_key in index),
+        key=lambda index_key: (len(index[index_key]), index_key),
+    )
     votes: dict[int, float] = {}
-    for mark in known[:_MAX_LOOKUPS]:
-        weight = 1 / len(index[mark])  # rare words count more
-        for position in index[mark][:_MAX_ITEMS_PER_WORD]:
+    for index_key in known_keys[:_MAX_LOOKUPS]:
+        weight = 1 / len(index[index_key])  # rare words count more
+        for position in index[index_key][:_MAX_ITEMS_PER_WORD]:
             votes[position] = votes.get(position, 0.0) + weight
     ranked = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
     return [position for position, _ in ranked[:_MAX_CANDIDATES]]
@@ -209,31 +212,31 @@ def _candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
 
 def _similarity(old: _Traits, new: _Traits) -> float:
     """From 0 to 1: the weighted similarity of names, descriptions and parameters that at least one of them has."""
-    name = max(_overlap(old.name, new.name), _overlap(old.pieces, new.pieces))
+    name = max(_dice_coefficient(old.name, new.name), _dice_coefficient(old.trigrams, new.trigrams))
     parts = [(0.4, name)]
     if old.words or new.words:
-        parts.append((0.35, _overlap(old.words, new.words)))
+        parts.append((0.35, _dice_coefficient(old.words, new.words)))
     if old.parameters or new.parameters:
-        parts.append((0.25, _overlap(old.parameters, new.parameters)))
+        parts.append((0.25, _dice_coefficient(old.parameters, new.parameters)))
     return sum(weight * value for weight, value in parts) / sum(weight for weight, _ in parts)
 
 
-def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+def _dice_coefficient(first: frozenset[str], second: frozenset[str]) -> float:
     """Dice's coefficient."""
-    total = len(one) + len(other)
-    return 2 * len(one & other) / total if total else 0.0
+    total = len(first) + len(second)
+    return 2 * len(first & second) / total if total else 0.0
 
 
 def _traits(item: Item) -> _Traits:
     value: dict[str, Any] = item.value
-    bare = name_skeleton(item.key)
+    skeleton = name_skeleton(item.key)
     description = value.get("description")
     words = _DESCRIPTION_WORD.findall(description.lower())[:_MAX_WORDS] if isinstance(description, str) else []
     rest = {member: content for member, content in value.items() if member != item.kind.key}
     return _Traits(
-        bare_name=bare,
+        skeleton=skeleton,
         name=name_words(item.key),
-        pieces=frozenset(bare[start : start + _TRIGRAM] for start in range(max(1, len(bare) - _TRIGRAM + 1))),
+        trigrams=frozenset(skeleton[start : start + _TRIGRAM] for start in range(max(1, len(skeleton) - _TRIGRAM + 1))),
         words=frozenset(words),
         parameters=_parameters(value),
         body=json_identity(rest) if len(words) >= _MIN_WORDS else b"",
@@ -264,20 +267,20 @@ def name_skeleton(name: str) -> str:
     return _SEPARATORS.sub("", fold_word(name)).translate(_DIGITS_LIKE_LETTERS)
 
 
-def find_look_alike_names(fresh: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """For each ``fresh`` name that looks like a different ``present`` name, that other name."""
-    suspects = {name: name_skeleton(name) for name in fresh}
+def find_look_alike_names(added: Iterable[str], present: Iterable[str]) -> dict[str, str]:
+    """For each ``added`` name that looks like a different ``present`` name, that other name."""
+    suspects = {name: name_skeleton(name) for name in added}
     if not suspects:
         return {}
     wanted = set(suspects.values())
     by_skeleton: dict[str, list[str]] = {}
     for name in present:
-        bare = name_skeleton(name)
-        if bare in wanted:
-            by_skeleton.setdefault(bare, []).append(name)
+        skeleton = name_skeleton(name)
+        if skeleton in wanted:
+            by_skeleton.setdefault(skeleton, []).append(name)
     look_alikes: dict[str, str] = {}
-    for name, bare in suspects.items():
-        others = [other for other in by_skeleton.get(bare, ()) if other != name]
+    for name, skeleton in suspects.items():
+        others = [other for other in by_skeleton.get(skeleton, ()) if other != name]
         if others:
             look_alikes[name] = min(others)
     return look_alikes

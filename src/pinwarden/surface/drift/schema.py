@@ -33,7 +33,7 @@ def schema_changes(
     if before is ABSENT or after is ABSENT:
         yield location.change("schema_added" if before is ABSENT else "schema_removed", before, after)
         return
-    yield from _schemas(
+    yield from _compare_schemas(
         SchemaPosition(location=location, inputs=inputs, unstated_everywhere=inputs and unstated_everywhere),
         before,
         after,
@@ -45,19 +45,19 @@ def is_closed(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("additionalProperties") is False
 
 
-def _schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Change]:
+def _compare_schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Change]:
     """Two schemas at the same location, both present."""
     if json_equal(before, after):
         return
     if not isinstance(before, dict) or not isinstance(after, dict):
-        yield _boolean_schemas(position, before, after)
+        yield _compare_boolean_schemas(position, before, after)
         return
     for keyword in before | after:
         if not json_equal(before.get(keyword, ABSENT), after.get(keyword, ABSENT)):
             yield from _RULES.get(keyword, unknown_keyword)(position.child(keyword), before, after)
 
 
-def _boolean_schemas(position: SchemaPosition, before: Any, after: Any) -> Change:
+def _compare_boolean_schemas(position: SchemaPosition, before: Any, after: Any) -> Change:
     if not isinstance(before, dict | bool) or not isinstance(after, dict | bool):
         return position.neutral("keyword_changed", before, after)
     if _accepts_all(before) and _accepts_all(after):
@@ -79,37 +79,37 @@ def _accepts_all(schema: Any) -> bool:
 def _properties(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = keyword_values(position, before, after)
     kinds = ("parameter_added", "parameter_removed") if position.inputs else ("result_added", "result_removed")
-    yield from _named(position, old, new, kinds)
+    yield from _compare_named(position, old, new, kinds)
 
 
 def _named_schemas(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = keyword_values(position, before, after)
-    yield from _named(position, old, new, ("subschema_added", "subschema_removed"))
+    yield from _compare_named(position, old, new, ("subschema_added", "subschema_removed"))
 
 
-def _named(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
+def _compare_named(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
     if not all(side is ABSENT or isinstance(side, dict) for side in (old, new)):
         yield position.neutral("keyword_changed", old, new)
         return
-    was = old if isinstance(old, dict) else {}
-    is_now = new if isinstance(new, dict) else {}
-    if not was and not is_now:
+    old_schemas = old if isinstance(old, dict) else {}
+    new_schemas = new if isinstance(new, dict) else {}
+    if not old_schemas and not new_schemas:
         yield position.neutral("same_meaning", old, new)
-    for name in was | is_now:
+    for name in old_schemas | new_schemas:
         inner = position.child(name)
-        if name not in was:
-            yield inner.neutral(kinds[0], ABSENT, is_now[name])
-        elif name not in is_now:
-            yield inner.neutral(kinds[1], was[name], ABSENT)
+        if name not in old_schemas:
+            yield inner.neutral(kinds[0], ABSENT, new_schemas[name])
+        elif name not in new_schemas:
+            yield inner.neutral(kinds[1], old_schemas[name], ABSENT)
         else:
-            yield from _schemas(inner, was[name], is_now[name])
+            yield from _compare_schemas(inner, old_schemas[name], new_schemas[name])
 
 
 def _one_schema(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """A keyword with one schema. Without it, every value is accepted."""
     old, new = keyword_values(position, before, after)
     if old is not ABSENT and new is not ABSENT:
-        yield from _items_as_list(position, old, new) if isinstance(old, list) else _schemas(position, old, new)
+        yield from _items_as_list(position, old, new) if isinstance(old, list) else _compare_schemas(position, old, new)
     elif new is ABSENT:
         kind = "same_meaning" if _accepts_all(old) else "subschema_removed"
         yield position.neutral(kind, old, new) if _accepts_all(old) else position.wider(kind, old, new)
@@ -122,7 +122,7 @@ def _one_schema(position: SchemaPosition, before: Schema, after: Schema) -> Iter
 def _items_as_list(position: SchemaPosition, old: list[Any], new: Any) -> Iterator[Change]:
     """``items`` with a list, which is ``prefixItems`` in older dialects."""
     if isinstance(new, list):
-        yield from _positions(position, old, new)
+        yield from _compare_positions(position, old, new)
     else:
         yield position.neutral("keyword_changed", old, new)
 
@@ -130,12 +130,12 @@ def _items_as_list(position: SchemaPosition, old: list[Any], new: Any) -> Iterat
 def _prefix_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = keyword_values(position, before, after)
     if all(side is ABSENT or isinstance(side, list) for side in (old, new)):
-        yield from _positions(position, [] if old is ABSENT else old, [] if new is ABSENT else new)
+        yield from _compare_positions(position, [] if old is ABSENT else old, [] if new is ABSENT else new)
     else:
         yield position.neutral("keyword_changed", old, new)
 
 
-def _positions(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
+def _compare_positions(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
     if not old and not new:
         yield position.neutral("same_meaning", old, new)
     for index in range(max(len(old), len(new))):
@@ -145,35 +145,35 @@ def _positions(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iter
         elif index >= len(new):
             yield inner.neutral("subschema_removed", old[index], ABSENT)
         else:
-            yield from _schemas(inner, old[index], new[index])
+            yield from _compare_schemas(inner, old[index], new[index])
 
 
-def _rest(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+def _unnamed_members(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Keywords for members or elements that the schema does not name; if absent, all are accepted."""
     old, new = keyword_values(position, before, after)
     if _accepts_all(old) and _accepts_all(new):
         yield position.neutral("same_meaning", old, new)
     elif new is False and (_accepts_all(old) or isinstance(old, dict)):
-        yield position.narrower(_closed(position, old, after), old, new)
+        yield position.narrower(_kind_of_closing(position, old, after), old, new)
     elif _accepts_all(old) and isinstance(new, dict):
         yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif old is False and new is ABSENT and position.unstated_everywhere:
         yield position.wider("additional_properties_unstated", old, new)
     elif isinstance(old, dict) and isinstance(new, dict) and new:
-        yield from _schemas(position, old, new)
+        yield from _compare_schemas(position, old, new)
     else:
         yield position.wider("additional_properties_opened", old, new, silent=is_silent(new))
 
 
-def _closed(position: SchemaPosition, old: Any, after: Schema) -> str:
+def _kind_of_closing(position: SchemaPosition, old: Any, after: Schema) -> str:
     """The kind of the change if a schema now refuses members that it does not name.
 
     A tool without parameters accepts no arguments either way. Any other object or list without named members can now
     only be empty, so the model no longer chooses its content. The same holds if unnamed members had a schema before.
     """
-    whole_call = position.location.path == "/inputSchema/additionalProperties"
-    named = position.location.member.endswith("Properties") and bool(after.get("properties"))
-    mechanical = _accepts_all(old) and (whole_call or named)
+    is_call_schema = position.location.path == "/inputSchema/additionalProperties"
+    has_named_members = position.location.member.endswith("Properties") and bool(after.get("properties"))
+    mechanical = _accepts_all(old) and (is_call_schema or has_named_members)
     return "additional_properties_closed" if mechanical or not position.inputs else "schema_tightened"
 
 
@@ -184,7 +184,7 @@ def _negation(position: SchemaPosition, before: Schema, after: Schema) -> Iterat
     elif new is ABSENT:
         yield position.wider("subschema_removed", old, new)
     else:
-        yield from _schemas(position.with_sense(-1), old, new)
+        yield from _compare_schemas(position.with_sense(-1), old, new)
 
 
 def _condition(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -192,7 +192,7 @@ def _condition(position: SchemaPosition, before: Schema, after: Schema) -> Itera
     if old is ABSENT or new is ABSENT:
         yield position.neutral("condition_changed", old, new)
     else:
-        yield from _schemas(position.with_sense(0), old, new)
+        yield from _compare_schemas(position.with_sense(0), old, new)
 
 
 def _any_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -223,25 +223,25 @@ def _branches(position: SchemaPosition, before: Schema, after: Schema, kinds: tu
 def _branch_changes(
     position: SchemaPosition, old: list[Any], new: list[Any], kinds: tuple[str, str]
 ) -> Iterator[Change]:
-    gone, fresh = _unmatched(old, new), _unmatched(new, old)
-    if not gone and not fresh:
+    removed, added = _unmatched_indexes(old, new), _unmatched_indexes(new, old)
+    if not removed and not added:
         yield position.neutral("order_changed", old, new)
-    pairs = min(len(gone), len(fresh))
-    for left, right in zip(gone[:pairs], fresh[:pairs], strict=True):
-        yield from _schemas(position.child(right), old[left], new[right])
-    for index in fresh[pairs:]:
+    pairs = min(len(removed), len(added))
+    for old_index, new_index in zip(removed[:pairs], added[:pairs], strict=True):
+        yield from _compare_schemas(position.child(new_index), old[old_index], new[new_index])
+    for index in added[pairs:]:
         yield position.child(index).wider(kinds[0], ABSENT, new[index], silent=is_silent(new[index]))
-    for index in gone[pairs:]:
+    for index in removed[pairs:]:
         inner = position.child(index)
-        judge = inner.narrower if kinds[1] == "alternative_removed" else inner.wider
-        yield judge(kinds[1], old[index], ABSENT)
+        make_change = inner.narrower if kinds[1] == "alternative_removed" else inner.wider
+        yield make_change(kinds[1], old[index], ABSENT)
 
 
-def _unmatched(these: list[Any], those: list[Any]) -> list[int]:
+def _unmatched_indexes(entries: list[Any], others: list[Any]) -> list[int]:
     """The indexes of the entries that have no equal on the other side."""
-    equals = Counter(map(json_identity, those))
+    equals = Counter(map(json_identity, others))
     unmatched: list[int] = []
-    for index, key in enumerate(map(json_identity, these)):
+    for index, key in enumerate(map(json_identity, entries)):
         if equals[key]:
             equals[key] -= 1
         else:
@@ -266,10 +266,10 @@ _RULES: dict[str, Rule] = {
     "propertyNames": _one_schema,
     "contentSchema": _one_schema,
     "prefixItems": _prefix_items,
-    "additionalProperties": _rest,
-    "unevaluatedProperties": _rest,
-    "additionalItems": _rest,
-    "unevaluatedItems": _rest,
+    "additionalProperties": _unnamed_members,
+    "unevaluatedProperties": _unnamed_members,
+    "additionalItems": _unnamed_members,
+    "unevaluatedItems": _unnamed_members,
     "anyOf": _any_of,
     "oneOf": _one_of,
     "allOf": _all_of,

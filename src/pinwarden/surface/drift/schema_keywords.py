@@ -99,8 +99,8 @@ class SchemaPosition(Record):
         Under 'not', only a silent change is information, because text there is read like any other.
         """
         silent = silent or after is ABSENT or type(after) is bool or is_number(after)
-        excluded = "negation_tightened" if self.inputs else "result_narrowed"
-        kinds = {1: kind, -1: excluded if silent else "subschema_added", 0: "condition_changed"}
+        kind_under_not = "negation_tightened" if self.inputs else "result_narrowed"
+        kinds = {1: kind, -1: kind_under_not if silent else "subschema_added", 0: "condition_changed"}
         return self.location.change(kinds[self.sense], before, after)
 
     def narrower(self, kind: str, before: Any, after: Any) -> Change:
@@ -148,7 +148,7 @@ def text(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Ch
 
 
 def unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A keyword that we cannot judge."""
+    """A keyword with an unknown effect."""
     yield from value_changes(position.location, *keyword_values(position, before, after), "keyword_changed")
 
 
@@ -184,7 +184,7 @@ def reference(position: SchemaPosition, before: Schema, after: Schema) -> Iterat
 
 
 def header(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``x-mcp-header``: the argument is sent as a header, too."""
+    """``x-mcp-header``: the argument is also sent as a header."""
     old, new = keyword_values(position, before, after)
     yield position.neutral("keyword_changed" if new is ABSENT else "header_exposed", old, new)
 
@@ -203,31 +203,31 @@ def _bound(position: SchemaPosition, before: Schema, after: Schema, sign: int) -
     old, new = keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
         return position.neutral("keyword_changed", old, new)
-    least_size = position.location.member in _MINIMUM_SIZES
-    if least_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
+    is_minimum_size = position.location.member in _MINIMUM_SIZES
+    if is_minimum_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
         return position.neutral("same_meaning", old, new)
     if new is ABSENT:
         return position.wider("bound_removed", old, new)
     if old is not ABSENT and (new - old) * sign > 0:
         return position.wider("bound_loosened", old, new)
-    if least_size:
+    if is_minimum_size:
         return position.narrower("more_demanded", old, new)
-    if _leaves_the_choice(position.location.member, after, new * sign):
+    if _keeps_choice(position.location.member, after, new * sign):
         return position.narrower("size_limited", old, new)
     return position.narrower("bound_added" if old is ABSENT else "bound_tightened", old, new)
 
 
-def _leaves_the_choice(keyword: str, schema: Schema, limit: Any) -> bool:
+def _keeps_choice(keyword: str, schema: Schema, limit: Any) -> bool:
     """Whether a limit leaves the choice of the value: it excludes only large sizes, or integers beyond 2**53.
 
     Together with an enum, a pattern or a format, a maximum size can select one value. So can a maximum that allows
     only the smallest size.
     """
-    least = _MINIMUM_OF_MAXIMUM.get(keyword)
-    if least is None:
+    minimum_keyword = _MINIMUM_OF_MAXIMUM.get(keyword)
+    if minimum_keyword is None:
         return bool(limit >= _MAX_EXACT_INTEGER)
     free = schema.keys() <= _FREE_TEXT_OR_LIST | _MINIMUM_OF_MAXIMUM.keys() | _MINIMUM_SIZES
-    smallest = schema.get(least, 0)
+    smallest = schema.get(minimum_keyword, 0)
     return free and is_number(smallest) and bool(limit > max(1, smallest))
 
 
@@ -249,12 +249,12 @@ def multiple_of(position: SchemaPosition, before: Schema, after: Schema) -> Iter
 def unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Whether an element may occur twice."""
     old, new = keyword_values(position, before, after)
-    was, is_now = old is True, new is True
+    was_unique, is_unique = old is True, new is True
     if not all(side is ABSENT or type(side) is bool for side in (old, new)):
         yield position.neutral("keyword_changed", old, new)
-    elif was == is_now:
+    elif was_unique == is_unique:
         yield position.neutral("same_meaning", old, new)
-    elif is_now:
+    elif is_unique:
         # If several elements are required and must differ, only one set of them may be left.
         yield position.narrower("bound_added" if _requires_several(after) else "size_limited", old, new)
     else:
@@ -262,8 +262,8 @@ def unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Ite
 
 
 def _requires_several(schema: Schema) -> bool:
-    least = schema.get("minItems", 0)
-    return not is_number(least) or bool(least > 1)
+    min_items = schema.get("minItems", 0)
+    return not is_number(min_items) or bool(min_items > 1)
 
 
 def enum(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -297,13 +297,13 @@ def constant(position: SchemaPosition, before: Schema, after: Schema) -> Iterato
         yield position.wider("constant_removed", old, new)
     elif old is not ABSENT:
         yield position.neutral("constant_changed", old, new)
-    elif _was_a_choice(before, new):
+    elif _was_in_enum(before, new):
         yield position.narrower("enum_shrunk", old, new)
     else:
         yield position.narrower("values_prescribed", old, new)
 
 
-def _was_a_choice(before: Schema, value: Any) -> bool:
+def _was_in_enum(before: Schema, value: Any) -> bool:
     choices = before.get("enum")
     return isinstance(choices, list) and any(json_equal(choice, value) for choice in choices)
 
@@ -322,20 +322,20 @@ def pattern(position: SchemaPosition, before: Schema, after: Schema) -> Iterator
 def types(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """The types of accepted values. An integer is a number."""
     old, new = keyword_values(position, before, after)
-    was, is_now = _type_set(old), _type_set(new)
-    if was is None or is_now is None:
+    old_types, new_types = _type_set(old), _type_set(new)
+    if old_types is None or new_types is None:
         yield position.neutral("keyword_changed", old, new)
-    elif was == is_now:
+    elif old_types == new_types:
         yield position.neutral(
             "order_changed" if isinstance(old, list) and isinstance(new, list) else "same_meaning", old, new
         )
-    elif is_now < was and _all_of_types(before, is_now):
+    elif new_types < old_types and _all_of_types(before, new_types):
         yield position.neutral("same_meaning", old, new)
-    elif is_now < was:
+    elif new_types < old_types:
         yield position.narrower("type_narrowed", old, new)
     elif new is ABSENT:
         yield position.wider("type_removed", old, new)
-    elif was < is_now:
+    elif old_types < new_types:
         yield position.wider("type_grown", old, new, silent=True)
     else:
         yield position.neutral("type_changed", old, new)
@@ -361,15 +361,15 @@ def _type_set(value: Any) -> frozenset[str] | None:
 def required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Required members. If a property was removed, its requirement is not reported separately."""
     old, new = keyword_values(position, before, after)
-    was, is_now = _name_set(old), _name_set(new)
-    if was is None or is_now is None:
+    old_names, new_names = _name_set(old), _name_set(new)
+    if old_names is None or new_names is None:
         yield position.neutral("keyword_changed", old, new)
         return
-    gained, lost = is_now - was, was - is_now
+    gained, lost = new_names - old_names, old_names - new_names
     if not gained and not lost:
-        yield position.neutral("order_changed" if was else "same_meaning", old, new)
+        yield position.neutral("order_changed" if old_names else "same_meaning", old, new)
         return
-    lost -= _names_of(before) - _names_of(after)
+    lost -= _property_names(before) - _property_names(after)
     if gained and lost:
         yield position.neutral("required_changed", old, new)
     elif lost:
@@ -378,7 +378,7 @@ def required(position: SchemaPosition, before: Schema, after: Schema) -> Iterato
         yield position.narrower("parameter_required", old, new)
     elif gained:
         # A name without a property is text, not a promise.
-        yield position.narrower("result_promised" if gained <= _names_of(after) else "required_changed", old, new)
+        yield position.narrower("result_promised" if gained <= _property_names(after) else "required_changed", old, new)
 
 
 def _name_set(value: Any) -> frozenset[str] | None:
@@ -388,7 +388,7 @@ def _name_set(value: Any) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _names_of(schema: Schema) -> set[str]:
+def _property_names(schema: Schema) -> set[str]:
     properties = schema.get("properties")
     return set(properties) if isinstance(properties, dict) else set()
 

@@ -1,4 +1,4 @@
-"""The difference of two texts, word by word, with invisible characters shown.
+"""The difference of two texts, word by word, with invisible characters made visible.
 
 The shortest edit script (Myers, 1986) takes time proportional to the length times the number of differences. Both are
 limited: texts that differ too much are shown as one deleted and one inserted text.
@@ -33,61 +33,64 @@ def text_diff(before: str, after: str) -> list[DiffPiece]:
 
     Invisible characters become ``<U+XXXX>``. Inserted and deleted line feeds are also shown like this.
     """
-    return [DiffPiece(operation, _shown(operation, text)) for operation, text in _merged(_steps(before, after))]
+    return [
+        DiffPiece(operation, _make_visible(operation, text))
+        for operation, text in _merge_steps(_edit_steps(before, after))
+    ]
 
 
-def omit_common_text(before: str, after: str, longest: int) -> tuple[str, str]:
+def omit_common_text(before: str, after: str, max_length: int) -> tuple[str, str]:
     """Two texts without their common parts, if at least one of them is too long for output.
 
     Cutting both at the same length could show two equal texts.
     """
-    if max(len(before), len(after)) <= longest:
+    if max(len(before), len(after)) <= max_length:
         return before, after
     sides: dict[str, list[str]] = {"delete": [], "insert": []}
     for operation, text in text_diff(before, after):
         for side in ("delete", "insert") if operation == "equal" else (operation,):
-            sides[side].append(_ends(text, _COMMON) if operation == "equal" else text)
-    return shorten_middle("".join(sides["delete"]), longest), shorten_middle("".join(sides["insert"]), longest)
+            sides[side].append(_elide_middle(text, _CONTEXT_LENGTH) if operation == "equal" else text)
+    return shorten_middle("".join(sides["delete"]), max_length), shorten_middle("".join(sides["insert"]), max_length)
 
 
-_COMMON = 120  # characters around a difference that say where it is
+_CONTEXT_LENGTH = 120  # characters of common text around a difference
 
 
-def shorten_middle(text: str, longest: int) -> str:
-    """A text of about ``longest`` characters at most: its beginning, the number of omitted characters, and its end."""
-    return text if len(text) <= longest else _ends(text, longest)
+def shorten_middle(text: str, max_length: int) -> str:
+    """A text of about ``max_length`` characters: its beginning, the number of omitted characters, and its end."""
+    return text if len(text) <= max_length else _elide_middle(text, max_length)
 
 
-def _ends(text: str, longest: int) -> str:
-    half = longest // 2
+def _elide_middle(text: str, max_length: int) -> str:
+    half = max_length // 2
     omitted = len(text) - 2 * half
     return text if omitted <= half else f"{text[:half]}… ({omitted} more characters) …{text[-half:]}"
 
 
-def _shown(operation: Operation, text: str) -> str:
+def _make_visible(operation: Operation, text: str) -> str:
     line_end = "\n" if operation == "equal" else "<U+000A>\n"
     return line_end.join(map(show_invisible, text.split("\n")))
 
 
-def _merged(steps: Iterator[DiffPiece]) -> Iterator[DiffPiece]:
+def _merge_steps(steps: Iterator[DiffPiece]) -> Iterator[DiffPiece]:
     """Merge neighbours with the same operation. Between two equal pieces, deleted text comes before inserted text."""
-    gone: list[str] = []
-    new: list[str] = []
+    deleted: list[str] = []
+    inserted: list[str] = []
     equal: list[str] = []
     for operation, text in steps:
         if not text:
             continue
         if operation == "equal":
-            yield from _joined(delete=gone, insert=new)
+            yield from _join_texts(delete=deleted, insert=inserted)
             equal.append(text)
         else:
-            yield from _joined(equal=equal)
-            (gone if operation == "delete" else new).append(text)
-    yield from _joined(equal=equal)
-    yield from _joined(delete=gone, insert=new)
+            yield from _join_texts(equal=equal)
+            (deleted if operation == "delete" else inserted).append(text)
+    yield from _join_texts(equal=equal)
+    yield from _join_texts(delete=deleted, insert=inserted)
 
 
-def _joined(
+def _join_texts(
     *, equal: list[str] | None = None, delete: list[str] | None = None, insert: list[str] | None = None
 ) -> Iterator[DiffPiece]:
     operations: tuple[tuple[Operation, list[str] | None], ...] = (
@@ -101,33 +104,33 @@ def _joined(
             texts.clear()
 
 
-def _steps(before: str, after: str) -> Iterator[DiffPiece]:
+def _edit_steps(before: str, after: str) -> Iterator[DiffPiece]:
     old, new = _WORD.findall(before), _WORD.findall(after)
     # 1. The common beginning and end need no search.
-    start = _common(old, new)
-    end = min(_common(old[::-1], new[::-1]), len(old) - start, len(new) - start)
+    start = _common_prefix_length(old, new)
+    end = min(_common_prefix_length(old[::-1], new[::-1]), len(old) - start, len(new) - start)
     yield DiffPiece("equal", "".join(old[:start]))
     # 2. The shortest script between them, unless it exceeds the limits.
-    inner_old, inner_new = old[start : len(old) - end], new[start : len(new) - end]
-    script = _script(inner_old, inner_new) if max(len(inner_old), len(inner_new)) <= MAX_WORDS else None
+    old_middle, new_middle = old[start : len(old) - end], new[start : len(new) - end]
+    script = _shortest_script(old_middle, new_middle) if max(len(old_middle), len(new_middle)) <= MAX_WORDS else None
     if script is None:
-        yield DiffPiece("delete", "".join(inner_old))
-        yield DiffPiece("insert", "".join(inner_new))
+        yield DiffPiece("delete", "".join(old_middle))
+        yield DiffPiece("insert", "".join(new_middle))
     else:
         yield from script
     yield DiffPiece("equal", "".join(old[len(old) - end :]))
 
 
-def _common(old: list[str], new: list[str]) -> int:
+def _common_prefix_length(old: list[str], new: list[str]) -> int:
     count = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
+    for old_word, new_word in zip(old, new, strict=False):
+        if old_word != new_word:
             break
         count += 1
     return count
 
 
-def _script(old: list[str], new: list[str]) -> list[DiffPiece] | None:
+def _shortest_script(old: list[str], new: list[str]) -> list[DiffPiece] | None:
     """The shortest edit script, or None if it has more than ``MAX_DIFFERENCES`` steps."""
     reach = {1: 0}  # by diagonal (words of old minus words of new), the furthest position in old
     history: list[dict[int, int]] = []

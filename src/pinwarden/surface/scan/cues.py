@@ -29,7 +29,7 @@ from pinwarden.surface.scan.hidden_text import (
     undo_rotations,
     with_letters_for_digits,
 )
-from pinwarden.surface.scan.other_languages import in_other_scripts
+from pinwarden.surface.scan.other_languages import find_other_script_phrases
 from pinwarden.surface.scan.phrase_rules import PHRASE_RULES
 
 CUE_CODES = (
@@ -89,7 +89,7 @@ _TO_WORDS = bytes(
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n"
 _LONG_VOCABULARY = frozenset((b"additionalproperties",))  # the only schema keyword that is so long
 _LONG_WORD = 18  # every encoded command of interest is longer
-_SHORTEST = 4  # no cue is shorter than .env
+_MIN_CUE_LENGTH = 4  # no cue is shorter than .env
 _SINGLE_LETTERS = frozenset((b"o", b"r", b"l"))  # every phrase with spaced letters has one of these
 _HOST = re.compile(r"\.(?:\d{1,3}\.\d|(?i:com|net|org|io|xyz|onion|site|info|tld|example|ru|cn|tk|top)\b)")
 
@@ -106,32 +106,34 @@ class Words:
         """The words that some rule needs."""
         self.longest = max(map(len, self.words - _LONG_VOCABULARY), default=0)
 
-    def have(self, some: frozenset[bytes]) -> bool:
+    def contain_any(self, candidates: frozenset[bytes]) -> bool:
         """Whether the text has one of these words."""
-        return not self.words.isdisjoint(some)
+        return not self.words.isdisjoint(candidates)
 
 
-def may_hold_cues(texts: str, words: Words) -> bool:
+def may_have_cues(texts: str, words: Words) -> bool:
     """Whether any of ``texts``, separated by double quotes, can have a cue. False is certain, True is not."""
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
     if _names_destination(texts) or ("<" in texts and any(find_unseen_text(texts))):
         return True
-    if words.longest >= _LONG_WORD and any(_payloads(long_pieces(texts))):
+    if words.longest >= _LONG_WORD and any(_find_payloads(long_pieces(texts))):
         return True
-    if (not _is_flat(texts) or _has_single_letters(words)) and any(_payloads(texts)):
+    if (not _is_flat(texts) or _has_single_letters(words)) and any(_find_payloads(texts)):
         return True
     rules = _rules_for(words.known)
-    stealing = _may_hold_theft(words.known)
+    may_have_theft = _may_have_theft(words.known)
     lower = texts.lower()
     rotated = _may_be_rotated(lower, words)
-    if not rules and not stealing and not rotated:
+    if not rules and not may_have_theft and not rotated:
         return False
     flat = " ".join(lower.split())
     if rotated and _is_rotated(flat, words):
         return True
-    shown = [text for text in flat.split('"') if len(text) >= _SHORTEST]
-    return any(_matches_rule(shown, rule, words) for rule in rules) or (stealing and _hold_theft(shown, words))
+    plain_texts = [text for text in flat.split('"') if len(text) >= _MIN_CUE_LENGTH]
+    return any(_matches_rule(plain_texts, rule, words) for rule in rules) or (
+        may_have_theft and _has_theft(plain_texts, words)
+    )
 
 
 def _matches_rule(texts: list[str], rule: PhraseRule, words: Words) -> bool:
@@ -140,12 +142,12 @@ def _matches_rule(texts: list[str], rule: PhraseRule, words: Words) -> bool:
     return any(compile_phrase(pattern).search(text) for pattern in rule.patterns for text in candidates)
 
 
-def _hold_theft(texts: list[str], words: Words) -> bool:
+def _has_theft(texts: list[str], words: Words) -> bool:
     rare = [word.decode() for word in words.known & _THEFT_RARE]
     return any(
-        (any(_secrets(text)) or any(theft.find_thefts(text)))
+        (any(_find_secrets(text)) or any(theft.find_thefts(text)))
         for text in texts
-        if any(word in text for word in rare) or (" " in text and _may_hold_theft(Words(text).known))
+        if any(word in text for word in rare) or (" " in text and _may_have_theft(Words(text).known))
     )
 
 
@@ -164,7 +166,7 @@ def _names_destination(text: str) -> bool:
     return "://" in text or "@" in text or _HOST.search(text) is not None
 
 
-def _may_hold_theft(words: frozenset[bytes]) -> bool:
+def _may_have_theft(words: frozenset[bytes]) -> bool:
     if not words.isdisjoint(_THEFT_RARE):
         return True
     if words.isdisjoint(_THEFT_PAIRED_FIRST):
@@ -175,7 +177,7 @@ def _may_hold_theft(words: frozenset[bytes]) -> bool:
 def _longest_matches(text: str) -> dict[tuple[str, int], tuple[int, bool]]:
     """By code and start, the end of the longest match and whether it is only mentioned."""
     matches: dict[tuple[str, int], tuple[int, bool]] = {}
-    for code, start, end, mentioned in _matches(text):
+    for code, start, end, mentioned in _find_matches(text):
         key = (code, start)
         known = matches.get(key)
         if known is None or known[0] < end:
@@ -183,16 +185,16 @@ def _longest_matches(text: str) -> dict[tuple[str, int], tuple[int, bool]]:
     return matches
 
 
-def _matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
+def _find_matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
     if len(text) < _LONG_WORD and text.isalnum() and text.isascii():
         return  # one plain word, like most strings of a schema
     # 1. Suspicious characters.
     if not text.isascii() or text.encode().translate(None, _PRINTABLE):
-        yield from _odd_characters(text)
+        yield from _find_suspicious_characters(text)
     # 2. Phrases in the plain form.
     plain_text = plain(text)
     words = Words(plain_text.text)
-    for code, start, end, mentioned in _phrases(text, plain_text, words.known):
+    for code, start, end, mentioned in _find_phrases(text, plain_text, words.known):
         yield (code, *plain_text.original_span(start, end), mentioned)
     # 3. Text that markup hides from a reader.
     if "<" in text:
@@ -201,46 +203,46 @@ def _matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
         yield from (("exfiltration", start, end, False) for start, end in find_filled_urls(text))
     # 4. Encoded text.
     if words.longest >= _LONG_WORD or not _is_flat(text) or _has_single_letters(Words(text)):
-        yield from _payloads(text)
+        yield from _find_payloads(text)
     if _is_rotated(plain_text.text, words):
         yield "encoded_payload", 0, len(text), False
 
 
-def _odd_characters(text: str) -> Iterator[tuple[str, int, int, bool]]:
+def _find_suspicious_characters(text: str) -> Iterator[tuple[str, int, int, bool]]:
     yield from (("terminal_escape", start, end, False) for start, end in hidden_text.find_terminal_escapes(text))
     if not text.isascii():
         yield from (("hidden_characters", start, end, False) for start, end in hidden_text.find_hidden_characters(text))
         yield from (("homoglyph", start, end, False) for start, end in hidden_text.find_look_alike_words(text))
-        yield from _tag_text(text)
-        yield from ((code, start, end, False) for code, start, end in in_other_scripts(text))
+        yield from _find_tag_text(text)
+        yield from ((code, start, end, False) for code, start, end in find_other_script_phrases(text))
 
 
-def _phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
-    shown = plain_text.text
+def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
+    plain_form = plain_text.text
     for rule in _rules_for(words):
-        for match in chain.from_iterable(compile_phrase(pattern).finditer(shown) for pattern in rule.patterns):
+        for match in chain.from_iterable(compile_phrase(pattern).finditer(plain_form) for pattern in rule.patterns):
             start, end = match.span()
-            if start and shown[start].isalnum() and shown[start - 1].isalnum():
+            if start and plain_form[start].isalnum() and plain_form[start - 1].isalnum():
                 continue  # inside a word
             if rule.shouted and not _is_shouted(text, plain_text, match[0], start):
                 continue
-            if rule.negatable and _NEGATED.search(shown, max(0, start - 40), start):
+            if rule.negatable and _NEGATED.search(plain_form, max(0, start - 40), start):
                 continue
-            yield rule.code, start, end, _is_mentioned(shown, start)
-    if _may_hold_theft(words):
-        for code, start, end in theft.find_thefts(shown):
-            yield code, start, end, _is_mentioned(shown, start, labels=False)
-        for start, end in _secrets(shown):
-            if not _NEGATED.search(shown, max(0, start - 40), start):
+            yield rule.code, start, end, _is_mentioned(plain_form, start)
+    if _may_have_theft(words):
+        for code, start, end in theft.find_thefts(plain_form):
+            yield code, start, end, _is_mentioned(plain_form, start, labels=False)
+        for start, end in _find_secrets(plain_form):
+            if not _NEGATED.search(plain_form, max(0, start - 40), start):
                 yield "secret", start, end, False
-    for match in _DESTINATION.finditer(shown) if _names_destination(shown) else ():
+    for match in _DESTINATION.finditer(plain_form) if _names_destination(plain_form) else ():
         yield "destination", match.start(), match.end(), False
 
 
-def _secrets(shown: str) -> Iterator[tuple[int, int]]:
-    for part in theft.find_secret_paths(shown):
+def _find_secrets(plain_form: str) -> Iterator[tuple[int, int]]:
+    for part in theft.find_secret_paths(plain_form):
         yield part.start, part.end
-    for match in compile_phrase(_NAMED_SECRET).finditer(shown):
+    for match in compile_phrase(_NAMED_SECRET).finditer(plain_form):
         yield match.span()
 
 
@@ -255,7 +257,7 @@ def _rules_for(words: frozenset[bytes]) -> list[PhraseRule]:
     ]
 
 
-def _encoded(words: Iterable[str]) -> frozenset[bytes]:
+def _encode_words(words: Iterable[str]) -> frozenset[bytes]:
     return frozenset(word.encode() for word in words)
 
 
@@ -264,15 +266,15 @@ def _rule_gates() -> dict[bytes, tuple[int, ...]]:
     for index, rule in enumerate(PHRASE_RULES):
         for word in rule.gates[0]:
             gates.setdefault(word.encode(), []).append(index)
-    return {word: tuple(numbers) for word, numbers in gates.items()}
+    return {word: tuple(indexes) for word, indexes in gates.items()}
 
 
 _RULE_GATES = _rule_gates()
-_FURTHER_GATES = tuple(tuple(map(_encoded, rule.gates[1:])) for rule in PHRASE_RULES)
-_THEFT_RARE = _encoded(theft.RARE_GATE)
-_THEFT_PAIRED = tuple(tuple(map(_encoded, gates)) for gates in theft.PAIRED_GATES)
+_FURTHER_GATES = tuple(tuple(map(_encode_words, rule.gates[1:])) for rule in PHRASE_RULES)
+_THEFT_RARE = _encode_words(theft.RARE_GATE)
+_THEFT_PAIRED = tuple(tuple(map(_encode_words, gates)) for gates in theft.PAIRED_GATES)
 _THEFT_PAIRED_FIRST = frozenset[bytes]().union(*(gates[0] for gates in _THEFT_PAIRED))
-_ROTATED = _encoded(ROTATED_WORDS)
+_ROTATED = _encode_words(ROTATED_WORDS)
 _GATES = frozenset().union(
     _RULE_GATES,
     _THEFT_RARE,
@@ -301,7 +303,7 @@ _NEGATED = re.compile(
     r"\b(?:do not|don't|dont|never|not|no|without|cannot|can't|won't|doesn't|does not|must not|should not|avoid"
     r"|refuses? to|prevents?)[ ](?!hesitate|forget|fail|only|just|wait|stop|longer)(?:[\w']{1,16}[ ]){0,2}$"
 )
-_BEFORE = 160  # characters before a phrase that are searched for its context
+_CONTEXT_LENGTH = 160  # characters before a phrase that are searched for its context
 _SENTENCE_START = re.compile(r"[.!?][ ]")
 _LABEL = re.compile(
     r"\b(?:sample|expected|mock(?:ed)?|canned|dummy|fake|test|fixture|illustrative|training|returned|placeholder|stub"
@@ -310,23 +312,23 @@ _LABEL = re.compile(
     r"|snippets?|transcripts?|attacks?|prompts?|phrases?|sentences?|cases?)[ ]?:[ ]?[\"'`]?(?:[^.!?]{0,80}\b(?:and"
     r"|then)[ ])?$"
 )
-_TALKS = (
+_VERBS = (
     r"\b(?:detect|flag|identif|scan|check|analy[sz]|classif|report|explain|describ|document|illustrat|demonstrat|block"
     r"|filter|reject|catch|recogni[sz]|look|match|search|guard|warn|lint|audit|discuss|teach|stud|test|find|spot|monitor"
     r"|prevent|refus|sanitiz|validat|evaluat|review|count|highlight|quarantin|examin|inspect|score)"
     r"(?:e|es|s|y|ies|ed|ing|ion|or|er|ers|ation)?\b"
 )
-_QUOTED = re.compile(rf"{_TALKS}[^.!?]{{0,120}}[\"'`]$")
+_QUOTED = re.compile(rf"{_VERBS}[^.!?]{{0,120}}[\"'`]$")
 _REPORTED = re.compile(
-    rf"{_TALKS}[^.!?]{{0,120}}?\b(?:that|which|when|whether|if|how|why|such as|like|attempts?|tr(?:y|ies)|asks?|tells?"
+    rf"{_VERBS}[^.!?]{{0,120}}?\b(?:that|which|when|whether|if|how|why|such as|like|attempts?|tr(?:y|ies)|asks?|tells?"
     r"|instructs?|saying|says?|containing|phrases?|strings?|patterns?)\b[^.!?;:]{0,60}$"
 )
 _COMMAND_AGAIN = re.compile(r"(?:\b(?:and|then|but|so|also|now|please|you must|must)|[,;:\-\u2014])[ ]?$")
 
 
-def _is_mentioned(shown: str, start: int, *, labels: bool = True) -> bool:
+def _is_mentioned(plain_form: str, start: int, *, labels: bool = True) -> bool:
     """Whether the words before a phrase show that it is only quoted."""
-    lead = _SENTENCE_START.split(shown[max(0, start - _BEFORE) : start])[-1]
+    lead = _SENTENCE_START.split(plain_form[max(0, start - _CONTEXT_LENGTH) : start])[-1]
     if labels and _LABEL.search(lead):
         return True
     if _QUOTED.search(lead):
@@ -339,7 +341,7 @@ def _is_shouted(text: str, plain_text: PlainText, phrase: str, start: int) -> bo
     return text[first:last].isupper()
 
 
-def _payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
+def _find_payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
     for start, end, content in find_encoded_texts(text):
         if is_command(content) or _has_phrase(content):
             yield "encoded_payload", start, end, False
@@ -352,16 +354,16 @@ def _may_be_rotated(lower: str, words: Words) -> bool:
     return not words.known.isdisjoint(_ROTATED) or has_digits_for_letters(lower)
 
 
-def _is_rotated(shown: str, words: Words) -> bool:
+def _is_rotated(plain_form: str, words: Words) -> bool:
     """Whether lower-case text has an instruction with rotated or reversed letters, or with digits for letters."""
-    if not words.known.isdisjoint(_ROTATED) and any(map(_has_phrase, undo_rotations(shown))):
+    if not words.known.isdisjoint(_ROTATED) and any(map(_has_phrase, undo_rotations(plain_form))):
         return True
-    return has_digits_for_letters(shown) and _gives_orders(with_letters_for_digits(shown), shown)
+    return has_digits_for_letters(plain_form) and _reveals_attack(with_letters_for_digits(plain_form), plain_form)
 
 
-def _gives_orders(content: str, shown: str) -> bool:
+def _reveals_attack(content: str, plain_form: str) -> bool:
     """Whether reading digits as letters reveals an attack."""
-    before = {code for code, _, _, _ in _phrases_in_decoded(shown)}
+    before = {code for code, _, _, _ in _phrases_in_decoded(plain_form)}
     return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _phrases_in_decoded(content))
 
 
@@ -374,7 +376,7 @@ def _phrases_in_decoded(content: str) -> Iterator[tuple[str, int, int, bool]]:
     """The phrases in decoded text. Text that was encoded twice is not decoded again."""
     plain_text = plain(content)
     known = Words(plain_text.text).known
-    return _phrases(content, plain_text, known)
+    return _find_phrases(content, plain_text, known)
 
 
 # A phrase with a gap after every letter has no word boundaries, so these stems need none.
@@ -384,7 +386,7 @@ _SPACED_OUT = re.compile(
 )
 
 
-def _tag_text(text: str) -> Iterator[tuple[str, int, int, bool]]:
+def _find_tag_text(text: str) -> Iterator[tuple[str, int, int, bool]]:
     """The phrases in text that is written in invisible tag characters."""
     for match in _TAGS.finditer(text):
         content = "".join(chr(ord(character) - 0xE0000) for character in match[0])

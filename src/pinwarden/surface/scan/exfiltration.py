@@ -239,16 +239,16 @@ def find_thefts(text: str) -> Iterator[tuple[str, int, int]]:
     paths = deque(find_secret_paths(text))
     if paths and paths[0].start < _NEAR and _ASKED_FOR.match(text[: paths[0].start]) and paths[0].text[:4] != ".env":
         yield "exfiltration", 0, paths[0].end
-    carried = False  # whether the sentence before named a secret that "it" may refer to
+    after_secret = False  # whether the sentence before named a secret that "it" may refer to
     start = 0
     for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
         known: list[Part] = []
         while paths and paths[0].start < end:
             known.append(paths.popleft())
-        parts = _parts(text, start, end, known)
+        parts = _sentence_parts(text, start, end, known)
         if parts:
-            yield from _judge(text, start, parts, carried)
-            carried = bool(known)
+            yield from _evaluate_sentence(text, start, parts, after_secret)
+            after_secret = bool(known)
         start = end
 
 
@@ -274,7 +274,7 @@ def _secret_path_spans(text: str) -> Iterator[tuple[int, int]]:
             yield (home.start() if home else start), end
 
 
-def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
+def _sentence_parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
     """Add the parts of one sentence to the known ones. Each word has one role; longer parts have precedence."""
     taken = {position for part in parts for position in range(part.start, part.end)}
     for token in _TOKEN.finditer(text, start, end):
@@ -304,7 +304,7 @@ def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
     return None
 
 
-def _openings() -> dict[str, tuple[tuple[str, str], ...]]:
+def _index_openings() -> dict[str, tuple[tuple[str, str], ...]]:
     openings: dict[str, tuple[tuple[str, str], ...]] = {}
     for kind, words, expression in _OPENING_WORDS:
         for word in words.split():
@@ -312,28 +312,28 @@ def _openings() -> dict[str, tuple[tuple[str, str], ...]]:
     return openings
 
 
-_OPENINGS = _openings()
+_OPENINGS = _index_openings()
 _KINDS = {word: kind for kind, words in _PLAIN_WORDS.items() for word in words.split()}
 _SIMPLE_WORD = re.compile(r"[a-z0-9]+")
 _TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z]+)?|[^\W_]+")
 _ADDRESSES = re.compile(rf"{_EMAIL}|{_ADDRESS}|{_HOST}")
 
 
-def _judge(text: str, start: int, parts: list[Part], carried: bool) -> Iterator[tuple[str, int, int]]:
+def _evaluate_sentence(text: str, start: int, parts: list[Part], after_secret: bool) -> Iterator[tuple[str, int, int]]:
     for index, part in enumerate(parts):
         if part.kind not in ("theft", "send", "put", "give", "take"):
             continue
         before, after = _nearby(parts, index)
-        if _negated(text, start, part, before):
+        if _is_negated(text, start, part, before):
             continue
         if part.kind == "theft":
             yield "exfiltration", part.start, part.end
         elif part.kind == "send":
-            yield from _sends(part, before, after)
+            yield from _find_sends(part, before, after)
         elif part.kind == "take":
-            yield from _reads(text, start, part, before, after)
+            yield from _find_reads(text, start, part, before, after)
         if part.kind in ("send", "put", "give"):
-            yield from _leaks(text, part, before, after, carried)
+            yield from _find_leaks(text, part, before, after, after_secret)
 
 
 def _nearby(parts: list[Part], index: int) -> tuple[list[Part], list[Part]]:
@@ -346,7 +346,7 @@ def _nearby(parts: list[Part], index: int) -> tuple[list[Part], list[Part]]:
     return parts[first:index], parts[index + 1 : last]
 
 
-def _sends(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+def _find_sends(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
     """Something is sent to an outside destination."""
     for target in after:
         if target.kind not in ("hostile", "outside", "self"):
@@ -354,31 +354,40 @@ def _sends(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[
         between = [part for part in after if part.start < target.start]
         if any(part.kind in ("given", "no") for part in between):
             continue
-        loot = [part for part in before + between if part.kind in ("secret", "private") or _NEVER_SENT.match(part.text)]
+        sensitive = [
+            part for part in before + between if part.kind in ("secret", "private") or _NEVER_SENT.match(part.text)
+        ]
         if target.kind == "self":  # a tool may get what the user asks about, but not the complete conversation
-            loot = [part for part in loot if part.kind == "secret" or _CONVERSATION.search(part.text)]
-            if not loot:
+            sensitive = [part for part in sensitive if part.kind == "secret" or _CONVERSATION.search(part.text)]
+            if not sensitive:
                 continue
         named = any(part.kind == "name" for part in before + between)
-        pressed = any(part.text in _STRONG_EXTRA for part in between) or any(
+        is_emphasised = any(part.text in _STRONG_EXTRA for part in between) or any(
             part.text in _STRONG_EXTRA and verb.start - part.end <= 12 for part in before
         )
-        urged = pressed or any(part.kind in ("extra", "own") for part in before + after)
+        is_urged = is_emphasised or any(part.kind in ("extra", "own") for part in before + after)
         blind_copy = verb.text in ("cc", "bcc") and "@" in target.text
         in_bulk = any(part.kind == "bulk" for part in between) and _LITERAL.search(target.text) is not None
-        if target.kind == "hostile" or loot or pressed or blind_copy or in_bulk or (named and urged):
+        if target.kind == "hostile" or sensitive or is_emphasised or blind_copy or in_bulk or (named and is_urged):
             yield "exfiltration", verb.start, target.end
             return
 
 
-def _reads(text: str, start: int, verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+def _find_reads(
+    text: str, start: int, verb: Part, before: list[Part], after: list[Part]
+) -> Iterator[tuple[str, int, int]]:
     """A secret is read because the text orders it, or read into an argument."""
     secret = next((part for part in after if part.kind == "secret"), None)
     if secret is None:
         return
     spot = next((part for part in after if part.kind == "spot" and part.start > secret.end), None)
-    moved_on = any(part.kind in ("send", "put", "give") for part in after)  # checked separately
-    if spot is not None and not moved_on and not _own_use(after) and _SPOT_LEAD.search(text, secret.end, spot.start):
+    is_moved = any(part.kind in ("send", "put", "give") for part in after)  # checked separately
+    if (
+        spot is not None
+        and not is_moved
+        and not _goes_to_requester(after)
+        and _SPOT_LEAD.search(text, secret.end, spot.start)
+    ):
         yield "exfiltration", verb.start, spot.end
         return
     if not _BASE_TAKE.match(verb.text):
@@ -388,53 +397,53 @@ def _reads(text: str, start: int, verb: Part, before: list[Part], after: list[Pa
         yield "agent_instruction", verb.start, secret.end
 
 
-def _leaks(
-    text: str, verb: Part, before: list[Part], after: list[Part], carried: bool
+def _find_leaks(
+    text: str, verb: Part, before: list[Part], after: list[Part], after_secret: bool
 ) -> Iterator[tuple[str, int, int]]:
     """Something private is put into a response, a header or an argument."""
-    if _own_use(after) and not any(part.kind in ("outside", "hostile") for part in after):
+    if _goes_to_requester(after) and not any(part.kind in ("outside", "hostile") for part in after):
         return
     spot = next((part for part in after if part.kind == "spot"), None)
-    took = any(part.kind == "take" for part in before)
-    for loot in after:
-        if loot.kind in ("secret", "private", "name") and _is_loot(text, verb, loot, before, after):
-            yield "exfiltration", verb.start, max(loot.end, spot.end if spot is not None else 0)
+    was_read = any(part.kind == "take" for part in before)
+    for sensitive in after:
+        if sensitive.kind in ("secret", "private", "name") and _is_leaked(text, verb, sensitive, before, after):
+            yield "exfiltration", verb.start, max(sensitive.end, spot.end if spot is not None else 0)
             return
     stolen = next((part for part in before if part.kind == "secret"), None)
     private = sum(part.kind in ("private", "name") for part in before)
-    handed_on = took or _PRONOUN.match(text, min(verb.end + 1, len(text))) is not None
-    if stolen is not None and handed_on and verb.kind in ("put", "send"):
+    is_passed_on = was_read or _PRONOUN.match(text, min(verb.end + 1, len(text))) is not None
+    if stolen is not None and is_passed_on and verb.kind in ("put", "send"):
         yield "exfiltration", stolen.start, spot.end if spot is not None else verb.end
-    elif took and private >= 2 and (verb.kind == "put" or (verb.kind == "give" and spot is not None)):
+    elif was_read and private >= 2 and (verb.kind == "put" or (verb.kind == "give" and spot is not None)):
         yield "exfiltration", before[0].start, verb.end
-    elif carried and verb.kind == "put" and spot is not None and _PRONOUN.search(text, verb.end, spot.end):
+    elif after_secret and verb.kind == "put" and spot is not None and _PRONOUN.search(text, verb.end, spot.end):
         yield "exfiltration", verb.start, spot.end
 
 
-def _is_loot(text: str, verb: Part, loot: Part, before: list[Part], after: list[Part]) -> bool:
+def _is_leaked(text: str, verb: Part, sensitive: Part, before: list[Part], after: list[Part]) -> bool:
     """Whether the object of ``verb`` is private, and the sentence urges to move it or names a destination."""
-    if _LOCATION.search(text, verb.start, loot.start):
+    if _LOCATION.search(text, verb.start, sensitive.start):
         return False
     spots = [part for part in after if part.kind == "spot"]
-    if verb.kind == "give" and not any(part.start > loot.end for part in spots):
+    if verb.kind == "give" and not any(part.start > sensitive.end for part in spots):
         return False
-    handed = verb.text.startswith(("give", "hand"))
-    urged = handed or bool(spots) or any(part.kind == "extra" for part in before + after)
-    spilled = verb.text in ("dump", "echo", "log", "respond")
-    if loot.kind == "secret":
-        return urged or spilled or (verb.kind == "put" and any(part.kind == "take" for part in before))
+    is_given = verb.text.startswith(("give", "hand"))
+    is_urged = is_given or bool(spots) or any(part.kind == "extra" for part in before + after)
+    is_dumped = verb.text in ("dump", "echo", "log", "respond")
+    if sensitive.kind == "secret":
+        return is_urged or is_dumped or (verb.kind == "put" and any(part.kind == "take" for part in before))
     several = sum(part.kind in ("private", "name") for part in after) >= 2
-    return urged and (_ALL.search(text, verb.start, loot.end + 30) is not None or (spilled and several))
+    return is_urged and (_ALL.search(text, verb.start, sensitive.end + 30) is not None or (is_dumped and several))
 
 
-def _own_use(after: list[Part]) -> bool:
+def _goes_to_requester(after: list[Part]) -> bool:
     """Whether the data goes back to the requester."""
     return any(
         part.kind == "own" and part.text.startswith(("caller", "client", "local", "requester")) for part in after
     )
 
 
-def _negated(text: str, start: int, part: Part, before: list[Part]) -> bool:
+def _is_negated(text: str, start: int, part: Part, before: list[Part]) -> bool:
     """Whether a negation is right before a part, with at most two words between them."""
     for other in reversed(before):
         if other.kind == "no":

@@ -1,11 +1,11 @@
 """Disguised and hidden text: its plain form as a model reads it, and what a person does not see.
 
 `plain` undoes the usual disguises: invisible characters are dropped, look-alike and styled letters become plain ones,
-accents go, whitespace becomes one space, ``i g n o r e`` becomes ``ignore``. Each character of the result maps to its
-position in the original. Phrase rules match on the plain form.
+accents are removed, whitespace becomes one space, ``i g n o r e`` becomes ``ignore``. Each character of the result maps
+to its position in the text as sent. Phrase rules match on the plain form.
 
-The ``find_*`` functions report invisible characters, terminal escapes, look-alike letters and hidden markup. Characters
-are judged by their neighbours, so that emoji and scripts with joiners are not reported. Encoded text (base64, hex,
+The ``find_*`` functions report invisible characters, terminal escapes, look-alike letters and hidden markup. The
+neighbours of a character decide, so that emoji and scripts with joiners are not reported. Encoded text (base64, hex,
 percent, escapes, rotated letters) is decoded for the other checks.
 """
 
@@ -23,7 +23,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.text import INVISIBLE, pattern
 
 # By Latin letter, the Cyrillic, Greek, Armenian, Cherokee and phonetic letters that look like it in most fonts.
-_DRAWN_LIKE: dict[str, str] = {
+_SIMILAR_LETTERS: dict[str, str] = {
     "a": "\u0430\u03b1\u0251\u1d00",
     "b": "\u0184\u042c\u0299",
     "c": "\u0441\u03f2\u1d04",
@@ -75,9 +75,9 @@ _DRAWN_LIKE: dict[str, str] = {
     "Y": "\u04ae\u03a5",
     "Z": "\u0396\u13c3",
 }
-LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _DRAWN_LIKE.items() for other in others}
+LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _SIMILAR_LETTERS.items() for other in others}
 
-_UNPRINTABLE = pattern("[\x00-\x08\x0e-\x1b\x7f]")
+_CONTROL_CHARACTER = pattern("[\x00-\x08\x0e-\x1b\x7f]")
 _UNEVEN_SPACE = pattern(r"\s{2,}|[^\S ]")
 # Ordinary typographic punctuation and its plain form, one character for one, so that positions stay.
 PLAIN_PUNCTUATION = str.maketrans(
@@ -99,7 +99,7 @@ def word_set(words: str) -> frozenset[str]:
 
 
 class PlainText:
-    """The plain form of a text, with the original position of each character."""
+    """The plain form of a text, with the position of each character in the text as sent."""
 
     __slots__ = ("_original", "_origins", "text")
 
@@ -109,7 +109,7 @@ class PlainText:
         self._origins = origins
 
     def original_span(self, start: int, end: int) -> tuple[int, int]:
-        """The span in the original of the characters ``start`` to ``end`` of the plain form."""
+        """The span in the text as sent of the characters ``start`` to ``end`` of the plain form."""
         if self._origins is None:
             if len(self.text) == len(self._original):
                 return start, end
@@ -122,10 +122,10 @@ class PlainText:
 
 def plain(text: str) -> PlainText:
     """The plain form of ``text``, in lower case."""
-    shown = text if text.isascii() else text.translate(PLAIN_PUNCTUATION)
-    if not shown.isascii() or _UNPRINTABLE.search(shown) or _SPACED_LETTERS.search(shown):
+    simplified = text if text.isascii() else text.translate(PLAIN_PUNCTUATION)
+    if not simplified.isascii() or _CONTROL_CHARACTER.search(simplified) or _SPACED_LETTERS.search(simplified):
         return _fold_text(text)
-    return PlainText(_UNEVEN_SPACE.sub(" ", shown.lower()), text)
+    return PlainText(_UNEVEN_SPACE.sub(" ", simplified.lower()), text)
 
 
 @lru_cache(maxsize=4096)  # the letters of an alphabet occur many times
@@ -240,7 +240,7 @@ def find_hidden_characters(text: str) -> Iterator[CharacterRange]:
     right_to_left = _RIGHT_TO_LEFT.search(text) is not None
     for match in INVISIBLE.finditer(text):
         position = match.start()
-        if _has_reason(text, position, right_to_left):
+        if _is_legitimate(text, position, right_to_left):
             continue
         if position != end:
             if end >= 0:
@@ -258,11 +258,11 @@ def find_look_alike_words(text: str) -> Iterator[CharacterRange]:
         return
     whole_words_count = _LATIN.search(text) is not None and not _is_foreign(text)
     for word in words:
-        if _passes_for_latin(word[0], whole_words_count):
+        if _imitates_latin(word[0], whole_words_count):
             yield word.span()
 
 
-def _passes_for_latin(word: str, whole_words_count: bool) -> bool:
+def _imitates_latin(word: str, whole_words_count: bool) -> bool:
     disguised = sum(character in LOOK_ALIKES and not _is_latin(character) for character in word)
     latin = sum(_is_latin(character) for character in word)
     styled = sum("\U0001d400" <= character <= "\U0001d7ff" for character in word)
@@ -284,7 +284,7 @@ def _is_latin(character: str) -> bool:
     return character.isascii() or ord(character) < 0x250
 
 
-def _has_reason(text: str, position: int, right_to_left: bool) -> bool:
+def _is_legitimate(text: str, position: int, right_to_left: bool) -> bool:
     """Whether an invisible character has a legitimate use: space, line end, emoji, or a script that needs it."""
     character = text[position]
     point = ord(character)
@@ -293,11 +293,11 @@ def _has_reason(text: str, position: int, right_to_left: bool) -> bool:
     before = text[position - 1] if position else ""
     after = text[position + 1] if position + 1 < len(text) else ""
     if 0xFE00 <= point <= 0xFE0F:
-        return _takes_variation(before, point)
+        return _has_variation(before, point)
     if character == _ZWJ and _is_pictograph(after):
         return _ends_pictograph(text, position - 1)
     if character in (_ZWNJ, _ZWJ):
-        return _joins(before) and (_joins(after) or not after.isalpha())
+        return _uses_joiners(before) and (_uses_joiners(after) or not after.isalpha())
     if point in (0x200E, 0x200F, 0x061C):
         return right_to_left
     if 0xE0020 <= point <= 0xE007F:
@@ -308,10 +308,10 @@ def _has_reason(text: str, position: int, right_to_left: bool) -> bool:
         return "\u2801" <= before <= "\u28ff" or "\u2801" <= after <= "\u28ff"
     if 0x180B <= point <= 0x180F:
         return "\u1820" <= before <= "\u18aa"
-    return unicodedata.category(character) == "Mn" and _joins(before)
+    return unicodedata.category(character) == "Mn" and _uses_joiners(before)
 
 
-def _takes_variation(before: str, point: int) -> bool:
+def _has_variation(before: str, point: int) -> bool:
     """Whether the character ``before`` has this variation: text or emoji form, or a variant of a letter."""
     if before in _KEYCAPS or _is_pictograph(before):
         return point in (0xFE0E, 0xFE0F)
@@ -334,7 +334,7 @@ def _ends_pictograph(text: str, position: int) -> bool:
     return position >= 0 and _is_pictograph(text[position])
 
 
-def _joins(character: str) -> bool:
+def _uses_joiners(character: str) -> bool:
     """Whether a character belongs to a script that is written with joiners (Arabic, the scripts of India, ...)."""
     return "\u0600" <= character <= "\u109f" or "\u1780" <= character <= "\u18af" or "\ufb50" <= character <= "\ufefc"
 
@@ -425,13 +425,13 @@ _COMMAND = re.compile(
 )
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_SHIFT = str.maketrans(_LETTERS, _LETTERS[13:] + _LETTERS[:13])
+_ROT13 = str.maketrans(_LETTERS, _LETTERS[13:] + _LETTERS[:13])
 _DIGIT_LETTERS = str.maketrans("013457@$", "oieastas")
 _DIGITS_IN_WORD = pattern(r"[a-z][013457]{1,2}[a-z]")
 _INSTRUCTION_WORDS = word_set(
     "ignore disregard previous instructions password credentials secret secretly system prompt token user send upload"
 )
-ROTATED_WORDS = frozenset(word.translate(_SHIFT) for word in _INSTRUCTION_WORDS) | frozenset(
+ROTATED_WORDS = frozenset(word.translate(_ROT13) for word in _INSTRUCTION_WORDS) | frozenset(
     word[::-1] for word in _INSTRUCTION_WORDS
 )
 """Words of instructions in ROT13 or reversed. None of them is a real word."""
@@ -439,7 +439,7 @@ ROTATED_WORDS = frozenset(word.translate(_SHIFT) for word in _INSTRUCTION_WORDS)
 
 def undo_rotations(text: str) -> Iterator[str]:
     """Lower-case text with ROT13 undone, and reversed."""
-    yield text.translate(_SHIFT)
+    yield text.translate(_ROT13)
     yield text[::-1]
 
 
@@ -458,23 +458,23 @@ def find_encoded_texts(text: str) -> Iterator[tuple[int, int, str]]:
     """Start, end and decoded content of every encoded piece of ``text``, if that is readable."""
     for match in _PIECE.finditer(text):
         as_hex = _HEX.match(match[0])
-        yield from _readable(match, bytes.fromhex(as_hex[1]) if as_hex else _from_base64(match[0]))
+        yield from _if_readable(match, bytes.fromhex(as_hex[1]) if as_hex else _from_base64(match[0]))
         if _BASE32.match(match[0]):
-            yield from _readable(match, _from_base32(match[0]))
+            yield from _if_readable(match, _from_base32(match[0]))
     for match in _BITS.finditer(text):
-        yield from _readable(match, bytes(int(byte, 2) for byte in match[0].split()))
+        yield from _if_readable(match, bytes(int(byte, 2) for byte in match[0].split()))
     if "%" in text:
         for match in _PERCENT.finditer(text):
             if match[0].count("%") >= 6:
-                yield from _readable(match, unquote(match[0], "latin-1").encode("latin-1", "replace"))
+                yield from _if_readable(match, unquote(match[0], "latin-1").encode("latin-1", "replace"))
     if "\\" in text:
         for match in _ESCAPED.finditer(text):
-            yield from _readable(match, _ESCAPE.sub(_escaped_character, match[0]).encode("latin-1", "replace"))
+            yield from _if_readable(match, _ESCAPE.sub(_escaped_character, match[0]).encode("latin-1", "replace"))
     if "&#" in text:
         from html import unescape  # loads a large table, which few texts need
 
         for match in _ENTITIES.finditer(text):
-            yield from _readable(match, unescape(match[0]).encode("latin-1", "replace"))
+            yield from _if_readable(match, unescape(match[0]).encode("latin-1", "replace"))
 
 
 def long_pieces(text: str) -> str:
@@ -488,14 +488,14 @@ def is_command(text: str) -> bool:
     return _COMMAND.search(text) is not None
 
 
-def _readable(match: re.Match[str], content: bytes | None) -> Iterator[tuple[int, int, str]]:
+def _if_readable(match: re.Match[str], content: bytes | None) -> Iterator[tuple[int, int, str]]:
     if content is not None and len(content) >= 6 and not content.translate(None, _PRINTABLE):
         yield match.start(), match.end(), content.decode()
 
 
-def _from_base64(wrapped: str) -> bytes | None:
-    """The decoded bytes. Like in lenient decoders, an incomplete group of letters is dropped."""
-    body = wrapped.rstrip("=").replace("-", "+").replace("_", "/")
+def _from_base64(encoded: str) -> bytes | None:
+    """The decoded bytes. As in lenient decoders, an incomplete group of letters is dropped."""
+    body = encoded.rstrip("=").replace("-", "+").replace("_", "/")
     if len(body) % 4 == 1:
         body = body[:-1]
     try:
@@ -504,8 +504,8 @@ def _from_base64(wrapped: str) -> bytes | None:
         return None
 
 
-def _from_base32(wrapped: str) -> bytes | None:
-    body = wrapped.rstrip("=")
+def _from_base32(encoded: str) -> bytes | None:
+    body = encoded.rstrip("=")
     body = body[: len(body) - (len(body) % 8 in (1, 3, 6))]
     try:
         return b32decode(body + "=" * (-len(body) % 8))

@@ -1,4 +1,4 @@
-"""Unambiguous phrases in other languages: earlier instructions revoked, the user kept uninformed.
+"""Unambiguous phrases in other languages that revoke earlier instructions or conceal something from the user.
 
 Languages in Latin script are matched in the plain form, which has no accents. Others are matched as written, because
 the plain form would replace letters of other scripts by similar Latin letters.
@@ -14,7 +14,7 @@ from functools import cache
 
 from pinwarden.surface.scan.hidden_text import PhraseRule, phrase_rule
 
-_SOME = r"(?:\w{1,16} ){0,2}"
+_WORDS = r"(?:\w{1,16} ){0,2}"
 
 LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
     phrase_rule(
@@ -23,11 +23,11 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         "instrukser instruksjoner anvisningar regler",
         r"(?:ignorier\w{0,3}|vergiss|vergessen|missachte\w{0,2}|verwirf|ubergehe\w{0,2}) (?:sie )?(?:bitte )?(?:alle "
         r"|samtliche |die |deine |ihre ){0,3}(?:vorherigen|vorigen|bisherigen|fruheren|obigen|vorangegangenen|anderen"
-        rf"|gegebenen) {_SOME}(?:anweisungen|instruktionen|befehle|regeln|vorgaben)\b",
+        rf"|gegebenen) {_WORDS}(?:anweisungen|instruktionen|befehle|regeln|vorgaben)\b",
         r"(?:negeer|vergeet) (?:alle |de |je |uw |al ){0,3}(?:eerdere|vorige|voorgaande|bovenstaande|andere) "
-        rf"{_SOME}(?:instructies|opdrachten|regels|aanwijzingen)\b",
+        rf"{_WORDS}(?:instructies|opdrachten|regels|aanwijzingen)\b",
         r"(?:ignorera|ignorer|glom|glem|bortse fran|se bort fra) (?:alla |alle |dina |dine ){0,2}(?:tidigare|foregaende"
-        rf"|tidligere|ovanstaende|ovenstaende|forrige) {_SOME}(?:instruktioner|instrukser|instruksjoner|anvisningar"
+        rf"|tidligere|ovanstaende|ovenstaende|forrige) {_WORDS}(?:instruktioner|instrukser|instruksjoner|anvisningar"
         r"|regler)\b",
     ),
     phrase_rule(
@@ -35,32 +35,32 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         "instructions consignes directives regles instrucciones ordenes reglas indicaciones directrices istruzioni "
         "regole direttive indicazioni instrucoes ordens regras diretrizes orientacoes instructiunile regulile",
         r"(?:ignorez|ignore|oubliez|oublie|negligez|abandonnez) (?:toutes? )?(?:les |vos |tes |ces )(?:instructions"
-        rf"|consignes|directives|regles) {_SOME}(?:precedentes|anterieures|recues|ci dessus|initiales)\b",
+        rf"|consignes|directives|regles) {_WORDS}(?:precedentes|anterieures|recues|ci dessus|initiales)\b",
         r"(?:ignora|ignore|ignorad|olvida|olvide|omite|descarta) (?:por favor )?(?:todas? |cualesquiera )?(?:las |tus "
-        rf"|sus |estas )?(?:instrucciones|ordenes|reglas|indicaciones|directrices) {_SOME}(?:anteriores|previas"
+        rf"|sus |estas )?(?:instrucciones|ordenes|reglas|indicaciones|directrices) {_WORDS}(?:anteriores|previas"
         r"|recibidas|dadas|iniciales)\b",
         r"(?:ignora|ignori|ignorate|dimentica|dimenticate|trascura|scarta) (?:tutte )?(?:le |tue "
         r"|queste )?(?:istruzioni"
-        rf"|regole|direttive|indicazioni) {_SOME}(?:precedenti|anteriori|ricevute|iniziali)\b",
+        rf"|regole|direttive|indicazioni) {_WORDS}(?:precedenti|anteriori|ricevute|iniziali)\b",
         r"(?:ignore|ignora|esqueca|desconsidere|descarte) (?:todas? )?(?:as |suas |quaisquer )?(?:instrucoes|ordens"
-        rf"|regras|diretrizes|orientacoes) {_SOME}(?:anteriores|previas|recebidas|iniciais)\b",
-        rf"(?:ignora|ignorati|uita|uitati) (?:toate )?(?:instructiunile|regulile) {_SOME}(?:anterioare|precedente)\b",
+        rf"|regras|diretrizes|orientacoes) {_WORDS}(?:anteriores|previas|recebidas|iniciais)\b",
+        rf"(?:ignora|ignorati|uita|uitati) (?:toate )?(?:instructiunile|regulile) {_WORDS}(?:anterioare|precedente)\b",
     ),
     phrase_rule(
         "agent_instruction",
         "instrukcje instrukcji polecenia polecen zasady zasad pokyny instrukce prikazy pravidla talimatlari talimatlar "
         "komutlari kurallari yonergeleri instruksi perintah arahan aturan huong utasitasokat ohjeet",
         r"(?:zignoruj|ignoruj|zapomnij|pomin) (?:o )?(?:wszystkie |wszystkich )?(?:poprzednie|poprzednich|wczesniejsze"
-        rf"|wczesniejszych|dotychczasowe) {_SOME}(?:instrukcje|instrukcji|polecenia|polecen|zasady|zasad)\b",
-        rf"(?:ignoruj|ignorujte|zapomen) (?:vsechny )?(?:predchozi|predesle|drivejsi) {_SOME}(?:pokyny|instrukce"
+        rf"|wczesniejszych|dotychczasowe) {_WORDS}(?:instrukcje|instrukcji|polecenia|polecen|zasady|zasad)\b",
+        rf"(?:ignoruj|ignorujte|zapomen) (?:vsechny )?(?:predchozi|predesle|drivejsi) {_WORDS}(?:pokyny|instrukce"
         r"|prikazy|pravidla)\b",
-        rf"(?:onceki|yukaridaki|tum) {_SOME}(?:talimatlari|talimatlar|komutlari|kurallari"
-        rf"|yonergeleri) {_SOME}(?:yok say"
+        rf"(?:onceki|yukaridaki|tum) {_WORDS}(?:talimatlari|talimatlar|komutlari|kurallari"
+        rf"|yonergeleri) {_WORDS}(?:yok say"
         r"|gormezden gel|unut|dikkate alma)",
         r"(?:abaikan|lupakan) (?:semua )?(?:instruksi|perintah|arahan|aturan) (?:\w{1,16} )?sebelumnya\b",
-        rf"bo qua {_SOME}(?:huong dan|chi dan|chi thi) {_SOME}truoc\b",
-        rf"hagyd figyelmen kivul {_SOME}(?:korabbi|elozo) {_SOME}utasitasokat\b",
-        rf"(?:unohda|ohita) (?:kaikki )?(?:aiemmat|edelliset) {_SOME}ohjeet\b",
+        rf"bo qua {_WORDS}(?:huong dan|chi dan|chi thi) {_WORDS}truoc\b",
+        rf"hagyd figyelmen kivul {_WORDS}(?:korabbi|elozo) {_WORDS}utasitasokat\b",
+        rf"(?:unohda|ohita) (?:kaikki )?(?:aiemmat|edelliset) {_WORDS}ohjeet\b",
     ),
     phrase_rule(
         "concealment",
@@ -70,11 +70,11 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"){0,2}(?:zu (?:informieren|sagen|benachrichtigen|fragen|erwahnen|unterrichten)|mitzuteilen)\b",
         r"(?:sag|sage|sagen|erzahl|erzahle|informiere|verrate|zeige|teile) (?:sie )?(?:es |dies |das |davon )?(?:dem"
         r"|den"
-        rf"|der) (?:be)?(?:nutzer|anwender) {_SOME}(?:nichts|nicht)\b",
-        rf"(?:vertel|zeg|meld) (?:dit |het )?(?:de gebruiker {_SOME}(?:niets|niet)|(?:niet"
+        rf"|der) (?:be)?(?:nutzer|anwender) {_WORDS}(?:nichts|nicht)\b",
+        rf"(?:vertel|zeg|meld) (?:dit |het )?(?:de gebruiker {_WORDS}(?:niets|niet)|(?:niet"
         rf"|nooit) (?:aan )?de gebruiker)\b",
-        rf"zonder (?:dit |het |dat )?(?:aan )?de gebruiker {_SOME}te (?:vertellen|melden|informeren|vragen)\b",
-        rf"(?:utan att (?:beratta|informera|meddela)|(?:beratta|sag) inte|(?:fortel|fortael|si) ikke) {_SOME}"
+        rf"zonder (?:dit |het |dat )?(?:aan )?de gebruiker {_WORDS}te (?:vertellen|melden|informeren|vragen)\b",
+        rf"(?:utan att (?:beratta|informera|meddela)|(?:beratta|sag) inte|(?:fortel|fortael|si) ikke) {_WORDS}"
         r"(?:anvandaren|brugeren|brukeren)\b",
         negatable=False,
     ),
@@ -91,11 +91,11 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"|utilizador)\b",
         r"nao (?:diga|conte|informe|mencione|revele|avise|mostre) (?:isso |isto |nada )?(?:ao |o |para o )(?:usuario"
         r"|utilizador)\b",
-        rf"non (?:dire|dirlo|dirglielo|menzionar(?:e|lo)|rivelar(?:e|lo)|informare) {_SOME}(?:l |all |al "
+        rf"non (?:dire|dirlo|dirglielo|menzionar(?:e|lo)|rivelar(?:e|lo)|informare) {_WORDS}(?:l |all |al "
         rf"|lo )?utente\b",
-        rf"senza (?:dirlo|dire|informare|avvisare|avvertire) {_SOME}(?:l |all |al )?utente\b",
+        rf"senza (?:dirlo|dire|informare|avvisare|avvertire) {_WORDS}(?:l |all |al )?utente\b",
         rf"ne (?:le |lui |en ){{0,2}}(?:dites|dis|mentionnez|mentionne|informez|informe|revelez|revele|parlez"
-        rf"|montrez) (?:en )?(?:rien|pas|jamais) {_SOME}(?:l )?utilisateur\b",
+        rf"|montrez) (?:en )?(?:rien|pas|jamais) {_WORDS}(?:l )?utilisateur\b",
         r"sans (?:le |en |rien )?(?:dire|informer|prevenir|avertir|demander|mentionner) (?:rien )?(?:a |l ){0,2}"
         r"utilisateur\b",
         negatable=False,
@@ -103,10 +103,10 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
     phrase_rule(
         "concealment",
         "uzytkownikowi uzytkownika uzytkownik kullaniciya pengguna uzivateli uzivatele nguoi",
-        rf"nie (?:mow|mowiac|informuj|informujac|wspominaj|ujawniaj|powiadamiaj) {_SOME}uzytkownik\w{{0,4}}\b",
-        rf"kullaniciya {_SOME}(?:soyleme|bildirme|haber verme|gosterme|bahsetme)",
+        rf"nie (?:mow|mowiac|informuj|informujac|wspominaj|ujawniaj|powiadamiaj) {_WORDS}uzytkownik\w{{0,4}}\b",
+        rf"kullaniciya {_WORDS}(?:soyleme|bildirme|haber verme|gosterme|bahsetme)",
         r"jangan (?:beri tahu|beritahu|katakan|sebutkan) (?:\w{1,12} )?(?:kepada )?pengguna\b",
-        rf"(?:nerikej|nerikejte|neinformuj|nezminuj) {_SOME}uzivatel\w{{0,2}}\b",
+        rf"(?:nerikej|nerikejte|neinformuj|nezminuj) {_WORDS}uzivatel\w{{0,2}}\b",
         r"(?:dung|khong) (?:noi|bao|tiet lo|thong bao) (?:\w{1,8} )?cho nguoi dung\b",
         negatable=False,
     ),
@@ -167,17 +167,17 @@ _OTHER_SCRIPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def in_other_scripts(text: str) -> Iterator[tuple[str, int, int]]:
-    """Code, start and end of every such phrase in ``text`` as sent."""
+def find_other_script_phrases(text: str) -> Iterator[tuple[str, int, int]]:
+    """Code, start and end of every phrase of `_OTHER_SCRIPTS` in ``text`` as sent."""
     if all(ord(character) < _FIRST_OTHER for character in text):
         return
-    for code, expression in _compiled():
+    for code, expression in _compiled_patterns():
         for match in expression.finditer(text):
             yield code, match.start(), match.end()
 
 
 @cache  # most surfaces have no other script
-def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
+def _compiled_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
         (code, re.compile(expression, re.IGNORECASE))
         for code, expressions in _OTHER_SCRIPTS

@@ -1,4 +1,4 @@
-"""The advisory scan: text of a server that a person should review. Findings inform; they never fail by themselves.
+"""The advisory scan: text of a server that a person should review. Findings alone never fail a command.
 
 There are two sets of codes. ToolPin's six keep its names, messages and patterns, but check every string, not only names
 and descriptions. The others are our own: the cues of :mod:`pinwarden.surface.scan.cues`, look-alike names, and tools
@@ -18,7 +18,7 @@ from pinwarden.core.json_values import escape_pointer_token, json_equal
 from pinwarden.core.record import Record, replace
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
-from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_hold_cues
+from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_have_cues
 from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, plain, word_set
 from pinwarden.surface.surface import TOOL, Item, Surface
 
@@ -70,7 +70,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
     ``neighbours`` are the other servers of the same agent, by name; tools that shadow theirs are reported.
     """
     names = Counter(item.name for item in surface.items_of_kind(TOOL))
-    scanner = _Scanner(siblings=toolpin.ToolNames(names), beside=OtherServers.from_surfaces(surface, neighbours))
+    scanner = _Scanner(siblings=toolpin.ToolNames(names), other_servers=OtherServers.from_surfaces(surface, neighbours))
     findings: list[ScanFinding] = []
     if surface.server:
         findings += scanner.findings_in("server", "", surface.server)
@@ -78,11 +78,11 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
         findings += scanner.findings_in(item.kind.entity, item.name, item.value)
         if item.kind is TOOL:
             findings += [
-                _shadowing(why, excerpt).at("tool", item.name, "/description")
-                for why, excerpt in scanner.beside.find_clones(item)
+                _shadowing_fact(reason, excerpt).at_location("tool", item.name, "/description")
+                for reason, excerpt in scanner.other_servers.find_clones(item)
             ]
-    findings += _duplicates(names, "tool")
-    findings += _alike(names)
+    findings += _duplicate_findings(names, "tool")
+    findings += _look_alike_findings(names)
     return tuple(findings)
 
 
@@ -96,7 +96,7 @@ class _Fact(Record):
     tool: str | None = None
     """The tool that the text tells the agent to use. A tool that mentions itself is not a finding."""
 
-    def at(self, entity: str, name: str, path: str) -> ScanFinding:
+    def at_location(self, entity: str, name: str, path: str) -> ScanFinding:
         """The finding at a location."""
         return ScanFinding(
             code=self.code,
@@ -109,26 +109,26 @@ class _Fact(Record):
         )
 
 
-def _advised(advisory: toolpin.Advisory, excerpt: str, tool: str | None = None) -> _Fact:
+def _advisory_fact(advisory: toolpin.Advisory, excerpt: str, tool: str | None = None) -> _Fact:
     severity: Severity = "warning" if advisory.severity == "warning" else "info"
     return _Fact(code=advisory.code, severity=severity, message=advisory.message, excerpt=excerpt, tool=tool)
 
 
-def _shadowing(why: str, excerpt: str) -> _Fact:
-    message = f"{MESSAGES['tool_shadowing']}: {why}"
+def _shadowing_fact(reason: str, excerpt: str) -> _Fact:
+    message = f"{MESSAGES['tool_shadowing']}: {reason}"
     return _Fact(code="tool_shadowing", severity="warning", message=message, excerpt=excerpt)
 
 
 class _Scanner:
     """Scans all items of one surface. Each distinct string is checked once, because schemas repeat many strings."""
 
-    __slots__ = ("_facts", "_innocent", "_siblings", "_suspect", "beside")
+    __slots__ = ("_cleared", "_facts", "_siblings", "_suspect", "other_servers")
 
-    def __init__(self, siblings: toolpin.ToolNames, beside: OtherServers) -> None:
-        self.beside = beside
+    def __init__(self, siblings: toolpin.ToolNames, other_servers: OtherServers) -> None:
+        self.other_servers = other_servers
         self._siblings = siblings
         self._facts: dict[str, tuple[_Fact, ...]] = {}
-        self._innocent: set[str] = set(VOCABULARY)
+        self._cleared: set[str] = set(VOCABULARY)
         self._suspect: set[str] = set()
 
     def findings_in(self, entity: str, name: str, value: Any) -> Iterator[ScanFinding]:
@@ -141,43 +141,43 @@ class _Scanner:
                 facts = self._facts[text] = tuple(self._facts_of(text))
             for fact in facts:
                 if entity != "tool" or fact.tool is None or fact.tool != name:
-                    yield fact.at(entity, name, path)
+                    yield fact.at_location(entity, name, path)
 
     def _is_suspect(self, value: Any) -> bool:
         """Check all new strings of an item together, which clears nearly every item."""
-        unknown = frozenset(text_pieces(value)) - self._innocent
+        unknown = frozenset(text_pieces(value)) - self._cleared
         fresh = unknown - self._suspect
-        if len(fresh) == len(unknown) and not self._may_say_something('"'.join(fresh)):
-            self._innocent |= fresh
+        if len(fresh) == len(unknown) and not self._may_have_findings('"'.join(fresh)):
+            self._cleared |= fresh
             return False
         for piece in fresh:
-            (self._suspect if self._may_say_something(piece) else self._innocent).add(piece)
+            (self._suspect if self._may_have_findings(piece) else self._cleared).add(piece)
         return True
 
-    def _may_say_something(self, texts: str) -> bool:
+    def _may_have_findings(self, texts: str) -> bool:
         words = Words(texts)
         return (
-            may_hold_cues(texts, words)
-            or toolpin.may_have_advisories(texts, words.have)
-            or (words.have(toolpin.CALL_GATE) and any(self._siblings.find_commands(texts)))
-            or self.beside.can_be_referenced(words.have)
+            may_have_cues(texts, words)
+            or toolpin.may_have_advisories(texts, words.contain_any)
+            or (words.contain_any(toolpin.CALL_GATE) and any(self._siblings.find_commands(texts)))
+            or self.other_servers.can_be_referenced(words.contain_any)
         )
 
     def _facts_of(self, text: str) -> Iterator[_Fact]:
         cues = tuple(find_cues(text))
         for advisory, start, end in toolpin.advisories_of(text):
-            fact = _advised(advisory, text[start:end])
+            fact = _advisory_fact(advisory, text[start:end])
             if fact.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
                 fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin reports as hidden
             yield fact
         for sibling, start, end in self._siblings.find_commands(text):
-            yield _advised(toolpin.cross_tool_advisory(sibling), text[start:end], sibling)
-        yield from _cued(cues)
-        for why, excerpt in self.beside.find_references(text):
-            yield _shadowing(why, excerpt)
+            yield _advisory_fact(toolpin.cross_tool_advisory(sibling), text[start:end], sibling)
+        yield from _cue_facts(cues)
+        for reason, excerpt in self.other_servers.find_references(text):
+            yield _shadowing_fact(reason, excerpt)
 
 
-def _cued(cues: Iterable[Cue]) -> Iterator[_Fact]:
+def _cue_facts(cues: Iterable[Cue]) -> Iterator[_Fact]:
     """One fact per code: the first cue that is not only mentioned, or else the first."""
     chosen: dict[str, Cue] = {}
     for cue in cues:
@@ -190,19 +190,19 @@ def _cued(cues: Iterable[Cue]) -> Iterator[_Fact]:
         yield _Fact(code=code, severity=severity, message=message, excerpt=cue.excerpt)
 
 
-def _duplicates(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
+def _duplicate_findings(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
     for name, count in names.items():
         if count > 1:
-            yield _advised(toolpin.duplicate_name_advisory(count), name).at(entity, name, "/name")
+            yield _advisory_fact(toolpin.duplicate_name_advisory(count), name).at_location(entity, name, "/name")
 
 
-def _alike(names: Iterable[str]) -> Iterator[ScanFinding]:
+def _look_alike_findings(names: Iterable[str]) -> Iterator[ScanFinding]:
     first: dict[str, str] = {}
     for name in names:
         earlier = first.setdefault(fold_word(name).replace("-", "_"), name)
         if earlier != name:
             message = f"{MESSAGES['lookalike_name']}: {earlier}"
-            yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).at(
+            yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).at_location(
                 "tool", name, "/name"
             )
 
@@ -228,7 +228,7 @@ _ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
 
 
 def text_pieces(value: Any) -> list[str]:
-    """Texts that together contain every phrase in the strings of ``value``, for a quick check of clean items.
+    """Texts that together contain every phrase in the strings of ``value``, for a quick check of harmless items.
 
     They are cut from the JSON text of the value, which is much faster than collecting its strings. Double quotes become
     single quotes, and line feeds become spaces.
@@ -236,18 +236,18 @@ def text_pieces(value: Any) -> list[str]:
     try:
         data = orjson.dumps(value)
     except (TypeError, ValueError):  # a lone surrogate, a huge integer, too many levels
-        return _collected(value)
+        return _collect_strings(value)
     escapes = data.count(b"\\")
     if escapes:
         if escapes != sum(map(data.count, _ESCAPES)):
-            return _collected(value)
+            return _collect_strings(value)
         for escape, character in _ESCAPES.items():
             data = data.replace(escape, character)
     text = data.decode()
     return (text if text.isascii() else text.translate(PLAIN_PUNCTUATION)).split('"')
 
 
-def _collected(value: Any) -> list[str]:
+def _collect_strings(value: Any) -> list[str]:
     return [text.replace('"', "'").translate(PLAIN_PUNCTUATION) for _, text in strings_with_pointers(value)]
 
 
@@ -261,21 +261,21 @@ def strings_with_pointers(value: Any, pointer: str = "") -> Iterator[tuple[str, 
                 yield location, current
         elif type(current) is dict:
             inner = [(f"{location}/{escape_pointer_token(name)}", name, member) for name, member in current.items()]
-            yield from ((within, name) for within, name, _ in inner if name not in VOCABULARY)
-            pending += [(within, member) for within, _, member in reversed(inner)]
+            yield from ((inner_pointer, name) for inner_pointer, name, _ in inner if name not in VOCABULARY)
+            pending += [(inner_pointer, member) for inner_pointer, _, member in reversed(inner)]
         elif type(current) is list:
             pending += [(f"{location}/{index}", current[index]) for index in range(len(current) - 1, -1, -1)]
 
 
-_ALIKE = 0.6
-"""Share of common words from which two descriptions count as equal. Unrelated tools of one name stay below half."""
-_MIN_WORDS = 3  # fewer words in common prove nothing
+_MIN_COMMON_SHARE = 0.6
+"""Minimum share of common words of two equal descriptions. Unrelated tools with the same name have less than half."""
+_MIN_WORDS = 3  # descriptions with fewer common words are not comparable
 _DESCRIPTION_WORD = re.compile(r"[^\W_]{2,}")
 _FILLERS = word_set(
     "a an the of to in on for and or with by from into at as is are be it its this that tool function via using use "
     "used given specified"
 )
-_USE_COMMAND = re.compile(
+_TOOL_REFERENCE = re.compile(
     r"\b(?:call|use|invoke|run|execute|trigger|supersedes?|replaces?|overrides?|instead of|rather than|never use)"
     r"[\s`'\"*]{1,4}(?:the[\s`'\"*]{1,4})?(?=([^\s`'\"*,;()]{1,256})([`'\"]?\s+tool\b|[`'\"])?)",
     re.IGNORECASE,
@@ -317,10 +317,10 @@ class OtherServers(Record):
         """Reason and text for each tool of a neighbour that ``item`` copies in name and description."""
         if not self.tools:
             return
-        for server, other in self.tools.get(fold_word(item.name), ()):
-            share = _common_share(_description(item), _description(other))
-            if share >= _ALIKE:
-                yield f"name and description of {other.name} of {server}", _description(item)
+        for server, other_tool in self.tools.get(fold_word(item.name), ()):
+            share = _common_share(_description(item), _description(other_tool))
+            if share >= _MIN_COMMON_SHARE:
+                yield f"name and description of {other_tool.name} of {server}", _description(item)
 
     def can_be_referenced(self, has: Callable[[frozenset[bytes]], bool]) -> bool:
         """Whether text can refer to a tool of another server. ``has`` checks it for words."""
@@ -328,7 +328,7 @@ class OtherServers(Record):
 
     def find_references(self, text: str) -> Iterator[tuple[str, str]]:
         """Reason and text for each phrase that directs the agent to a neighbour's tool, or away from it."""
-        for match in _USE_COMMAND.finditer(text) if self.tools else ():
+        for match in _TOOL_REFERENCE.finditer(text) if self.tools else ():
             name = fold_word(match[1].rstrip(".:!?"))
             if name in self.own or name not in self.tools:
                 continue
@@ -347,38 +347,40 @@ def _description(item: Item) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _common_share(one: str, other: str) -> float:
+def _common_share(first: str, second: str) -> float:
     """The share of common words in two descriptions, without filler words."""
-    mine, theirs = (frozenset(_DESCRIPTION_WORD.findall(plain(text).text)) - _FILLERS for text in (one, other))
-    if len(mine & theirs) < _MIN_WORDS:
+    first_words, second_words = (
+        frozenset(_DESCRIPTION_WORD.findall(plain(text).text)) - _FILLERS for text in (first, second)
+    )
+    if len(first_words & second_words) < _MIN_WORDS:
         return 0.0
-    return len(mine & theirs) / len(mine | theirs)
+    return len(first_words & second_words) / len(first_words | second_words)
 
 
 WARNING = "warning"
 
 
-def new_warnings(seen: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
+def new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
     """The warnings about a surface, without those that an approved surface has for the same unchanged item.
 
     A changed item gets its warnings again: the scan reports one location per kind of warning, so an approved text with
     one warning could now have more of the same kind.
     """
-    warnings = tuple(finding for finding in scan(seen) if finding.severity == WARNING)
+    warnings = tuple(finding for finding in scan(current) if finding.severity == WARNING)
     for surface in approved if warnings else ():
         before = frozenset(scan(surface))
         warnings = tuple(
-            finding for finding in warnings if finding not in before or not _is_unchanged(finding, surface, seen)
+            finding for finding in warnings if finding not in before or not _is_unchanged(finding, surface, current)
         )
     return warnings
 
 
-def _is_unchanged(finding: ScanFinding, approved: Surface, seen: Surface) -> bool:
+def _is_unchanged(finding: ScanFinding, approved: Surface, current: Surface) -> bool:
     """Whether the subject of the finding is the same in both surfaces."""
     if finding.entity == "server":
         member = server_member(finding)
-        return json_equal((approved.server or {}).get(member), (seen.server or {}).get(member))
-    before, now = _digests(approved, finding), _digests(seen, finding)
+        return json_equal((approved.server or {}).get(member), (current.server or {}).get(member))
+    before, now = _digests(approved, finding), _digests(current, finding)
     return None not in now and before == now
 
 
