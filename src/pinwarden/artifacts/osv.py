@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cmp_to_key
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from functools import cmp_to_key, partial
 
 from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
+from pinwarden.core.typed_json import JsonObject
 from pinwarden.core.versions import are_comparable, compare_versions
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
@@ -19,6 +19,7 @@ LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 
 _ECOSYSTEMS = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "crates": "cargo"}
 _EVENTS = ("introduced", "fixed", "last_affected", "limit")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}")
 _MAX_TEXT = 500
 _MAX_ROWS = 100_000
 
@@ -66,22 +67,18 @@ class OsvRecord(Record):
 
 def parse_osv(data: bytes) -> OsvRecord:
     """Parse one record. Other fields are ignored."""
-    document = strict_json.parse_json(data, LIMITS)
-    if not isinstance(document, dict):
-        _invalid("", "is not an object")
-    identifier = document.get("id")
-    if not isinstance(identifier, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}", identifier):
-        _invalid("", "has no usable id")
-    summary = document.get("summary") or document.get("details") or ""
-    withdrawn = document.get("withdrawn")
+    value = strict_json.parse_json(data, LIMITS)
+    identifier = value.get("id") if isinstance(value, dict) else None
+    document = JsonObject(value, "", partial(_error, identifier if isinstance(identifier, str) else ""))
+    summary = "summary" if document.value.get("summary") else "details"
     return OsvRecord(
-        id=identifier,
-        aliases=tuple(_text(alias, identifier)[:128] for alias in _rows(document.get("aliases"), identifier)),
-        summary=_text(summary, identifier).strip().partition("\n")[0][:_MAX_TEXT],
-        affected=tuple(_affected(row, identifier) for row in _rows(document.get("affected"), identifier)),
-        severity=_severity(document, identifier),
-        modified=_text(document.get("modified") or "", identifier)[:64],
-        withdrawn=None if withdrawn is None else _text(withdrawn, identifier)[:64],
+        id=document.string("id", _ID, kind="a usable id"),
+        aliases=tuple(alias[:128] for alias in document.strings("aliases", max_items=_MAX_ROWS, optional=True)),
+        summary=_text(document, summary).strip().partition("\n")[0][:_MAX_TEXT],
+        affected=tuple(map(_affected, document.objects("affected", max_items=_MAX_ROWS, optional=True))),
+        severity=_severity(document),
+        modified=_text(document, "modified")[:64],
+        withdrawn=None if document.value.get("withdrawn") is None else document.string("withdrawn")[:64],
     )
 
 
@@ -90,69 +87,54 @@ def ecosystem_of(osv_name: str) -> str:
     return _ECOSYSTEMS.get(re.split(r"[.:]", osv_name.lower(), maxsplit=1)[0], "")
 
 
-def _affected(value: Any, identifier: str) -> OsvAffected:
-    row = _object(value, identifier)
-    package = _object(row.get("package") or {}, identifier)
-    ranges = [_range(value, identifier) for value in _rows(row.get("ranges"), identifier)]
+def _affected(affected: JsonObject) -> OsvAffected:
+    package = affected.object("package") if affected.value.get("package") else None
+    ranges = [_range(row) for row in affected.objects("ranges", max_items=_MAX_ROWS, optional=True)]
     versioned = tuple(item for item in ranges if item.kind != "GIT")
-    versions = tuple(_text(version, identifier) for version in _rows(row.get("versions"), identifier))
+    versions = affected.strings("versions", max_items=_MAX_ROWS, optional=True)
     return OsvAffected(
-        ecosystem=ecosystem_of(_text(package.get("ecosystem") or "", identifier)),
-        name=_text(package.get("name") or "", identifier),
+        ecosystem="" if package is None else ecosystem_of(_text(package, "ecosystem")),
+        name="" if package is None else _text(package, "name"),
         ranges=versioned,
         versions=versions,
         only_commits=bool(ranges) and not versioned and not versions,
     )
 
 
-def _range(value: Any, identifier: str) -> OsvRange:
-    row = _object(value, identifier)
-    kind = _text(row.get("type"), identifier)
-    if kind not in ("SEMVER", "ECOSYSTEM", "GIT"):
-        _invalid(identifier, f"has a range of the unknown type {kind[:40]!a}")
+def _range(row: JsonObject) -> OsvRange:
+    kind = row.one_of("type", ("SEMVER", "ECOSYSTEM", "GIT"))
     events: list[OsvEvent] = []
-    for item in _rows(row.get("events"), identifier):
-        event = _object(item, identifier)
-        kinds = [(name, event[name]) for name in _EVENTS if name in event]
+    for event in row.objects("events", max_items=_MAX_ROWS, optional=True):
+        kinds = [name for name in _EVENTS if name in event]
         if len(kinds) != 1:
-            _invalid(identifier, "has an event that is not exactly one of introduced, fixed, last_affected and limit")
-        events.append(OsvEvent(kind=kinds[0][0], version=_text(kinds[0][1], identifier)))
+            row.fail("events", f"has an event that is not exactly one of {', '.join(_EVENTS)}")
+        events.append(OsvEvent(kind=kinds[0], version=event.string(kinds[0])))
     if not any(event.kind == "introduced" for event in events):
-        _invalid(identifier, "has a range without introduced")
+        row.fail("events", "has no introduced version")
     return OsvRange(kind=kind, events=tuple(events))
 
 
-def _severity(document: Mapping[str, Any], identifier: str) -> str:
-    own = document.get("database_specific")
+def _severity(document: JsonObject) -> str:
+    own = document.value.get("database_specific")
     word = own.get("severity") if isinstance(own, dict) else None
     if isinstance(word, str) and word:
         return word[:40]
-    for row in _rows(document.get("severity"), identifier):
-        score = _object(row, identifier).get("score")
+    for row in document.objects("severity", max_items=_MAX_ROWS, optional=True):
+        score = row.value.get("score")
         if isinstance(score, str) and score:
             return score[:200]
     return ""
 
 
-def _object(value: Any, identifier: str) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else _invalid(identifier, "has a value that is not an object")
+def _text(record: JsonObject, name: str) -> str:
+    """A string; empty if the member is missing, null, or otherwise empty."""
+    return record.string(name) if record.value.get(name) else ""
 
 
-def _rows(value: Any, identifier: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list) or len(value) > _MAX_ROWS:
-        _invalid(identifier, "has a value that is not a list, or is too long")
-    return value
-
-
-def _text(value: Any, identifier: str) -> str:
-    return value if isinstance(value, str) else _invalid(identifier, "has a value that is not a string")
-
-
-def _invalid(identifier: str, problem: str) -> NoReturn:
-    raise PinwardenError(
-        "OSV_INVALID", f"the record {identifier or 'without an id'} {problem}", data={"id": identifier}
+def _error(identifier: str, path: str, problem: str) -> PinwardenError:
+    known = identifier if _ID.fullmatch(identifier) else ""
+    return PinwardenError(
+        "OSV_INVALID", f"the record {known or 'without an id'}{path and f': {path}'} {problem}", data={"id": known}
     )
 
 

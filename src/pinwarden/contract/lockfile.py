@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pinwarden.contract.contract import Contracts, PromptContract, ToolContract
 from pinwarden.contract.dialect import DEFAULT_DIALECT, DIALECTS, Dialect
@@ -25,9 +25,10 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import escape_invisible_json
+from pinwarden.core.typed_json import JsonObject
 
 LOCKFILE_VERSION = 1
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SECTIONS = ("surface", "behavior", "tokenEconomics", "entitlements")
 _VERSION_KEYS = tuple(dict.fromkeys(dialect.version_key for dialect in DIALECTS.values()))
 
@@ -207,23 +208,21 @@ def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits
     if compat is not None:
         return _parse_as(compat, data, limits)
     document = strict_json.parse_json(data, limits)
-    if not isinstance(document, dict):
-        _invalid("it is not an object")
+    root = JsonObject(document, "", _error, separator=".")
     _check_version(document)
     for name in ("serverName", "generatedAt"):
-        if not isinstance(document.get(name), str):
-            _invalid(f"{name} is not text")
+        root.string(name)
     if not any(isinstance(document.get(key), str) for key in _VERSION_KEYS):
-        _invalid(f"it has none of {', '.join(_VERSION_KEYS)}")
-    _check_digest(document, "integrityDigest")
-    _check_capabilities(document.get("capabilities"))
+        raise _error("", f"has none of {', '.join(_VERSION_KEYS)}")
+    _check_digest(root)
+    _check_capabilities(root.object("capabilities"))
     return Lockfile(document=document)
 
 
 def _check_version(document: Mapping[str, Any]) -> None:
     version = document.get("lockfileVersion")
     if type(version) not in (int, float):
-        _invalid("lockfileVersion is not a number")
+        raise _error("lockfileVersion", "is not a number")
     if version != LOCKFILE_VERSION:
         raise PinwardenError(
             "LOCK_VERSION_UNSUPPORTED",
@@ -232,47 +231,31 @@ def _check_version(document: Mapping[str, Any]) -> None:
         )
 
 
-def _check_capabilities(capabilities: Any) -> None:
-    if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict):
-        _invalid("capabilities.tools is not an object")
-    for name, entry in capabilities["tools"].items():
-        where = f"capabilities.tools.{name}"
-        _check_entry(entry, where)
+def _check_capabilities(capabilities: JsonObject) -> None:
+    for _, tool in capabilities.object("tools").members():
+        _check_digest(tool)
         for section in _SECTIONS:
-            if not isinstance(entry.get(section), dict):
-                _invalid(f"{where}.{section} is not an object")
-    prompts = capabilities.get("prompts", {})
-    if not isinstance(prompts, dict):
-        _invalid("capabilities.prompts is not an object")
-    for name, entry in prompts.items():
-        _check_entry(entry, f"capabilities.prompts.{name}")
+            tool.object(section)
+    if "prompts" in capabilities:
+        for _, prompt in capabilities.object("prompts").members():
+            _check_digest(prompt)
 
 
-def _check_entry(entry: Any, where: str) -> None:
-    if not isinstance(entry, dict):
-        _invalid(f"{where} is not an object")
-    _check_digest(entry, "integrityDigest", f"{where}.")
-
-
-def _check_digest(entry: Mapping[str, Any], name: str, where: str = "") -> None:
-    digest = entry.get(name)
-    if not isinstance(digest, str) or not _DIGEST.match(digest):
-        _invalid(f"{where}{name} is not a digest (sha256: and 64 hex digits)")
+def _check_digest(entry: JsonObject) -> None:
+    entry.string("integrityDigest", _DIGEST, kind="a digest (sha256: and 64 hex digits)")
 
 
 def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
     """Parse like MCP Fusion: the last duplicate member wins, digests may be anything, lists count as objects."""
     document = strict_json.parse_last_wins(data, limits)
-    if not isinstance(document, dict):
-        _invalid("it is not an object")
+    root = JsonObject(document, "", _error, separator=".")
     if type(document.get("lockfileVersion")) not in (int, float) or document["lockfileVersion"] != LOCKFILE_VERSION:
-        _invalid(f"lockfileVersion is not {LOCKFILE_VERSION}")
+        root.fail("lockfileVersion", f"is not {LOCKFILE_VERSION}")
     for name in ("serverName", "integrityDigest", "generatedAt", dialect.version_key):
-        if not isinstance(document.get(name), str):
-            _invalid(f"{name} is not text")
-    capabilities = document.get("capabilities")
-    if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict | list):
-        _invalid("capabilities.tools is not an object")
+        root.string(name)
+    capabilities = root.object("capabilities")
+    if not isinstance(capabilities.value.get("tools"), dict | list):
+        capabilities.fail("tools", "is not an object")
     return Lockfile(document=document)
 
 
@@ -283,7 +266,8 @@ def _by_name(entries: Any) -> Mapping[str, Any]:
     return entries if isinstance(entries, Mapping) else {}
 
 
-def _invalid(problem: str) -> NoReturn:
-    raise PinwardenError(
-        "LOCK_INVALID", problem[:300], hint="Restore the file from version control, or lock the server again."
+def _error(path: str, problem: str) -> PinwardenError:
+    message = f"{path or 'the lockfile'} {problem}"[:300]
+    return PinwardenError(
+        "LOCK_INVALID", message, hint="Restore the file from version control, or lock the server again."
     )

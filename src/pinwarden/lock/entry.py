@@ -555,4 +555,9 @@ def _require(condition: bool, path: str, why: str) -> None:
 
 def invalid(path: str, why: str) -> NoReturn:
     """Raise LOCK_INVALID for a path in the lockfile."""
-    raise PinwardenError("LOCK_INVALID", f"{path[:300]!a} {why}", data={"path": path})
+    raise lock_error(path, why)
+
+
+def lock_error(path: str, problem: str) -> PinwardenError:
+    """The error LOCK_INVALID for a path in the lockfile."""
+    return PinwardenError("LOCK_INVALID", f"{path[:300]!a} {problem}", data={"path": path})

@@ -7,14 +7,15 @@ the file. Its ``integrity`` covers the complete entry, including what ToolPin's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.text import pattern
-from pinwarden.lock.entry import EXTENSION, Entry, in_order, invalid, seal_of, with_record
+from pinwarden.core.typed_json import JsonObject
+from pinwarden.lock.entry import EXTENSION, Entry, in_order, invalid, lock_error, seal_of, with_record
 
 if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
@@ -340,126 +341,109 @@ _OPTIONAL = (
 )
 
 
-def parse_record(record: Any, path: str) -> Extension:
+def parse_record(value: Any, path: str) -> Extension:
     """Parse an extension; ``path`` is its JSON Pointer, for error messages."""
-    try:
-        return _read(record, path)
-    except (KeyError, TypeError, AttributeError) as err:
-        invalid(path, f"lacks a member or has one of the wrong type: {err}")
-    except PinwardenError as err:
-        if err.code == "DIGEST_INVALID":
-            invalid(path, err.message)
-        raise
-
-
-def _read(record: Any, path: str) -> Extension:
-    if record["format"] != FORMAT:
-        invalid(f"{path}/format", f"is not {FORMAT}; a newer Pinwarden wrote it")
+    record = JsonObject(value, path, lock_error)
+    if record.string("format") != FORMAT:
+        record.fail("format", f"is not {FORMAT}; a newer Pinwarden wrote it")
     return Extension(
-        surface=_surface(record["surface"], f"{path}/surface") if "surface" in record else None,
-        api_surface=_text(record["apiSurface"]) if "apiSurface" in record else None,
-        artifacts=tuple(
-            Artifact(name=_text(row["name"]), digest=Digest.parse(row["digest"]), size=_size(row))
-            for row in _rows(record, "artifacts")
-        ),
-        image=_image(record["image"]) if "image" in record else None,
-        closure=_closure(record["closure"], f"{path}/closure") if "closure" in record else None,
-        provenance=dict(record["provenance"].items()) if "provenance" in record else None,
-        registry=_text(record["registry"]) if "registry" in record else None,
-        approval=_approval(record["approval"]) if "approval" in record else None,
-        bundle=dict(record["bundle"].items()) if "bundle" in record else None,
-        configured_in=_configured_in(record["configuredIn"]) if "configuredIn" in record else None,
-        surface_of=_text(record["surfaceOf"]) if "surfaceOf" in record else None,
-        probed_release=_text(record["askedRelease"]) if "askedRelease" in record else None,
-        install_scripts=tuple(map(_script_approval, _rows(record, "installScripts"))),
-        bundle_tree=Digest.parse(record["bundleTree"]) if "bundleTree" in record else None,
-        evidence=tuple(dict(row.items()) for row in _rows(record, "evidence")) if "evidence" in record else None,
-        published_at=_text(record["publishedAt"]) if "publishedAt" in record else None,
-        publisher=_text(record["publisher"]) if "publisher" in record else None,
-        launch=_launch(record["launch"]) if "launch" in record else None,
-        others={member: value for member, value in record.items() if member not in (*_KNOWN, *_OPTIONAL)},
-        member_order=tuple(member for member in record if member not in _KNOWN),
+        surface=_surface(record.object("surface")) if "surface" in record else None,
+        api_surface=_text(record, "apiSurface"),
+        artifacts=tuple(map(_artifact, record.objects("artifacts", default=[]))),
+        image=_image(record.object("image")) if "image" in record else None,
+        closure=_closure(record.object("closure")) if "closure" in record else None,
+        provenance=dict(record.object("provenance").value) if "provenance" in record else None,
+        registry=_text(record, "registry"),
+        approval=_approval(record.object("approval")) if "approval" in record else None,
+        bundle=dict(record.object("bundle").value) if "bundle" in record else None,
+        configured_in=_configured_in(record.object("configuredIn")) if "configuredIn" in record else None,
+        surface_of=_text(record, "surfaceOf"),
+        probed_release=_text(record, "askedRelease"),
+        install_scripts=tuple(map(_script_approval, record.objects("installScripts", default=[]))),
+        bundle_tree=_digest(record, "bundleTree"),
+        evidence=tuple(dict(row.value) for row in record.objects("evidence")) if "evidence" in record else None,
+        published_at=_text(record, "publishedAt"),
+        publisher=_text(record, "publisher"),
+        launch=_launch(record.object("launch")) if "launch" in record else None,
+        others={member: value for member, value in record.value.items() if member not in (*_KNOWN, *_OPTIONAL)},
+        member_order=tuple(member for member in record.value if member not in _KNOWN),
     )
 
 
-def _rows(record: Any, member: str) -> list[Any]:
-    rows = record.get(member, [])
-    return rows if isinstance(rows, list) else _other_kind("a list", rows)
+def _text(record: JsonObject, name: str) -> str | None:
+    return record.string(name) if name in record else None
 
 
-def _surface(value: Any, path: str) -> SurfacePin:
-    file_path = _text(value["file"]["path"])
-    if not _SURFACE_PATH.fullmatch(file_path):
-        invalid(f"{path}/file/path", "is not a file in the surfaces folder")
+def _digest(record: JsonObject, name: str) -> Digest | None:
+    return record.parsed(name, Digest.parse) if name in record else None
+
+
+def _surface(surface: JsonObject) -> SurfacePin:
     from pinwarden.surface.surface import ITEM_KINDS
 
-    members = {kind.member for kind in ITEM_KINDS}
-    items = {member: dict(rows.items()) for member, rows in value["items"].items()}
-    if not items.keys() <= members:
-        invalid(f"{path}/items", "has an unknown list")
-    for rows in items.values():
-        for digest in rows.values():
-            Digest.parse(digest)
+    items, file = surface.object("items"), surface.object("file")
+    if not items.value.keys() <= {kind.member for kind in ITEM_KINDS}:
+        surface.fail("items", "has an unknown list")
+    for _, digests in items.members():
+        for name in digests.value:
+            digests.parsed(name, Digest.parse)
     return SurfacePin(
-        digest=Digest.parse(value["digest"]),
-        items=items,
-        path=file_path,
-        file_digest=Digest.parse(value["file"]["digest"]),
+        digest=surface.parsed("digest", Digest.parse),
+        items={member: dict(digests) for member, digests in items.value.items()},
+        path=file.string("path", _SURFACE_PATH, kind="a file in the surfaces folder"),
+        file_digest=file.parsed("digest", Digest.parse),
     )
 
 
-def _closure(value: Any, path: str) -> ClosurePin:
-    file_path, count = _text(value["file"]["path"]), value["packages"]
-    if not _CLOSURE_PATH.fullmatch(file_path):
-        invalid(f"{path}/file/path", "is not a file in the closures folder")
-    if type(count) is not int or count < 1:
-        invalid(f"{path}/packages", "is not a number of packages")
-    return ClosurePin(packages=count, path=file_path, file_digest=Digest.parse(value["file"]["digest"]))
+def _closure(closure: JsonObject) -> ClosurePin:
+    file = closure.object("file")
+    return ClosurePin(
+        packages=closure.integer("packages", minimum=1),
+        path=file.string("path", _CLOSURE_PATH, kind="a file in the closures folder"),
+        file_digest=file.parsed("digest", Digest.parse),
+    )
 
 
-def _image(value: Any) -> ImagePin:
+def _artifact(artifact: JsonObject) -> Artifact:
+    return Artifact(
+        name=artifact.string("name"),
+        digest=artifact.parsed("digest", Digest.parse),
+        size=None if artifact.value.get("size") is None else artifact.integer("size"),
+    )
+
+
+def _image(image: JsonObject) -> ImagePin:
+    platforms = image.object("platforms")
     return ImagePin(
-        index=Digest.parse(value["index"]) if "index" in value else None,
-        platforms={platform: Digest.parse(digest) for platform, digest in value["platforms"].items()},
+        index=_digest(image, "index"),
+        platforms={platform: platforms.parsed(platform, Digest.parse) for platform in platforms.value},
     )
 
 
-def _approval(value: Any) -> Approval:
-    return Approval(by=_text(value["by"]), at=_text(value["at"]), why=_text(value["why"]))
+def _approval(approval: JsonObject) -> Approval:
+    return Approval(by=approval.string("by"), at=approval.string("at"), why=approval.string("why"))
 
 
-def _configured_in(value: Any) -> ConfiguredIn:
+def _configured_in(configured: JsonObject) -> ConfiguredIn:
     return ConfiguredIn(
-        client=_text(value["client"]),
-        scope=_text(value["scope"]),
-        file=_text(value["file"]),
-        answers=dict(value["answers"].items()) if "answers" in value else {},
+        client=configured.string("client"),
+        scope=configured.string("scope"),
+        file=configured.string("file"),
+        answers=dict(configured.object("answers").value) if "answers" in configured else {},
     )
 
 
-def _script_approval(row: Any) -> ScriptApproval:
+def _script_approval(approval: JsonObject) -> ScriptApproval:
     return ScriptApproval(
-        package=_text(row["package"]), digest=Digest.parse(row["digest"]), by=_text(row["by"]), at=_text(row["at"])
+        package=approval.string("package"),
+        digest=approval.parsed("digest", Digest.parse),
+        by=approval.string("by"),
+        at=approval.string("at"),
     )
 
 
-def _launch(value: Any) -> LaunchCommand:
-    command, variables = (tuple(map(_text, _rows(value, member))) for member in ("command", "variables"))
+def _launch(launch: JsonObject) -> LaunchCommand:
+    command = launch.strings("command", default=[])
     if not command:
-        _other_kind("a command", value.get("command"))
-    return LaunchCommand(command=command, variables=variables, cwd=_text(value["cwd"]) if "cwd" in value else None)
-
-
-def _size(row: Any) -> int | None:
-    size = row.get("size")
-    if size is not None and (type(size) is not int or size < 0):
-        _other_kind("size", size)
-    return size
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _other_kind("text", value)
-
-
-def _other_kind(expected: str, value: Any) -> NoReturn:
-    raise TypeError(f"{type(value).__name__} is not {expected}")
+        launch.fail("command", "is empty")
+    return LaunchCommand(command=command, variables=launch.strings("variables", default=[]), cwd=_text(launch, "cwd"))
