@@ -14,7 +14,7 @@ from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.guard import ApprovedSurface, Guard
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.header_checks import Access, Client
+from pinwarden.gateway.http.header_checks import Access, GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress
 from pinwarden.gateway.http.merged import merged_route
@@ -179,7 +179,7 @@ def gateway(
     servers: Mapping[str, UpstreamServer],
     recorder: OutputRecorder | None = None,
     limits: HttpLimits | None = None,
-    clients: Mapping[str, Client] | None = None,
+    clients: Mapping[str, GatewayClient] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     *,
     note: Callable[[AuditEvent, int | str], None] | None = None,
@@ -189,7 +189,7 @@ def gateway(
     """Run a gateway for these servers on loopback."""
     # Long enough for servers that start and list slowly on a busy machine.
     limits = limits or HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60)
-    known = clients or {TOKEN: Client(name="tester"), OTHER_TOKEN: Client(name="other")}
+    known = clients or {TOKEN: GatewayClient(name="tester"), OTHER_TOKEN: GatewayClient(name="other")}
     loop = new_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.descriptors import StrictLoop, churning, open_descriptors
 from tests.gateway.http_gateway import RawClient, RunningGateway, UpstreamServer, gateway, guard
@@ -22,7 +22,7 @@ from tests.servers import witness
 
 PARALLEL = 16
 CALLS = 3
-TOKENS = {f"pwt_session-{number}": Client(name=f"client-{number}") for number in range(5)}
+TOKENS = {f"pwt_session-{number}": GatewayClient(name=f"client-{number}") for number in range(5)}
 LIMITS = HttpLimits(grace_seconds=60)
 
 

@@ -111,8 +111,8 @@ class Loops:
         stdio = StdioLoops(cast("Any", self), cast("Any", self.log), self.to_server, self.to_client)
         stdio.prepare()
         for work in (
-            lambda: stdio.from_client(writers["client"][0], lambda _: self.to_server.write((FROM_SESSION,))),
-            lambda: stdio.from_server(
+            lambda: stdio.relay_from_client(writers["client"][0], lambda _: self.to_server.write((FROM_SESSION,))),
+            lambda: stdio.relay_from_server(
                 writers["server"][0], lambda _: self.to_client.write((FROM_SESSION,)), lambda: None
             ),
         ):

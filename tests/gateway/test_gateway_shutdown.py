@@ -161,7 +161,7 @@ def test_a_stuck_event_loop_or_thread_does_not_prevent_shutdown(stuck: str, loop
         process.terminate()
         _, log = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert log == "the gateway did not end in time, so it kills itself and its servers\n"
+    assert log == "the gateway did not shut down in time, so it kills its servers and exits\n"
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "86401", "soon"])

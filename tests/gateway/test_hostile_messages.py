@@ -396,7 +396,7 @@ def test_attack_messages_queued_for_a_notification_stream_stay_within_one_connec
     def work() -> None:
         made = conversation(HttpLimits(max_waiting_bytes=100_000), InMemoryRecorder())
         for _ in range(100):
-            made.from_server(note)
+            made.on_server_message(note)
         stream = RecordingStream()
         made.listen(stream)
         kept.append(sum(map(len, stream.frames)))
@@ -412,7 +412,7 @@ def test_attack_a_server_that_causes_refusals_faster_than_they_are_recorded_is_s
     def work() -> None:
         made = conversation(HttpLimits(max_in_flight=100), InMemoryRecorder())
         for request_id in range(300):
-            made.from_server(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % request_id)
+            made.on_server_message(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % request_id)
         ended.append(made.closed or len(made._recorder._tasks) <= 100)
 
     in_a_loop(work)

@@ -22,7 +22,7 @@ import pytest
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http1 import Reply, RequestReader
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
@@ -129,7 +129,7 @@ def test_attack_long_names_are_not_cached(at: Scene) -> None:
             params = {"name": f"x{number}" + "y" * 20_000, "_meta": {f"{META}protocolVersion": MODERN}}
             raw.send(json.dumps(rpc("prompts/get", params, 4 + number)).encode())
     links = [
-        conversation.link
+        conversation.transport
         for conversation in at.gateway.manager.conversations()
         if isinstance(conversation, Conversation)
     ]
@@ -145,7 +145,7 @@ class Wire:
     shared = False
     private = True
 
-    def hangs(self, since: float) -> bool:
+    def check_hang(self, since: float) -> bool:
         """Do nothing: no other session uses it."""
         del since
         return False
@@ -179,20 +179,20 @@ class RecordingSink:
         self.got: list[Any] = []
         self.open = True
 
-    def message(self, frame: Frame) -> None:
+    def send_message(self, frame: Frame) -> None:
         self.got.append(frame.message)
 
-    def answered(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: Frame, status: int) -> None:
         del status
         self.got.append(json.loads(frame.data))
 
-    def failed(self, code: int, why: str) -> None:
+    def fail(self, code: int, why: str) -> None:
         self.got.append((code, why))
 
-    def refused_unread(self, why: str) -> None:
+    def fail_not_executed(self, why: str) -> None:
         self.got.append(why)
 
-    def dropped(self) -> None:
+    def drop(self) -> None:
         self.got.append(None)
 
 
@@ -210,7 +210,7 @@ class Answered:
     def write(self, data: bytes) -> None:
         """The response on the general path."""
 
-    def answered(self, *, keep: bool) -> None:
+    def finish_response(self, *, keep: bool) -> None:
         """The response is complete."""
 
 
@@ -243,7 +243,7 @@ class ScriptedSession:
         recording = LoopRecorder(self.kept, lambda _, request_id: self.noted.append(request_id))
         executor = FairExecutor(pool=threads)
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)
-        self.conversation.link = self.wire
+        self.conversation.transport = self.wire
 
     def ping(self, request_id: int) -> tuple[RecordingSink, RequestId | None]:
         waits = RecordingSink()
@@ -260,19 +260,19 @@ class ScriptedSession:
     def call(self, request_id: int) -> None:
         message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, request_id)
         body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
-        assert self.conversation.call(body, message, "search_notes", connection, b"", modern=False)
+        assert self.conversation.call(body, message, "search_notes", connection, b"", stateless=False)
 
     def server_sends(self, **members: Any) -> None:
-        self.conversation.from_server(json.dumps({"jsonrpc": "2.0", **members}).encode())
+        self.conversation.on_server_message(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
 
 def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id() -> None:
     """Independent of how many abandoned requests were never answered."""
     talk = ScriptedSession(HttpLimits(max_in_flight=5))
     for request_id in range(20):
-        talk.conversation.give_up(talk.ping(request_id)[1])
+        talk.conversation.cancel(talk.ping(request_id)[1])
     _, given_up = talk.ping(77)
-    talk.conversation.give_up(given_up)
+    talk.conversation.cancel(given_up)
     waits, sent = talk.ping(77)
     talk.server_sends(id=77, result={"of": "the first"})
     assert waits.got == []
@@ -286,10 +286,10 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     """An abandoned request is closed; the log gets no unmatched response, in whatever order messages arrive."""
     talk = ScriptedSession(HttpLimits())
     _, request_id = talk.ping(1)
-    talk.conversation.give_up(request_id)
+    talk.conversation.cancel(request_id)
     talk.server_sends(id=1, result={})
     assert request_id is not None
-    talk.conversation._cancel(request_id)  # as after the response was judged
+    talk.conversation._cancel_upstream(request_id)  # as after the response was judged
     assert talk.kept.events == []
     assert talk.conversation._abandoned == {}
     assert talk.wire.cancelled == [request_id]
@@ -489,7 +489,7 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
         budget = MemoryBudget(1_000_000)
         client = "tester"
 
-        def server_lost(self, why: str) -> None:
+        def on_server_lost(self, why: str) -> None:
             lost.append(why)
 
     async def scene() -> tuple[Any, ...]:
@@ -555,7 +555,7 @@ class HandshakeServer:
     """A server of the handshake era behind the merged endpoint."""
 
     slug = "a"
-    modern = False
+    stateless = False
 
     def __init__(self) -> None:
         self.received: list[Any] = []
@@ -567,7 +567,11 @@ class HandshakeServer:
 def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate() -> None:
     """Attack: on the merged endpoint a server sends endless requests, and each is remembered."""
     manager = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
-    merged, server, stream = MergedConversation(manager, Client(name="tester")), HandshakeServer(), RecordingStream()
+    merged, server, stream = (
+        MergedConversation(manager, GatewayClient(name="tester")),
+        HandshakeServer(),
+        RecordingStream(),
+    )
     hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
@@ -594,6 +598,6 @@ def test_attack_malformed_progress_does_not_complete_a_pending_request(params: d
     waits, sent = talk.ping(1)
     assert sent == (str, "pinwarden-talk-1")
     progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-    talk.conversation.part_from_server(json.dumps(progress).encode(), sent, 0, lambda _: None)
+    talk.conversation.on_stream_message(json.dumps(progress).encode(), sent, 0, lambda _: None)
     talk.server_sends(id=sent[1], result={})
     assert [message.get("result") for message in waits.got] == [None, {}]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
@@ -409,7 +409,7 @@ def test_requests_without_a_token_or_from_a_foreign_origin_are_rejected(
 
 
 def test_a_client_sees_only_the_servers_of_its_token(world: TurningWorld) -> None:
-    clients = {TOKEN: Client(name="all"), OTHER_TOKEN: Client(name="few", servers=("other",))}
+    clients = {TOKEN: GatewayClient(name="all"), OTHER_TOKEN: GatewayClient(name="few", servers=("other",))}
     servers = {
         name: UpstreamServer(guard(name, approved_surface(HONEST)), url=world.url) for name in ("notes", "other")
     }
@@ -470,7 +470,7 @@ def test_a_method_that_is_not_a_string_is_refused_in_both_eras(here: RunningGate
 @pytest.mark.parametrize("address", ["old", ""])
 def test_attack_a_session_ends_when_its_token_is_revoked(address: str) -> None:
     """Attack: a client opens a stream before its token is revoked, and keeps listening."""
-    mine, others = Client(name="tester", token="a"), Client(name="tester", token="b")
+    mine, others = GatewayClient(name="tester", token="a"), GatewayClient(name="tester", token="b")
     with led_http(newest=False) as led:
         servers = {"old": UpstreamServer(guard("old", led.surface), url=led.url)}
         with (

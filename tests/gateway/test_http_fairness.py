@@ -243,10 +243,10 @@ def test_the_first_notifications_of_an_interval_are_forwarded_and_the_last_one_w
 
     async def scene() -> list[bool]:
         notices = ListChangedThrottle(0.01, late.append)
-        deferred = [bool(notices.deferred(notice)) for _ in range(100)]
-        assert [notices.deferred(item) for item in (other, request, b"list_changed")] == ["", "", ""]
+        deferred = [bool(notices.defer(notice)) for _ in range(100)]
+        assert [notices.defer(item) for item in (other, request, b"list_changed")] == ["", "", ""]
         last = notice.replace(b"}", b',"params":{"last":1}}')
-        assert notices.deferred(last) == "notifications/tools/list_changed"
+        assert notices.defer(last) == "notifications/tools/list_changed"
         async with asyncio.timeout(60):
             while not late:
                 await asyncio.sleep(0.001)

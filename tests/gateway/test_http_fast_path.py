@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.gateway.store.tokens import token_digest
@@ -158,7 +158,7 @@ def test_attack_a_revoked_token_is_rejected_despite_a_cached_head(at: Scene) -> 
         known(raw)
         known(raw)
         calls = at.world.calls("search_notes")
-        others = {token_digest(OTHER_TOKEN): Client(name="other")}
+        others = {token_digest(OTHER_TOKEN): GatewayClient(name="other")}
         at.gateway.call_on_loop(lambda: at.gateway.endpoint.access.set_clients(others))
         assert raw.send(CALL, HEADERS)[0] == 401
     assert at.world.calls("search_notes") == calls

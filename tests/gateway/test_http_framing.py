@@ -59,7 +59,7 @@ class Echo:
         if self.hold:
             self.pending.append(reply)
         else:
-            reply.send(200, request.body or b"-", kind="text/plain")
+            reply.send(200, request.body or b"-", content_type="text/plain")
 
 
 class FakeClockLoop(asyncio.SelectorEventLoop):
@@ -183,14 +183,16 @@ def test_unsupported_or_too_long_requests_get_their_specific_status(data: bytes,
 
 def test_attack_a_request_head_that_never_ends_times_out() -> None:
     limits = HttpLimits(head_seconds=1000, body_seconds=9000, idle_seconds=9000)
-    answer, requests = talk(HEAD + b"X-A: ", limits=limits, wait=(lambda connection: connection._reader.begun, 1000))
+    answer, requests = talk(
+        HEAD + b"X-A: ", limits=limits, wait=(lambda connection: connection._reader.in_request, 1000)
+    )
     assert (status(answer), requests) == (408, [])
 
 
 def test_attack_a_request_body_that_never_ends_times_out() -> None:
     limits = HttpLimits(head_seconds=9000, body_seconds=1000, idle_seconds=9000)
-    begun = HEAD + b"Content-Length: 5\r\n\r\nab"
-    answer, requests = talk(begun, limits=limits, wait=(lambda connection: connection._reader.in_body, 1000))
+    in_request = HEAD + b"Content-Length: 5\r\n\r\nab"
+    answer, requests = talk(in_request, limits=limits, wait=(lambda connection: connection._reader.in_body, 1000))
     assert (status(answer), requests) == (408, [])
 
 
@@ -250,12 +252,12 @@ def test_a_cached_request_head_is_parsed_the_same_and_never_consumes_more_than_i
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         async with asyncio.timeout(60):
-            for part, taken, begun in zip(parts, (1, 2, 2, 5, 6), (False, False, True, False, False), strict=True):
+            for part, taken, in_request in zip(parts, (1, 2, 2, 5, 6), (False, False, True, False, False), strict=True):
                 writer.write(part)
                 while not connections.open:
                     await asyncio.sleep(0)
                 (connection,) = connections.open
-                while len(echo.requests) < taken or connection._reader.begun != begun:
+                while len(echo.requests) < taken or connection._reader.in_request != in_request:
                     await asyncio.sleep(0)
             writer.write(bad)
             got = await reader.read()
@@ -405,7 +407,7 @@ def test_a_connection_with_a_request_in_flight_is_never_closed_for_another() -> 
             while not handler.pending:
                 await asyncio.sleep(0)
         assert await (await connect()).send_request("bob") == 503
-        handler.pending.pop().send(200, b"-", kind="text/plain")
+        handler.pending.pop().send(200, b"-", content_type="text/plain")
         assert await asking == 200
         assert (connections.evicted, connections.refused) == (0, 1)
 
@@ -466,7 +468,7 @@ def test_during_shutdown_open_requests_finish_and_new_ones_are_not_accepted() ->
                 await asyncio.sleep(0)
             draining = asyncio.create_task(connections.drain(60))
             await asyncio.sleep(0)
-            echo.pending[0].send(200, b"late", kind="text/plain")
+            echo.pending[0].send(200, b"late", content_type="text/plain")
             got = await reader.read(65536)
             drained = await draining
             writer.close()

@@ -20,7 +20,7 @@ import pytest
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.event import BLOCKED
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.surface.surface import surface_from_listing
@@ -147,7 +147,7 @@ def _run_load(
     behind = UpstreamServer(guard("echo", APPROVED), command=command)
     database = tmp_path / "audit.sqlite"
     log = AuditLog(str(database), tmp_path / "journals", limits=AuditLimits(wait=60.0))
-    tokens = {f"pwt_{number}": Client(name=f"client-{number}") for number in range(4)}
+    tokens = {f"pwt_{number}": GatewayClient(name=f"client-{number}") for number in range(4)}
     load = Load()
 
     async def all_of_them(at: RunningGateway) -> None:

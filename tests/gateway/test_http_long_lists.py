@@ -188,7 +188,7 @@ def test_messages_queued_behind_a_long_one_keep_their_order() -> None:
             for number in range(9):
                 size = limits.max_bytes_at_once if number % 3 == 0 else 1
                 params = {"n": number, "data": "x" * size}
-                conversation.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
+                conversation.on_server_message(json.dumps(rpc("notifications/message", params, None)).encode())
             assert stream.messages == [], "all messages wait for the first one"
             async with asyncio.timeout(60):
                 while len(stream.messages) < 9:
@@ -216,11 +216,11 @@ def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_st
             )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             for _ in range(5):
-                conversation.from_server(note)
+                conversation.on_server_message(note)
             assert conversation.closed
 
     asyncio.run(work())
-    assert closed == ["the server sends faster than can be judged"]
+    assert closed == ["the server sends messages faster than they can be evaluated"]
 
 
 @pytest.mark.parametrize("wrap", [as_json, as_events])

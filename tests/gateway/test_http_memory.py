@@ -100,7 +100,7 @@ def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog
     lines: list[str] = []
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
-        connections.on_cut = lines.append
+        connections.on_slow_disconnect = lines.append
         echo.hold = True
         reads, *idle = [reader() for _ in range(5)]
         for index, client in enumerate((reads, *idle)):
@@ -111,9 +111,9 @@ def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog
             if index == 0:
                 loop = asyncio.get_running_loop()
                 assert await loop.run_in_executor(None, reads.read, 4 * MB)
-        assert connections.cut == len(lines) >= 1
-        await _until(lambda: len(connections.open) == 5 - connections.cut)
-        assert all("127.0.0.1 was disconnected: " in line and "the slowest" in line for line in lines)
+        assert connections.slow_disconnects == len(lines) >= 1
+        await _until(lambda: len(connections.open) == 5 - connections.slow_disconnects)
+        assert all("127.0.0.1 was disconnected: " in line and "reads slowest" in line for line in lines)
         loop = asyncio.get_running_loop()
         assert await loop.run_in_executor(None, reads.read, 12 * MB), "a client that reads gets everything"
 
@@ -125,7 +125,7 @@ def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_
     lines: list[str] = []
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
-        connections.on_cut = lines.append
+        connections.on_slow_disconnect = lines.append
         echo.hold = True
         stuck = reader()
         stuck.ask()
@@ -137,7 +137,7 @@ def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_
             return not connections.open
 
         await _until(ticked)
-        assert (connections.cut, connections.unsent) == (1, 0)
+        assert (connections.slow_disconnects, connections.unsent) == (1, 0)
 
     echo = Echo()
     _serve(new_loop, HttpLimits(unread_seconds=0.1), echo, work)
@@ -310,7 +310,7 @@ class Process:
 
     def __init__(self, client: str, used: float, *, idle: bool = True) -> None:
         self.client = client
-        self.used = used
+        self.last_used = used
         self.idle = idle
         self.end_requests = 0
 

@@ -55,11 +55,11 @@ class Owner:
         self.lost: list[str] = []
         self.on_lost: Callable[[], None] = lambda: None
 
-    def server_lost(self, why: str) -> None:
+    def on_server_lost(self, why: str) -> None:
         self.lost.append(why)
         self.on_lost()
 
-    def unanswered(self, request_id: Any, why: str) -> None:
+    def on_unanswered(self, request_id: Any, why: str) -> None:
         self.lost.append(f"{request_id[1]}: {why}")
 
 
@@ -93,7 +93,7 @@ def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_
                 link.send(notification(MB), b"")
                 assert budget.pending_bytes <= limits.max_all_waiting_bytes
         assert [bool(owner.lost) for owner in owners] == [False, True, False]
-        assert "more waits for servers than is kept" in owners[1].lost[0]
+        assert "the memory budget for queued messages is exceeded" in owners[1].lost[0]
         assert (budget.overflows, links[1].pending_bytes) == (1, 0)
         assert 9 * MB < budget.pending_bytes < 13 * MB
         for link in links:
@@ -207,24 +207,24 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
                 harness = SessionHarness(HONEST)
                 harness.open()
 
-                def gone(why: str, name: str = name) -> None:
+                def on_closed(why: str, name: str = name) -> None:
                     closed.append((name, why))
 
                 conversations[name] = Conversation(
-                    harness.session, LoopRecorder(InMemoryRecorder()), limits, lambda: 0.0, gone, executor, budget
+                    harness.session, LoopRecorder(InMemoryRecorder()), limits, lambda: 0.0, on_closed, executor, budget
                 )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = RecordingSink()
             for _ in range(5):
-                conversations["greedy"].from_server(note)  # the first is on the thread, the others are queued
+                conversations["greedy"].on_server_message(note)  # the first is on the thread, the others are queued
             ping = rpc("ping", None, 77)
             conversations["greedy"].request(Frame(json.dumps(ping).encode(), ping), asks)
-            conversations["modest"].from_server(note)
+            conversations["modest"].on_server_message(note)
             assert closed == []
-            conversations["modest"].from_server(note)
-            conversations["modest"].from_server(note)
+            conversations["modest"].on_server_message(note)
+            conversations["modest"].on_server_message(note)
             assert [name for name, _ in closed] == ["greedy"]
-            assert "and most of them are in this session" in closed[0][1]
+            assert "and this session has the most" in closed[0][1]
             assert [code for code, _ in asks.got] == [-32000]
             assert 0 < budget.pending_bytes < 200_000
             judged.set()

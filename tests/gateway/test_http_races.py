@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from pinwarden.gateway.http.backend import Backend
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import MergedConversation
 from pinwarden.gateway.http.open_requests import ToolCall
@@ -73,7 +73,7 @@ class BlockingRecorderSession(ScriptedSession):
     "cancel",
     [
         lambda talk: talk.notify("notifications/cancelled", {"requestId": 1}),
-        lambda talk: talk.conversation.give_up((int, 1)),
+        lambda talk: talk.conversation.cancel((int, 1)),
     ],
     ids=["cancelled", "hung up"],
 )
@@ -106,7 +106,7 @@ def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:
         waits = talk.ask("tools/list", {}, 1)
         talk.server_sends(id=1, result={"tools": [SEARCH, DELETE, NEW]})
         assert waits.got == []
-        talk.conversation.server_lost("the server ended")
+        talk.conversation.on_server_lost("the server ended")
         await talk.written()
         assert talk.conversation.closed
         return waits
@@ -154,9 +154,9 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
         limits = HttpLimits()
         upstreams = {name: SimpleNamespace(name=name, slug=name, failing=name == "slow") for name in ("slow", "quick")}
         manager = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
-        merged = MergedConversation(cast(SessionManager, manager), Client(name="tester"))
+        merged = MergedConversation(cast(SessionManager, manager), GatewayClient(name="tester"))
         for _ in range(3):
-            for upstream in merged._visible().values():
+            for upstream in merged._visible_upstreams().values():
                 merged._open(upstream)
             await merged._wait_for(*upstreams)
             await asyncio.sleep(0)
@@ -196,7 +196,7 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
 ) -> None:
     """Programs of one client share a session and can choose the same ids."""
     called = RecordingSink()
-    monkeypatch.setattr(ToolCall, "answered", lambda _, frame, status: called.answered(frame, status))
+    monkeypatch.setattr(ToolCall, "respond", lambda _, frame, status: called.respond(frame, status))
     talk = BlockingRecorderSession()
     talk.open()
     talk.call(1)
@@ -208,7 +208,7 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
     rest = talk.wire.sent[-1]
     assert rest["method"] == "prompts/list"
     assert rest["id"] != 7, "the gateway requests the other pages itself, and the first page waits for them"
-    talk.conversation.give_up((int, 7))
+    talk.conversation.cancel((int, 7))
     if short:
         talk.call(7)
         assert talk.noted == [7]
@@ -223,7 +223,7 @@ def test_attack_a_response_to_an_abandoned_call_does_not_answer_another_request_
         talk.open()
         talk.ask("tools/list", {}, 7)
         talk.server_sends(id=7, result={"tools": [SEARCH, DELETE, NEW]})
-        talk.conversation.give_up((int, 7))
+        talk.conversation.cancel((int, 7))
         other = talk.ask("ping", {}, 7)
         await talk.written()
         assert other.got == []

@@ -187,7 +187,7 @@ def send_unsolicited(at: Scene, session: str, frame: bytes) -> None:
     """Make the server of a session send an unsolicited message."""
     conversation = at.gateway.manager._sessions[session].conversation
     assert isinstance(conversation, Conversation)
-    at.gateway.call_on_loop(lambda: conversation.from_server(frame))
+    at.gateway.call_on_loop(lambda: conversation.on_server_message(frame))
 
 
 @pytest.mark.parametrize("token", [False, True], ids=["a call", "with a token for progress"])

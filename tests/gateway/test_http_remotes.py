@@ -276,7 +276,7 @@ def test_a_queued_request_that_is_cancelled_is_never_sent() -> None:
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         pool.send(b"GET a0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice")
         await slow.has(b"a0")
-        pool.send(b"GET a1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice").give_up()
+        pool.send(b"GET a1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice").cancel()
         pool.send(b"GET a2 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice")
         slow.answer(b"a0")
         await slow.has(b"a0", b"a2")
@@ -289,17 +289,17 @@ def test_attack_streams_of_one_client_leave_streams_for_others_and_connections_f
 
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         first = pool.send(b"GET s0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice", stream=True)
-        assert pool.takes_stream("alice")
+        assert pool.allows_stream("alice")
         pool.send(b"GET s1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice", stream=True)
-        assert (pool.takes_stream("alice"), pool.takes_stream("bob")) == (False, True)
+        assert (pool.allows_stream("alice"), pool.allows_stream("bob")) == (False, True)
         pool.send(b"GET s2 HTTP/1.1\r\n\r\n", NULL_LISTENER, "bob", stream=True)
-        assert (pool.takes_stream("bob"), pool.takes_stream("carl")) == (False, False)
+        assert (pool.allows_stream("bob"), pool.allows_stream("carl")) == (False, False)
         await slow.has(b"s0", b"s1", b"s2")
-        assert (pool.takes_stream("bob"), pool.takes_stream("carl")) == (False, False)
+        assert (pool.allows_stream("bob"), pool.allows_stream("carl")) == (False, False)
         pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "carl")
         await slow.has(b"s0", b"s1", b"s2", b"b0")
-        first.give_up()
-        assert pool.takes_stream("carl")
+        first.cancel()
+        assert pool.allows_stream("carl")
 
     limits = HttpLimits(max_upstream_connections=4, max_upstream_streams=3, max_client_streams=2)
     with_a_slow_one(limits, scene)
@@ -336,13 +336,13 @@ class Line:
         self.start(outgoing)
         return outgoing
 
-    def takes_stream(self, client: str) -> bool:
+    def allows_stream(self, client: str) -> bool:
         del client
         return True
 
     @property
     def methods(self) -> list[str]:
-        bodies = [message.data.partition(b"\r\n\r\n")[2] for message in self.sent if not message.given_up]
+        bodies = [message.data.partition(b"\r\n\r\n")[2] for message in self.sent if not message.cancelled]
         return [json.loads(body)["method"] if body else "GET" for body in bodies]
 
 
@@ -370,7 +370,7 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
         assert b'"id": 5' in line.sent.pop().data, "at once, because a server may wait for it"
         first = line.sent[0].listener
         if how == "answered":
-            first.on_whole(202, "", b"")
+            first.on_response(202, "", b"")
         elif how == "begins to answer":
             first.on_head(202, "")
         elif how == "lost":
@@ -397,7 +397,7 @@ def test_a_session_that_ends_during_its_handshake_sends_nothing_more() -> None:
         for message in (rpc("notifications/initialized", None, None), rpc("tools/list", {}, 1)):
             link.send(Frame(json.dumps(message).encode(), message), b"")
         link.close()
-        line.sent[0].listener.on_whole(202, "", b"")
+        line.sent[0].listener.on_response(202, "", b"")
         assert line.methods == ["notifications/initialized"]
 
     asyncio.run(scene())

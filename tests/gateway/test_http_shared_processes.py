@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from pinwarden.core.record import replace
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.http_gateway import (
     EventStream,
@@ -81,7 +81,7 @@ def serving(
     new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> Iterator[Scene]:
     behind = UpstreamServer(guard("witness"), command=command)
-    clients = {token: Client(name=token[4:]) for token in TOKENS}
+    clients = {token: GatewayClient(name=token[4:]) for token in TOKENS}
     with gateway({"witness": behind}, limits=limits, clients=clients, new_loop=new_loop) as at:
         yield Scene(at, behind)
 

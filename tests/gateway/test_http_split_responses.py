@@ -43,9 +43,9 @@ class Wire:
         return self.outcomes
 
     # The pool.
-    def made(self, connection: object) -> None: ...
-    def lost(self, connection: object) -> None: ...
-    def free(self, connection: object) -> None:
+    def on_connection_made(self, connection: object) -> None: ...
+    def on_connection_lost(self, connection: object) -> None: ...
+    def release(self, connection: object) -> None:
         del connection
         self.freed += 1
 
@@ -67,7 +67,7 @@ class Wire:
         self.paused = False
 
     # The request.
-    def on_whole(self, status: int, session: str, body: bytes) -> None:
+    def on_response(self, status: int, session: str, body: bytes) -> None:
         self.ways.append("short")
         self.outcomes += [(status, session), body, ("end",)]
 
@@ -87,10 +87,10 @@ class Wire:
 
 @pytest.fixture
 def wire() -> Wire:
-    async def made() -> Wire:
+    async def create() -> Wire:
         return Wire()
 
-    return asyncio.run(made())
+    return asyncio.run(create())
 
 
 WHOLE = [(200, ""), BODY, ("end",)]
@@ -228,7 +228,7 @@ def test_a_cancelled_request_gets_no_more_events_of_a_flood() -> None:
         outgoing = QueuedRequest(b"POST", wire)
         wire.connection.start(outgoing)
         wire.connection.data_received(EVENTS + b"%x\r\n%b\r\n" % (450, b"data: 1\n\n" * 50))
-        outgoing.give_up()
+        outgoing.cancel()
         for _ in range(3):
             await asyncio.sleep(0)
         assert wire.outcomes == [(200, ""), *[b"1"] * 4]

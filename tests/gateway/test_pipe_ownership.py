@@ -175,7 +175,7 @@ def test_an_abandoned_connection_to_a_remote_closes_its_socket_once(new_loop: Ne
         pool = UpstreamPool(
             HttpAddress.parse(f"https://127.0.0.1:{port}/mcp"), NetworkRules(allow_private=True), HttpLimits()
         )
-        task = asyncio.get_running_loop().create_task(pool._connected())
+        task = asyncio.get_running_loop().create_task(pool._create_connection())
         taken, _ = await asyncio.get_running_loop().run_in_executor(None, listener.accept)
         task.cancel()
         with suppress(asyncio.CancelledError):

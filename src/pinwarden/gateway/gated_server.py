@@ -1,6 +1,6 @@
 """``pinwarden run``: start a server and relay between it and the client that started this process.
 
-The module loads little, because the server starts while the rest is loaded.
+Most imports are inside functions, so that the server starts before the rest of the gateway is loaded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pinwarden.project.server_start import PreparedStart
     from pinwarden.system.service_log import LogFormat, LogLevel
 
-_GATHER_SECONDS = 1.0  # few large commits suffice for one client; events are safe in the journal
-_LOG_FLUSH_SECONDS = 2.0  # how long shutdown waits for stderr to be read
-_SWITCH_SECONDS = 0.0005  # lets relaying threads interrupt the log's thread
+_GATHER_SECONDS = 1.0  # one client needs few large commits; until then the journal keeps the events
+_LOG_FLUSH_SECONDS = 2.0  # how long shutdown waits until the last log lines are written to stderr
+_SWITCH_SECONDS = 0.0005  # Python's default of 5 ms would delay messages while the audit log's thread runs
 
 
 class RunOptions(Record):
@@ -44,26 +44,27 @@ class RunOptions(Record):
 
 
 class GatedServer(Record):
-    """A server behind the gateway, and the policy for it."""
+    """A server to run behind the gateway, with its policy and options."""
 
     server: str
-    """Its name in approvals, the audit log and reviews."""
+    """The server's name in approvals, the audit log and reviews."""
     command: ServerCommand
-    locked: bool
-    """Whether the lock has its approved surface. If not, it is trusted on first use."""
+    has_approved_surface: bool
+    """Whether the lock has an approved surface for the server. If not, its surface is trusted on first use."""
     policy: GatewayPolicy
     """The gateway policy, read before the server starts."""
     options: RunOptions
     client: str | None = None
-    """The client of its lock entry."""
+    """The client in the server's lock entry."""
 
 
 def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], None]) -> int:
     """Start the server and relay messages until it ends. Returns its exit code.
 
-    1. Start the server, which loads while the gateway opens the log.
-    2. Open the audit log and read the approvals.
-    3. Relay.
+    1. Start the server. It loads while the gateway does steps 2 and 3.
+    2. Open the gateway's state and the audit log.
+    3. Create the guard, the session and the recorder.
+    4. Relay, and record the start and the end of the server.
     """
     from pinwarden.gateway.inside_server import running_gateway
 
@@ -81,10 +82,10 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = open_state(project, gated.options.database)
         policy = gated.policy
-        lines = ServiceLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
-        if passing := policy.lets_pass():
-            lines.warning(passing)
-        baseline = lock_baseline(project.lock) if gated.locked else FIRST_USE
+        service_log = ServiceLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
+        if warning := policy.lets_pass():
+            service_log.warning(warning)
+        baseline = lock_baseline(project.lock) if gated.has_approved_surface else FIRST_USE
         with (
             running_gateway(state.running, client=os.getppid()),
             state.audit_log(
@@ -93,12 +94,12 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
                 limits=AuditLimits(gather=_GATHER_SECONDS),
             ) as log,
         ):
-            shared = state.shared_approvals(project.lock) if gated.locked else None
+            shared = state.shared_approvals(project.lock) if gated.has_approved_surface else None
             guard = Guard(gated.server, _source(project, gated, state, shared), policy)
             session = Session(guard, name=os.urandom(12).hex(), answer_seconds=gated.options.answer_seconds)
-            recorder = Recorder(log, lambda: state.sightings(gated.server, baseline), lines.error)
+            recorder = Recorder(log, lambda: state.sightings(gated.server, baseline), service_log.error)
             try:
-                relay = StdioRelay(session, recorder, process, lines)
+                relay = StdioRelay(session, recorder, process, service_log)
                 if shared is not None:
                     shared.start()
                 _record(log, STARTED, session, "")
@@ -109,25 +110,27 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
                 if shared is not None:
                     shared.close()
                 recorder.close()
-                lines.close(_LOG_FLUSH_SECONDS)
+                service_log.close(_LOG_FLUSH_SECONDS)
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
 
 
-def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
+def _record(log: AuditLog, kind: str, session: Session, reason: str) -> None:
     from pinwarden.gateway.audit.event import AuditEvent
 
-    event = AuditEvent(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
-    with suppress(PinwardenError):  # the log refuses messages too, and their senders get the error
+    event = AuditEvent(
+        kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=reason
+    )
+    with suppress(PinwardenError):  # if the log fails, messages fail too, and their senders get the error
         log.record(event)
 
 
 def _source(
     project: Project, gated: GatedServer, state: GatewayState, shared: SharedApprovals | None
 ) -> ApprovedSource:
-    if gated.locked:
+    if gated.has_approved_surface:
         from pinwarden.gateway.approved_sources import LockApprovals
 
         return LockApprovals(project.lock, gated.server, gated.client, shared)
@@ -137,18 +140,18 @@ def _source(
 
 
 def load_gateway_policy(project: Project) -> GatewayPolicy:
-    """The gateway's part of the policy; the strictest if there is none."""
+    """The ``gateway`` section of the project's policy; without one, the default, which blocks every change."""
     from pinwarden.lock.gateway_policy import DEFAULT_POLICY
     from pinwarden.project.project import load_policies
 
-    own = load_policies(project).own
-    return (own.gateway if own is not None else None) or DEFAULT_POLICY
+    policy = load_policies(project).own
+    return (policy.gateway if policy is not None else None) or DEFAULT_POLICY
 
 
 def command_name(words: tuple[str, ...], cwd: str) -> str:
-    """A name for a command without a lock entry: its program and a digest of the command line and folder.
+    """A name for a command without a lock entry: its program and a digest of its command line and working directory.
 
-    Secrets are masked before hashing, because a short one could be guessed from the digest.
+    Secrets are masked before hashing, because a short secret could be guessed from the digest.
     """
     from pinwarden.core.canonical import canonicalize
     from pinwarden.core.digest import Digest
@@ -159,15 +162,15 @@ def command_name(words: tuple[str, ...], cwd: str) -> str:
         from pinwarden.system.masking import mask_words
 
         masked = mask_words(words)
-    program = "".join(letter for letter in masked[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
+    program = "".join(char for char in masked[0].rpartition("/")[2] if char.isalnum() or char in "._-")
     return f"{program[:40]}#{Digest.of_bytes(canonicalize([cwd, *masked])).hex[:16]}"
 
 
-_PIPE_BYTES = 1 << 20  # requested capacity of pipes
+_PIPE_BYTES = 1 << 20  # capacity requested from the kernel for the server's pipes
 
 
 class ServerCommand(Record):
-    """A command to start, with its complete environment."""
+    """A server's command line, with its complete environment."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
@@ -175,13 +178,13 @@ class ServerCommand(Record):
 
 
 def server_command(prepared: PreparedStart, server: str) -> ServerCommand:
-    """The command of a prepared start. Its environment marks the server, see `inside_server`."""
+    """The command of a prepared start, with a variable that marks the process as a gated server (`inside_server`)."""
     environment = {**prepared.environment, MARK: server}
     return ServerCommand(words=prepared.words, environment=environment, cwd=prepared.cwd)
 
 
 def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the server. It inherits our stderr unless ``stderr`` is given."""
+    """Start the server process. It inherits the gateway's stderr unless ``stderr`` is set."""
     try:
         process = subprocess.Popen(  # noqa: S603  the user runs this command; there is no shell
             list(command.words),
@@ -194,8 +197,8 @@ def start_server(command: ServerCommand, stderr: int | None = None) -> subproces
             start_new_session=True,
         )
     except (OSError, ValueError) as err:
-        why = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise PinwardenError("PROGRAM_UNKNOWN", f"{command.words[0][:200]} could not be started: {why}") from err
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise PinwardenError("PROGRAM_UNKNOWN", f"{command.words[0][:200]} could not be started: {reason}") from err
     for stream in (process.stdin, process.stdout):
         with suppress(OSError, AttributeError, ImportError):
             import fcntl

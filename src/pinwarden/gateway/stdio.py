@@ -1,15 +1,15 @@
-"""The gateway between a client's standard streams and a server that it starts. One line is one message.
+"""The stdio gateway: relays between the client's standard streams and a server process. One line is one message.
 
-Two threads read, one from each side, and write to the other side what may pass, which costs little more than a pipe.
-Messages to the side that is read (refusals, the gateway's own list requests) are written by a separate thread, so that
-a reader never waits for the side it reads from. So are messages that a timer causes.
+Two threads relay, one per direction: each reads from one side and writes allowed messages to the other. Replies to the
+side that a thread reads from (refusals, the gateway's own list requests) and messages caused by a timer are written by
+a separate writer thread, so that no relay thread ever waits for the side that it reads from.
 
 The client waits from the read of a line to its write, so the loops of `StdioLoops` are short:
 
-1. Read a chunk. Nearly always it is one line; several lines are read, recorded and written together.
-2. Try the fast path (`CallFastPath`), which accepts calls and results in any spelling. The session gets all other
-   messages, in order.
-3. Record, then write the bytes that were read. A call that cannot be recorded is not forwarded.
+1. Read a chunk. Nearly always it is one line; several lines are recorded and written together.
+2. Try the fast path (`CallFastPath`), which accepts calls and results in any JSON formatting. The session handles all
+   other messages, in order.
+3. Record the message, then write the bytes that were read. A call that cannot be recorded is not forwarded.
 """
 
 from __future__ import annotations
@@ -41,12 +41,32 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
-_FINAL_OUTPUT_SECONDS = 2.0  # how long children of a server that ended may still write to its output
+_FINAL_OUTPUT_SECONDS = 2.0  # how long child processes of an exited server may keep its output open
+_GRACE_SECONDS = 5.0  # for the server to save its state and exit before it is killed; clients wait about as long
 _BOTH_SIDES = ("client", "server")
 
 
 class StdioRelay:
-    """One client, one server process, one session."""
+    """Relays between one client and one server process, in one session.
+
+    The relay ends in this order: the client's input ends, the server gets every message that was sent to it, its input
+    is closed, it exits (or is killed after ``_GRACE_SECONDS``), its last output is written to the client. A server that
+    exits first starts at the last two steps. These flags coordinate the threads:
+
+    - ``_client_gone``: the client's stream ended, or the gateway disconnected the client. Set by the client's relay
+      thread. From then on, every thread that finishes a message of the server checks whether the server's input can be
+      closed (`_close_if_settled`).
+    - ``StdioLoops.answering``: the session is handling a message of the server, and may release deferred messages of
+      the client. Set and cleared by the server's relay thread.
+    - ``_ticking``: a timer of the session is running, which may do the same. Set and cleared by the timer thread.
+    - ``_settled``: the server has every message of the client, and its input is being closed. Set by the first thread
+      that finds ``_client_gone`` with no deferred messages, no ``answering`` and no ``_ticking``. If it is not set
+      within the list timeout, the client's relay thread closes the input anyway.
+    - ``_input_closed``: the server closed its input itself. Set by the thread whose write failed. It only prevents a
+      second warning; the server's output is still read.
+    - ``_ended``: the server's output ended, and nothing more will come. Set by the server's relay thread, or by the
+      timer thread if the server exited and a process outside its group keeps the output open. `run` waits for it.
+    """
 
     def __init__(self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
         from pinwarden.system.processes import ProcessTree
@@ -57,7 +77,7 @@ class StdioRelay:
         self._recorder = recorder
         self._process = process
         self._tree: ProcessTree = ProcessTree(process)
-        self._log_lines = log
+        self._service_log = log
         self._stdout = process.stdout.fileno()
         max_bytes = session.guard.limits.max_unwritten
         server_stalled = partial(self._stop, "the server does not read its input")
@@ -73,80 +93,79 @@ class StdioRelay:
         self._settled = Event()
         self._client_gone = False
         self._ticking = False
-        self._grace = 5.0
 
     def run(self) -> int:
-        """Relay until the server ends, at the latest when the client disconnects. Returns the server's exit code."""
+        """Relay until the server ends, or until the client disconnects. Returns the server's exit code."""
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._on_signal)
-        for loop in (self._from_server, self._from_client, self._keep_time):
+        for loop in (self._relay_from_server, self._relay_from_client, self._keep_time):
             Thread(target=loop, name=loop.__name__, daemon=True).start()
         try:
             self._ended.wait()
         finally:
             self._ended.set()
             self._send(self._session.on_server_closed(), later_to=_BOTH_SIDES)
-            self._tree.end(self._grace if self._process.poll() is None else 0)
+            self._tree.end(_GRACE_SECONDS if self._process.poll() is None else 0)
             self._to_client.flush(self._session.guard.limits.list_seconds)
         code = self._process.returncode
         return code if code >= 0 else 128 - code
 
-    def _from_client(self) -> None:
+    def _relay_from_client(self) -> None:
         try:
             with suppress(OSError):
-                self._loops.from_client(0, partial(self._send, later_to=("client",)))
+                self._loops.relay_from_client(0, partial(self._send, later_to=("client",)))
         except PinwardenError as err:
-            self._log_lines.warning(f"the gateway disconnected the client: {err.message}")
+            self._service_log.warning(f"the gateway disconnected the client: {err.message}")
         finally:
             self._client_gone = True
             self.ending = self.ending or "the client disconnected"
             self._close_if_settled()
             if not self._settled.wait(self._session.guard.limits.list_seconds):
                 self._to_server.close_later()
-            if not self._ended.wait(self._grace):
-                self._tree.end(self._grace)
+            if not self._ended.wait(_GRACE_SECONDS):
+                self._tree.end(_GRACE_SECONDS)
 
     def _close_if_client_gone(self) -> None:
         if self._client_gone:
             self._close_if_settled()
 
     def _close_if_settled(self) -> None:
-        """Close the server's input, once the server has everything that the client sent.
+        """Close the server's input if the server has every message that the client sent.
 
-        A message that was deferred until now may not be written yet. The thread that writes it calls this again.
+        If a deferred message is not written yet, the thread that writes it calls this method again.
         """
         if not self._session.waits_for_list and not self._loops.answering and not self._ticking:
             self._to_server.close_later()
             self._settled.set()
 
-    def _from_server(self) -> None:
+    def _relay_from_server(self) -> None:
         try:
             with suppress(OSError):
                 send = partial(self._send, later_to=("server",))
-                self._loops.from_server(self._stdout, send, self._close_if_client_gone)
+                self._loops.relay_from_server(self._stdout, send, self._close_if_client_gone)
         except PinwardenError as err:
             self._stop(err.message)
         finally:
             self._ended.set()
 
-    def _stop(self, why: str) -> None:
-        """Kill the server. The thread that reads its output then ends the relay, and open requests fail."""
-        if why != self.ending:
-            self.ending = why
-            self._log_lines.warning(f"the gateway stopped the server: {why}")
+    def _stop(self, reason: str) -> None:
+        """Kill the server. This ends its output, so the server's relay thread ends the relay and open requests fail."""
+        if reason != self.ending:
+            self.ending = reason
+            self._service_log.warning(f"the gateway stopped the server: {reason}")
             self._tree.kill()
 
     def _on_not_delivered(self, frames: Sequence[bytes]) -> None:
-        """The server closed its input. Its output is still read, because it may answer earlier requests."""
+        """Fail requests that the server did not get because it closed its input. It may still answer earlier ones."""
         if not self._input_closed and self._process.poll() is None:
             self._input_closed = True
-            self._log_lines.warning("the server closed its input, so it gets no more messages")
+            self._service_log.warning("the server closed its input, so the gateway sends it no further messages")
         self._send(self._session.on_not_delivered(frames), later_to=_BOTH_SIDES)
 
     def _send(self, output: SessionOutput, later_to: Sequence[str]) -> None:
-        """Record, then write; what cannot be recorded is not written. Messages to the sides in ``later_to`` are written
-        by a separate thread."""
+        """Record an output, then write its messages. If it cannot be recorded, write the refusal instead. Messages to
+        the sides in ``later_to`` are queued for the writer thread."""
         to_client, to_server = output.to_client, output.to_server
         if output.events or output.sightings:
             try:
@@ -154,7 +173,7 @@ class StdioRelay:
                     self._log_refusals(output.events)
                 self._recorder.record(output)
             except PinwardenError as err:
-                self._log_lines.error(f"a message was not forwarded because it could not be recorded: {err.message}")
+                self._service_log.error(f"a message was not forwarded because it could not be recorded: {err.message}")
                 refusal = self._session.undo(output, err)
                 to_client, to_server = refusal.to_client, refusal.to_server
         if to_server:
@@ -169,22 +188,22 @@ class StdioRelay:
                 self._to_client.write(to_client)
 
     def _log_refusals(self, events: Sequence[AuditEvent]) -> None:
-        """Log what was blocked, and what was trusted on first use."""
+        """Log blocked messages, and surfaces that were trusted on first use."""
         from pinwarden.core.text import show_invisible
 
         for event in events:
             if event.kind == "trusted":
-                self._log_lines(
+                self._service_log(
                     f"{event.reason} From now on, changes are blocked until you review them: pinwarden review"
                 )
             elif event.kind == "blocked":
                 item = f"{event.item_kind} {event.item[:120]!r}" if event.item else event.method or "a message"
-                self._log_lines.warning(f"blocked {show_invisible(item)}: {event.reason} ({event.code})")
+                self._service_log.warning(f"blocked {show_invisible(item)}: {event.reason} ({event.code})")
 
     def _keep_time(self) -> None:
         if not self._ended.wait(_PREPARE_SECONDS):
             self._loops.prepare()
-            gc.freeze()  # exempt long-lived objects from garbage collection
+            gc.freeze()  # exempt long-lived objects from garbage collection, which would delay messages
         while not self._ended.wait(_TICK_SECONDS):
             self._ticking = True
             self._send(self._session.tick(monotonic()), later_to=_BOTH_SIDES)
@@ -196,32 +215,32 @@ class StdioRelay:
     def _end_after_exit(self) -> None:
         """End the relay after the server exited, even if a child of the server keeps its output open."""
         if not self._ended.wait(_FINAL_OUTPUT_SECONDS):
-            self._tree.kill()  # output written before is still read
+            self._tree.kill()  # the relay thread still reads what was written before
             if not self._ended.wait(_FINAL_OUTPUT_SECONDS) and self._all_is_read():
-                self._ended.set()  # the child left the process group
+                self._ended.set()  # a process outside the group keeps the output open
 
     def _all_is_read(self) -> bool:
         busy = self._loops.answering or self._to_client.lock.locked()
         return not busy and not select.select((self._stdout,), (), (), 0)[0]
 
     def _on_signal(self, *_: object) -> None:
-        """End the server, by force if it does not end in time. The relay ends with the server's output."""
-        self.ending = self.ending or "the gateway received a signal to end"
+        """Ask the server to exit, and kill it after the grace time. The relay ends when the server's output ends."""
+        self.ending = self.ending or "the gateway received a termination signal"
         with suppress(OSError, AttributeError):
             os.killpg(self._process.pid, signal.SIGTERM)
-        Thread(target=self._tree.end, args=(self._grace,), name="ending", daemon=True).start()
+        Thread(target=self._tree.end, args=(_GRACE_SECONDS,), name="ending", daemon=True).start()
 
 
 SMALL_READ = 400
-"""Bytes to read while lines are shorter than that: Python keeps memory for small objects ready."""
+"""The read size while chunks stay below it: Python allocates small objects faster than large ones."""
 _LARGE_READ = 1 << 16
 
 
 class StdioLoops:
-    """Both read loops: from the client to the server, and back."""
+    """The two relay loops: from the client to the server, and from the server to the client."""
 
     def __init__(self, session: Session, log: AuditLog | None, to_server: LineWriter, to_client: LineWriter) -> None:
-        """Without a log, no call takes the fast path."""
+        """Without a log, every call takes the general path."""
         self._session = session
         self._fast_path = session.fast_path
         self._log = log
@@ -231,16 +250,16 @@ class StdioLoops:
         self._max_frame = session.guard.limits.max_frame
         self._loads: Callable[[bytes], Any] | None = None
         self.answering = False
-        """Whether the session handles a message of the server, so that deferred messages may be about to be written."""
+        """Whether the session is handling a message of the server, after which deferred messages may be written."""
 
     def prepare(self) -> None:
-        """Enable the fast path. Call it after the server started, because its parser takes longer to load."""
+        """Enable the fast path. Its parser is slow to import, so call this after the server was started."""
         if self._log is not None:
             self._loads = self._fast_path.parser()
 
-    def from_client(self, descriptor: int, send: Callable[[SessionOutput], None]) -> None:
-        """Relay messages of the client until its stream ends. ``send`` gets the output of the session."""
-        lines, writer = LineBuffer(self._max_frame), self._to_server
+    def relay_from_client(self, descriptor: int, send: Callable[[SessionOutput], None]) -> None:
+        """Relay messages of the client until its stream ends. ``send`` records and writes outputs of the session."""
+        lines, writer = LineBuffer("client", self._max_frame), self._to_server
         admit = self._fast_path.admit
         note: Any = None if self._log is None else self._log.note
         read, write, size = os.read, os.write, _LARGE_READ
@@ -278,10 +297,15 @@ class StdioLoops:
         if not lines.empty and self._is_json(last := lines.rest()):
             self._forward_client_lines((last,), send)  # complete except for the line end
 
-    def from_server(self, descriptor: int, send: Callable[[SessionOutput], None], settled: Callable[[], None]) -> None:
-        """Relay messages of the server until its output ends. Calls ``settled`` after each chunk for the session."""
-        lines = LineBuffer(self._max_frame)
-        relays, writer = self._fast_path.may_relay, self._to_client
+    def relay_from_server(
+        self, descriptor: int, send: Callable[[SessionOutput], None], on_handled: Callable[[], None]
+    ) -> None:
+        """Relay messages of the server until its output ends.
+
+        ``on_handled`` is called after each chunk that did not take the fast path.
+        """
+        lines = LineBuffer("server", self._max_frame)
+        relays, writer = self._fast_path.relays, self._to_client
         read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = writer.lock.acquire, writer.lock.release, writer.descriptor
         while chunk := read(descriptor, size):
@@ -300,63 +324,63 @@ class StdioLoops:
                 except ValueError:
                     pass  # not JSON: the session refuses it
                 except OSError:
-                    writer.closed = True  # the loop that reads from the client notices its end
+                    writer.closed = True  # the other loop notices that the client is gone
                     continue
             frames = lines.add(chunk)
             self.answering = True
             self._forward_server_lines(frames, send)
             self.answering = False
-            settled()
+            on_handled()
 
     def _forward_client_lines(self, frames: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
-        """Forward several lines. Consecutive lines on the fast path share one record and one write."""
+        """Forward several lines. Consecutive lines on the fast path are recorded together and written together."""
         now = monotonic()
-        passed: list[bytes] = []
+        allowed: list[bytes] = []
         notes: list[tuple[AuditEvent, int | str]] = []
         for frame in frames:
             message = self._fast_parsed(frame)
             if (event := self._fast_path.admit(message, now, frame)) is not None:
-                passed.append(frame)
+                allowed.append(frame)
                 notes.append((event, message["id"]))
                 continue
-            self._record_and_write(passed, notes, send)
-            passed, notes = [], []
+            self._record_and_write(allowed, notes, send)
+            allowed, notes = [], []
             send(self._session.on_client_message(frame, now))
-        self._record_and_write(passed, notes, send)
+        self._record_and_write(allowed, notes, send)
 
     def _record_and_write(
         self,
-        passed: Sequence[bytes],
+        allowed: Sequence[bytes],
         notes: Sequence[tuple[AuditEvent, int | str]],
         send: Callable[[SessionOutput], None],
     ) -> None:
-        if not passed or self._log is None:
+        if not allowed or self._log is None:
             return
         try:
             self._log.note_all(notes)
         except PinwardenError:
-            for frame, (_, request_id) in zip(passed, notes, strict=True):
+            for frame, (_, request_id) in zip(allowed, notes, strict=True):
                 self._fast_path.withdraw(request_id)
                 send(self._session.on_client_message(frame, monotonic()))
             return
-        self._to_server.write(passed)
+        self._to_server.write(allowed)
 
     def _forward_server_lines(self, frames: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
         now = monotonic()
-        passed: list[bytes] = []
+        allowed: list[bytes] = []
         for frame in frames:
-            if self._fast_path.may_relay(frame, self._fast_parsed(frame), True):
-                passed.append(frame)
+            if self._fast_path.relays(frame, self._fast_parsed(frame), True):
+                allowed.append(frame)
                 continue
-            if passed:
-                self._to_client.write(passed)
-                passed = []
+            if allowed:
+                self._to_client.write(allowed)
+                allowed = []
             send(self._session.on_server_message(frame, now))
-        if passed:
-            self._to_client.write(passed)
+        if allowed:
+            self._to_client.write(allowed)
 
     def _fast_parsed(self, frame: bytes) -> Any:
-        """The message as the fast path needs it; None if the session has to parse the line."""
+        """Parse a line for the fast path. Returns None if the session has to parse it."""
         try:
             return None if self._loads is None else self._loads(frame)
         except ValueError:
@@ -370,32 +394,42 @@ class StdioLoops:
         return True
 
 
-class LineBuffer:
-    """Splits bytes into lines, without empty ones."""
+_TOO_LONG = {
+    "client": ("INPUT_LIMIT", "Send large content in several calls, or let the server read it from a file."),
+    "server": ("PROBE_LIMIT", None),
+}
+"""By sender, the error code and hint for a line above the size limit."""
 
-    def __init__(self, max_bytes: int) -> None:
-        """``max_bytes`` limits the length of a line."""
+
+class LineBuffer:
+    """Splits a byte stream into lines, and skips blank ones."""
+
+    def __init__(self, sender: str, max_bytes: int) -> None:
+        """``sender`` names the side that sends the lines, for errors. ``max_bytes`` limits the length of a line."""
         self.empty = True
         """Whether there is no partial line."""
+        self._sender = sender
         self._max_bytes = max_bytes
         self._partial = bytearray()  # a list of tiny parts would take forty times the memory
 
     def add(self, chunk: bytes) -> list[bytes]:
-        """The lines that are complete now. Raises if the partial line is too long."""
-        *ended, rest = chunk.split(b"\n")
-        if ended and self._partial:
-            self._partial += ended[0]
-            ended[0] = bytes(self._partial)
+        """Add received bytes. Returns the lines that they complete; raises if the partial line is too long."""
+        *lines, rest = chunk.split(b"\n")
+        if lines and self._partial:
+            self._partial += lines[0]
+            lines[0] = bytes(self._partial)
             self._partial = bytearray()
         if rest:
             self._partial += rest
             if len(self._partial) > self._max_bytes:
-                raise PinwardenError("PROBE_LIMIT", f"a message has more than {self._max_bytes} bytes")
+                code, hint = _TOO_LONG[self._sender]
+                message = f"the {self._sender} sent a message of more than {self._max_bytes} bytes"
+                raise PinwardenError(code, message, hint=hint)
         self.empty = not self._partial
-        return [line for line in ended if line and not line.isspace()]
+        return [line for line in lines if line and not line.isspace()]
 
     def rest(self) -> bytes:
-        """The partial line, at the end of the stream."""
+        """The last line, if the stream ended without a line end."""
         return bytes(self._partial)
 
 
@@ -407,7 +441,7 @@ def _ignore(*_: object) -> None:
 
 
 class LineWriter:
-    """Writes to the input of one side, from several threads."""
+    """Writes lines to one side, the client or the server. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -416,12 +450,12 @@ class LineWriter:
         overflow: Callable[[], None],
         on_not_delivered: Callable[[Sequence[bytes]], None] = _ignore,
     ) -> None:
-        """``overflow`` is called if more than ``max_bytes`` would be queued, ``on_not_delivered`` with frames that
-        cannot be written because the side closed its input. Both run on the thread of the caller."""
+        """``overflow`` is called if more than ``max_bytes`` would be queued. ``on_not_delivered`` is called with frames
+        that cannot be written because the side closed its input. Both run on the caller's thread."""
         self.descriptor = descriptor
         self.lock = Lock()
-        """Taken for each write, so it is locked while the side does not read. `StdioLoops` does the same as
-        `write_line` inline, to save a function call."""
+        """Held during each write, so it stays locked while the side does not read. `StdioLoops` inlines `write_line`
+        to save a function call."""
         self.closed = False
         self.on_not_delivered = on_not_delivered
         self._max_bytes = max_bytes
@@ -435,7 +469,7 @@ class LineWriter:
     def write(self, frames: Sequence[bytes]) -> None:
         """Write frames now, one per line."""
         data = frames[0] if len(frames) == 1 else b"\n".join([frame.rstrip() for frame in frames])
-        if b"\r" in data:  # white space in JSON, but a line end to some readers; inside strings it is always escaped
+        if b"\r" in data:  # whitespace in JSON, but some readers take it for a line end; JSON strings never contain it
             data = data.replace(b"\r", b" ")
         if not self.write_line(data if data[-1:] == b"\n" else data + b"\n"):
             self.on_not_delivered(frames)
@@ -452,14 +486,14 @@ class LineWriter:
             return not self.closed
 
     def finish(self, data: bytes, written: int) -> None:
-        """Write the rest of ``data``, of which ``written`` bytes are written already."""
+        """Write the rest of ``data`` after a partial write of ``written`` bytes."""
         if written < len(data):
             rest = memoryview(data)[written:]
             while rest:
                 rest = rest[os.write(self.descriptor, rest) :]
 
     def write_later(self, frames: Sequence[bytes]) -> None:
-        """Queue frames for the writer thread, so that the caller never waits for the side."""
+        """Queue frames for the writer thread, so that the caller does not wait until the side reads."""
         size = sum(map(len, frames)) + _PER_FRAME * len(frames)
         with self._queue_lock:
             fits = self._queued_bytes + size <= self._max_bytes
@@ -474,7 +508,7 @@ class LineWriter:
             self._overflow()
 
     def close_later(self) -> None:
-        """Close the side's input after everything in the queue is written."""
+        """Close the side's input after the writer thread wrote all queued frames."""
         with self._queue_lock:
             queue = self._queue
             if queue is not None:
@@ -483,7 +517,7 @@ class LineWriter:
             self.close()
 
     def flush(self, seconds: float) -> None:
-        """Write the queue and close, within so many seconds."""
+        """Wait at most ``seconds`` until the writer thread wrote all queued frames, and closed the side's input."""
         if self._thread is not None:
             self.close_later()
             self._thread.join(seconds)

@@ -182,7 +182,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
     return GatedServer(
         server=name,
         command=server_command(prepared, name),
-        locked=locked,
+        has_approved_surface=locked,
         policy=policy,
         client=args.client,
         options=_options(args),
@@ -239,7 +239,7 @@ def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     return GatedServer(
         server=name,
         command=server_command(prepared, name),
-        locked=locked,
+        has_approved_surface=locked,
         policy=policy,
         client=args.client,
         options=_options(args),

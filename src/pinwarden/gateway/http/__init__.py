@@ -1,9 +1,16 @@
 """The gateway over Streamable HTTP: serves the locked servers to many clients.
 
-Start with `gateway` (the root: reads lock, policy and tokens) and `endpoint` (from a request to its conversation). A
-call takes one path: `connection` parses it with `http1`; `header_checks` and `endpoint` decide where it goes;
-`conversation` lets the session decide, records and sends; a transport (`process_transport`, `shared_process`,
-`remote_transport`) forwards it. The response comes back through `conversation` and `open_requests`.
+Who owns what: `gateway.HttpGateway` is the root. It reads lock, policy and tokens, and owns one
+`session_manager.SessionManager`, which knows every `session_manager.Upstream` (one locked server: its guard, its
+recorder, and how to reach it) and every open `conversation.Conversation` (one client with one server). A conversation
+owns a `gateway.session` `Session`, which decides about messages, and an `upstream_transport.UpstreamTransport`, which
+sends them: `process_transport`, `shared_process` or `remote_transport`. The merged endpoint `/mcp` and a client whose
+protocol era differs from the server's use a `bridge.Bridge` instead of a conversation. It has one `backend.Backend` per
+server, and each backend has a conversation with its server.
 
-Nothing here is pure except `http_limits`: decisions about messages are made in `gateway.session`.
+A call takes one path: `connection` parses it with `http1`; `header_checks` and `endpoint` find its conversation;
+`conversation` lets the session decide, records the decision, and passes the call to the transport. The response comes
+back through `conversation` and `open_requests`. Start reading with `gateway` and `endpoint`.
+
+All modules here do input or output, except `http_limits`. Decisions about messages are made in `gateway.session`.
 """

@@ -1,4 +1,4 @@
-"""One server behind a bridge or the merged address: opens a session in the server's era."""
+"""One server behind a bridge or the merged endpoint. Opens a session with it in the server's protocol era."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import orjson
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
 from pinwarden.gateway.session import splice
@@ -35,24 +35,24 @@ _MAX_REASON = 500  # characters
 _ID_PREFIX = "pinwarden-merged-"
 _CACHE = {"ttlMs": 0, "cacheScope": "private"}
 _CACHEABLE = frozenset({*LIST_METHODS, "resources/read"})
-"""Methods whose results have cache hints in the stateless era."""
+"""Methods whose results need cache hints in the stateless era."""
 
 
 class BackendError(Exception):
-    """A server failed, with a JSON-RPC error code and the reason."""
+    """A request to a server failed, with a JSON-RPC error code and the reason."""
 
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
         self.code = code
-        self.why = why
+        self.reason = reason
 
 
-class RefusedUnreadError(BackendError):
-    """A server did not execute a request, because it does not know the session."""
+class NotExecutedError(BackendError):
+    """The server rejected a request without executing it, because it does not know the session."""
 
 
 class ResponseFuture:
-    """A response that can be awaited. Messages before it go to a callback."""
+    """A response sink that can be awaited. Messages before the response go to a callback."""
 
     def __init__(self, on_message: Callable[[Frame], None] | None = None) -> None:
         self._future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
@@ -60,43 +60,47 @@ class ResponseFuture:
 
     @property
     def open(self) -> bool:
-        """Whether there is no response yet."""
+        """Whether the response is still awaited."""
         return not self._future.done()
 
-    def message(self, frame: Frame) -> None:
-        """Handle a message before the response."""
+    def send_message(self, frame: Frame) -> None:
+        """Pass a message that came before the response to the callback."""
         if self._on_message is not None:
             self._on_message(frame)
 
-    def answered(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: Frame, status: int) -> None:
         """Set the response."""
         del status
         if not self._future.done():
             self._future.set_result(frame)
 
-    def failed(self, code: int, why: str) -> None:
-        """Fail, because there will be no response."""
+    def fail(self, code: int, reason: str) -> None:
+        """Raise `BackendError` where the response is awaited."""
         if not self._future.done():
-            self._future.set_exception(BackendError(code, why))
+            self._future.set_exception(BackendError(code, reason))
 
-    def refused_unread(self, why: str) -> None:
-        """Fail, because the server did not execute the request: it does not know the session."""
+    def fail_not_executed(self, reason: str) -> None:
+        """Raise `NotExecutedError` where the response is awaited."""
         if not self._future.done():
-            self._future.set_exception(RefusedUnreadError(SERVER_UNAVAILABLE, why))
+            self._future.set_exception(NotExecutedError(SERVER_AWAY, reason))
 
-    def dropped(self) -> None:
-        """Fail, because the request was cancelled."""
-        self.failed(SERVER_UNAVAILABLE, "the request was cancelled")
+    def drop(self) -> None:
+        """Raise `BackendError`, because the request was cancelled."""
+        self.fail(SERVER_AWAY, "the request was cancelled")
 
     def __await__(self) -> Any:
         return self._future.__await__()
 
 
 class Backend:
-    """A session of one client with a server, in the server's era."""
+    """One client's session with one server, in the server's era."""
 
     def __init__(
-        self, manager: SessionManager, upstream: Upstream, client: Client, on_message: Callable[[Backend, Frame], None]
+        self,
+        manager: SessionManager,
+        upstream: Upstream,
+        client: GatewayClient,
+        on_message: Callable[[Backend, Frame], None],
     ) -> None:
         self.slug = upstream.slug
         self._manager = manager
@@ -104,18 +108,18 @@ class Backend:
         self._client = client
         self._on_message = on_message
         self.conversation: AnyConversation | None = None
-        self.modern = False
-        self.about: dict[str, Any] = {}
-        """The server's approved self-description."""
+        self.stateless = False
+        self.description: dict[str, Any] = {}
+        """The server's approved description of itself: capabilities, instructions, name and version."""
         self._last_id = 0
 
-    async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
-        """Detect the server's era and open a session. A client's capabilities of the other era are not passed on."""
-        # Half of the time is left for this client's own attempt.
-        async with self.upstream.detecting_era(self._manager.limits.merged_opening_seconds / 2):
-            await self._open(info, capabilities, for_modern_client=for_modern_client)
+    async def open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
+        """Detect the server's era and open a session. Capabilities are sent only to a server of the client's era."""
+        # The other half of the time is left for this client's own attempt.
+        async with self.upstream.era_detection(self._manager.limits.merged_opening_seconds / 2):
+            await self._open(info, capabilities, for_stateless_client=for_stateless_client)
 
-    async def _open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
+    async def _open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         upstream = self.upstream
         shared = (
             None if upstream.era == HANDSHAKE else self._manager.open_stateless_conversation(upstream, self._client)
@@ -123,18 +127,18 @@ class Backend:
         conversation = shared or self._manager.conversation(upstream, self._client, stateless=upstream.era == STATELESS)
         try:
             if upstream.era != HANDSHAKE:
-                result = await self._discover(conversation, info, capabilities if for_modern_client else {})
+                result = await self._discover(conversation, info, capabilities if for_stateless_client else {})
                 if result is not None:
                     self.conversation = self._manager.adopt_stateless(upstream, self._client, conversation)
-                    self.modern, self.about = True, result
-                    upstream.set_stateless(self.conversation)
+                    self.stateless, self.description = True, result
+                    upstream.mark_stateless(self.conversation)
                     return
-                # The same process serves this session, unless it is shared or ended.
+                # Reuse the process for the handshake, unless other clients share it or it ended.
                 if shared is not None or conversation.closed or _shares_process(conversation):
                     if conversation is not shared:
                         conversation.close("the server is no longer stateless")
                     conversation = self._manager.conversation(upstream, self._client)
-            self.about = await self._initialize(conversation, info, {} if for_modern_client else capabilities)
+            self.description = await self._initialize(conversation, info, {} if for_stateless_client else capabilities)
         except BaseException:
             if conversation is not shared:
                 conversation.close("the handshake failed")
@@ -143,32 +147,34 @@ class Backend:
         upstream.era, upstream.failing = HANDSHAKE, False
 
     async def _discover(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any] | None:
-        """The self-description of a stateless server; None if the server is of the handshake era."""
+        """Send ``server/discover``. Returns the server's description; None if the server is of the handshake era."""
         failing = self.upstream.failing
         meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: info, CAPABILITIES_META: capabilities}
         try:
             response = await self._request(conversation, "server/discover", {"_meta": meta})
         except BackendError as err:
-            if err.why == SERVER_ENDED and not failing:
+            if err.reason == SERVER_ENDED and not failing:
                 return None  # some servers exit if the first message is not initialize
             raise
         result = response.members.get("result")
         return result if isinstance(result, dict) else None
 
     async def _initialize(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any]:
-        """Open a session and its notification stream. Returns the server's self-description."""
+        """Open a session and its notification stream. Returns the server's description of itself."""
         params = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
         response = await self._request(conversation, "initialize", params)
         result = response.members.get("result")
         if not isinstance(result, dict):
             self.upstream.era = ""  # another release may have started
             error = response.members.get("error")
-            why = str(error.get("message")) if isinstance(error, dict) else "the server did not complete the handshake"
-            raise BackendError(SERVER_UNAVAILABLE, why[:_MAX_REASON])
+            reason = (
+                str(error.get("message")) if isinstance(error, dict) else "the server did not complete the handshake"
+            )
+            raise BackendError(SERVER_AWAY, reason[:_MAX_REASON])
         initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.notify(Frame(data=encode(initialized), message=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
-        conversation.stream_counts = False  # the gateway's own stream does not keep an unused session open
+        conversation.stream_counts = False  # this stream is the gateway's, so it must not keep an unused session open
         return result
 
     @property
@@ -177,7 +183,7 @@ class Backend:
         return self.upstream.failing
 
     def mark_failing(self) -> None:
-        """The server took too long to open a session. Requests do not wait for it until it responds."""
+        """Mark the server as failing, so that requests do not wait for it until it responds again."""
         self.upstream.failing = True
 
     @property
@@ -186,20 +192,20 @@ class Backend:
         conversation = self.conversation
         if conversation is None or conversation.closed or conversation.ended:
             return False
-        return not self.modern or self.upstream.era == STATELESS
+        return not self.stateless or self.upstream.era == STATELESS
 
     def offers(self, capability: str) -> bool:
         """Whether the server announces a capability."""
-        capabilities = self.about.get("capabilities")
+        capabilities = self.description.get("capabilities")
         return isinstance(capabilities, dict) and capability in capabilities
 
     async def items(self, method: str, member: str, meta: Mapping[str, Any]) -> list[bytes]:
-        """The JSON of every item of a list, from all its pages."""
+        """Fetch all pages of a list. Returns the JSON of each item."""
         items: list[bytes] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-            if self.modern:
+            if self.stateless:
                 params["_meta"] = {**meta, VERSION_META: STATELESS_VERSIONS[0]}
             response = await self.request(method, params)
             result = response.members.get("result")
@@ -214,28 +220,28 @@ class Backend:
         raise BackendError(INTERNAL_ERROR, f"the server's response to {method} has more than {_MAX_PAGES} pages")
 
     async def request(self, method: str, params: dict[str, Any]) -> Frame:
-        """Send a request of the gateway itself."""
+        """Send a request that the gateway makes itself, and await the response."""
         if self.conversation is None:
             raise BackendError(SERVER_UNAVAILABLE, "the server is unavailable")
         return await self._request(self.conversation, method, params)
 
     def relay(self, frame: Frame, response: ResponseFuture, parameters: bytes) -> RequestId | None:
-        """Forward a request of the client."""
+        """Forward a request of the client. Returns its upstream id; None if it was not sent."""
         if self.conversation is None or self.conversation.closed:
-            response.failed(SERVER_UNAVAILABLE, "the server is unavailable")
+            response.fail(SERVER_AWAY, "the server is unavailable")
             return None
         if frame.method == "resources/subscribe":
             self.conversation.stream_counts = True  # the client waits for updates
         return self.conversation.request(frame, response, parameters)
 
     def notify(self, frame: Frame) -> None:
-        """Send a notification or a response of the client. Stateless servers get no notifications."""
-        if self.conversation is not None and (frame.is_response or not self.modern):
+        """Forward a notification or a response of the client. Stateless servers accept no notifications."""
+        if self.conversation is not None and (frame.is_response or not self.stateless):
             self.conversation.notify(frame)
 
     def close(self) -> None:
-        """Close the session, unless other requests of the client share it."""
-        if self.conversation is not None and not self.modern:
+        """Close the session. A stateless conversation stays open, because the client's other requests share it."""
+        if self.conversation is not None and not self.stateless:
             self.conversation.close("the session ended")
 
     async def _request(self, conversation: AnyConversation, method: str, params: dict[str, Any]) -> Frame:
@@ -253,7 +259,7 @@ class Backend:
 
 
 class _NotificationSink:
-    """Receives messages that belong to no request."""
+    """Receives server messages that belong to no request."""
 
     open = True
 
@@ -272,7 +278,9 @@ class _NotificationSink:
 
 
 def _shares_process(conversation: AnyConversation) -> bool:
-    return isinstance(conversation, Conversation) and conversation.link is not None and conversation.link.shared
+    return (
+        isinstance(conversation, Conversation) and conversation.transport is not None and conversation.transport.shared
+    )
 
 
 def _elements(data: bytes, member: str) -> list[bytes]:
@@ -284,7 +292,7 @@ def _elements(data: bytes, member: str) -> list[bytes]:
 
 
 def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
-    """A request with the ``_meta`` members that stateless servers require."""
+    """Add the ``_meta`` members that stateless servers require to a request."""
     text = frame.data.decode()
     params = splice.find_member(text, 0, "params")
     value = encode(dict(meta)).decode()
@@ -302,7 +310,7 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
 
 
 def without_meta(frame: Frame) -> Frame:
-    """A request without the ``_meta`` members of the stateless era; the handshake contained them."""
+    """Remove the ``_meta`` members of the stateless era from a request; the handshake already sent their content."""
     if not any(name in frame.meta for name in META_KEYS):
         return frame
     text = frame.data.decode()
@@ -321,7 +329,7 @@ def without_meta(frame: Frame) -> Frame:
 
 
 def as_stateless(frame: Frame, method: str) -> Frame:
-    """A response with the members that results of the stateless era require."""
+    """Add the members that results of the stateless era require to a response."""
     result = frame.members.get("result")
     required = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
     added = {name: value for name, value in required.items() if isinstance(result, dict) and name not in result}
@@ -334,23 +342,23 @@ def as_stateless(frame: Frame, method: str) -> Frame:
     return Frame(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=frame.message)
 
 
-_RANDOM_BYTES = 16  # of an unguessable id
+_RANDOM_BYTES = 16  # makes an id unguessable
 
 
 class ServerRequests:
-    """Open requests of several servers to one client, under ids that no server can guess or choose."""
+    """Open requests of several servers to one client. The gateway assigns ids that no server can guess or choose."""
 
     def __init__(self, max_open: int) -> None:
-        """Keeps at most ``max_open`` requests of each server, and drops its oldest beyond that."""
+        """Each server may have ``max_open`` open requests. Beyond that, its oldest request is dropped."""
         self._max_open = max_open
         self._open: dict[str, tuple[Backend, Any]] = {}
-        """By the id that the client sees: the server and its own id."""
+        """The server and its own id, by the id that the client sees."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def register(self, backend: Backend, frame: Frame) -> Frame:
-        """Remember a request of a server. Returns it with the id that the client gets."""
+        """Register a request of a server. Returns it with the id for the client."""
         same_server = [client_id for client_id, (sender, _) in self._open.items() if sender is backend]
         if len(same_server) >= self._max_open:
             del self._open[same_server[0]]
@@ -360,7 +368,7 @@ class ServerRequests:
         return Frame(replace_value(frame.data, ("id",), encode(client_id)), {**frame.members, "id": client_id})
 
     def answer(self, frame: Frame) -> None:
-        """Pass a response of the client to the server that sent the request. Other responses are dropped."""
+        """Forward a response of the client to the server that sent the request. Drop responses to unknown requests."""
         client_id = frame.members.get("id")
         request = self._open.pop(client_id, None) if type(client_id) is str else None
         if request is not None:
@@ -369,8 +377,8 @@ class ServerRequests:
             backend.notify(Frame(data, {**frame.members, "id": server_id}))
 
     def cancel(self, backend: Backend, frame: Frame) -> Frame | None:
-        """The cancellation of a server's request, for the client; None if the server sent no such request."""
-        server_id = typed_id(frame.params.get("requestId"))
+        """Translate a server's cancellation of its request for the client; None if the server sent no such request."""
+        server_id = request_id_of(frame.params.get("requestId"))
         client_id = None if server_id is None else self._client_id_of(backend, server_id)
         if client_id is None:
             return None
@@ -388,7 +396,7 @@ class ServerRequests:
         return next(matching, None)
 
 
-def refuse(backend: Backend, frame: Frame, why: str) -> None:
-    """Answer a request of a server with an error, in place of the client."""
-    response = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_UNAVAILABLE, "message": why}}
+def refuse(backend: Backend, frame: Frame, reason: str) -> None:
+    """Answer a request of a server with an error, on behalf of the client."""
+    response = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": reason}}
     backend.notify(Frame(encode(response), response))

@@ -1,9 +1,9 @@
-"""Translates between protocol eras: a conversation of a client of one era with servers of either.
+"""Translates between the protocol eras of a client and its servers.
 
-For a stateless client, the gateway does the handshake with a server of the handshake era. For a client that did a
-handshake, it adds the metadata that a stateless server needs to each request. A request that a server rejects unread,
-because it does not know the session (HTTP 400 or 404), is sent once more in a new session. No other request is ever
-sent twice.
+For a stateless client, the bridge does the handshake with a server of the handshake era. For a client of the handshake
+era, it adds the metadata that a stateless server requires to each request. If a server rejects a request without
+executing it because it does not know the session (HTTP 400 or 404), the bridge sends the request once more in a new
+session. It sends no other request twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pinwarden.gateway.http.backend import (
     Backend,
     BackendError,
-    RefusedUnreadError,
+    NotExecutedError,
     ResponseFuture,
     ServerRequests,
     as_stateless,
@@ -24,7 +24,7 @@ from pinwarden.gateway.http.backend import (
     with_meta,
     without_meta,
 )
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.notifications import EventSink, NotificationStream
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import (
@@ -57,14 +57,14 @@ _LISTS = ("tools", "prompts", "resources")
 class Bridge:
     """A conversation of one client with servers of either era. Subclasses choose the server of a request."""
 
-    def __init__(self, manager: SessionManager, client: Client) -> None:
+    def __init__(self, manager: SessionManager, client: GatewayClient) -> None:
         self._manager = manager
         self._limits = manager.limits
         self._client = client
         self.closed = False
         self.ended = False
         self.stream_counts = True
-        self.used = manager.clock()
+        self.last_used = manager.clock()
         self._backends: dict[str, Backend] = {}
         self._openings: dict[str, _Opening] = {}
         self._tried: dict[str, float] = {}
@@ -76,18 +76,18 @@ class Bridge:
         self._notifications = NotificationStream(manager.limits)
         self._server_requests = ServerRequests(manager.limits.max_in_flight)
         self._relayed: dict[RequestId, RelayedRequest] = {}
-        """Open requests, by an id of the gateway, because several programs of one client may use the same id."""
+        """Open requests, by an id that the gateway assigns: programs that share a token may use the same ids."""
         self._last_key = 0
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
-        self._modern = False
+        self._stateless = False
         """Whether the client is of the stateless era."""
 
     # From clients
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Answer a request, or forward it to a server."""
-        self.used = self._manager.clock()
+        self.last_used = self._manager.clock()
         self._last_key += 1
         key: RequestId = (RelayedRequest, self._last_key)
         relayed = self._relayed[key] = RelayedRequest(frame)
@@ -97,27 +97,27 @@ class Bridge:
 
     def notify(self, frame: Frame) -> None:
         """Send a notification to all servers, or a response to the server that sent the request."""
-        self.used = self._manager.clock()
+        self.last_used = self._manager.clock()
         if frame.is_response:
             self._server_requests.answer(frame)
         elif frame.method == CANCELLED:
-            self._cancelled(frame)
+            self._on_cancelled(frame)
         elif frame.method != INITIALIZED:
             for backend in self._backends.values():
                 backend.notify(frame)
 
-    def give_up(self, request_id: RequestId | None) -> None:
+    def cancel(self, request_id: RequestId | None) -> None:
         """Cancel a request, because its client disconnected."""
         relayed = self._relayed.pop(request_id, None) if request_id is not None else None
         if relayed is not None:
-            relayed.give_up()
+            relayed.cancel()
 
     def listen(self, stream: EventSink) -> None:
         """Attach the notification stream."""
         self._notifications.listen(stream)
 
     def tick(self) -> None:
-        """Nothing: the conversations with the servers have their own deadlines."""
+        """Do nothing: the conversations with the servers handle their own deadlines."""
 
     @property
     def idle(self) -> bool:
@@ -128,9 +128,9 @@ class Bridge:
         """End the notification stream."""
         self._notifications.end()
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """End the conversation and its sessions with servers."""
-        del why
+        del reason
         if not self.closed:
             self.closed = True
             self.end_stream()
@@ -142,7 +142,7 @@ class Bridge:
     # Requests
 
     async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
-        """Answer a request."""
+        """Answer a request, or forward it to a server."""
         raise NotImplementedError
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -160,40 +160,40 @@ class Bridge:
                 await self._respond(frame, sink, parameters, relayed)
         except BackendError as err:
             if relayed.cancelled:
-                sink.dropped()  # a cancelled request gets no response
+                sink.drop()  # a cancelled request gets no response
             else:
-                sink.failed(err.code, err.why)
+                sink.fail(err.code, err.reason)
         except asyncio.CancelledError:
             if relayed.cancelled:
-                sink.dropped()
+                sink.drop()
             else:
-                sink.failed(SERVER_UNAVAILABLE, "the session ended")
+                sink.fail(SERVER_AWAY, "the session ended")
             raise
         except Exception as err:
-            sink.failed(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
+            sink.fail(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
             raise
 
     def _remember_client(self, frame: Frame) -> None:
-        """Remember what the client says about itself, for the servers."""
+        """Remember the client's name, version and capabilities for the servers."""
         if frame.method == "initialize":
             self._info = frame.params.get("clientInfo", self._info)
             self._capabilities = frame.params.get("capabilities", {})
         elif VERSION_META in frame.meta:
-            self._modern = True
+            self._stateless = True
             self._info = frame.meta.get(CLIENT_META, self._info)
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
     def _reply(self, frame: Frame, sink: ResponseSink, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        sink.answered(Frame(data=encode(message), message=message), 0)
+        sink.respond(Frame(data=encode(message), message=message), 0)
 
     # Sessions with servers
 
     def _open(self, upstream: Upstream) -> None:
         """Open a session with a server, unless it is open or was just attempted.
 
-        Requests wait for the first attempt, and for the one after a lost session. A server that does not respond is
-        left out, and tried again later.
+        Requests wait for the first attempt, and for the attempt after a lost session. A server that does not respond is
+        omitted from lists, and retried later.
         """
         slug = upstream.slug
         backend = self._backends.get(slug)
@@ -216,9 +216,9 @@ class Bridge:
     async def _open_backend(self, backend: Backend, *, reopens: bool) -> None:
         try:
             async with asyncio.timeout(self._limits.merged_opening_seconds):
-                await backend.open(self._info, self._capabilities, for_modern_client=self._modern)
+                await backend.open(self._info, self._capabilities, for_stateless_client=self._stateless)
         except BackendError as err:
-            self._failures[backend.slug] = err.why
+            self._failures[backend.slug] = err.reason
             return
         except TimeoutError:
             self._failures[backend.slug] = "the server did not respond in time"
@@ -230,9 +230,9 @@ class Bridge:
             self._send_list_changed(backend)
 
     def _send_list_changed(self, backend: Backend) -> None:
-        """Send ``list_changed``: another release of the server may have started."""
+        """Send ``list_changed`` notifications, because another release of the server may have started."""
         for capability in _LISTS:
-            if not self._modern and backend.offers(capability):
+            if not self._stateless and backend.offers(capability):
                 notification = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
                 self._notifications.send(encode(notification))
 
@@ -244,15 +244,15 @@ class Bridge:
             await asyncio.wait(tasks)
 
     async def _backend(self, upstream: Upstream) -> Backend:
-        """An open session with a server; raises `BackendError` if there is none."""
+        """Open a session with a server if necessary. Raises `BackendError` if that fails."""
         self._open(upstream)
         opening = self._openings.get(upstream.slug)
         if opening is not None:
             await asyncio.wait([opening.task])
         backend = self._backends.get(upstream.slug)
         if backend is None or not backend.is_open:
-            why = self._failures.get(upstream.slug, "its session ended")
-            raise BackendError(SERVER_UNAVAILABLE, f"the server {upstream.slug} is unavailable: {why}")
+            reason = self._failures.get(upstream.slug, "its session ended")
+            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is unavailable: {reason}")
         return backend
 
     # Forwarded requests
@@ -260,29 +260,29 @@ class Bridge:
     async def _relay(
         self, upstream: Upstream, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
-        """Forward a request in the server's era, and return the response in the client's era."""
+        """Forward a request in the server's era, and respond in the client's era."""
         try:
             response = await self._send(await self._backend(upstream), frame, sink, parameters, relayed)
-        except RefusedUnreadError:
+        except NotExecutedError:
             response = await self._send(await self._backend(upstream), frame, sink, parameters, relayed)
         result = response.members.get("result")
-        if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
+        if not self._stateless and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(
                 INVALID_PARAMS,
                 "the server requests input in a form that the client's protocol revision does not support",
             )
-        sink.answered(as_stateless(response, frame.method) if self._modern else response, 0)
+        sink.respond(as_stateless(response, frame.method) if self._stateless else response, 0)
 
     async def _send(
         self, backend: Backend, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> Frame:
-        if frame.method in SUBSCRIPTIONS and (self._modern or backend.modern):
-            # In the stateless era a subscription is a request with a stream of its own.
+        if frame.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
+            # In the stateless era a subscription is a request that is answered with a stream.
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(backend))
-        if backend.modern and not self._modern:
+        if backend.stateless and not self._stateless:
             meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
             frame = with_meta(frame, meta)
-        elif self._modern and not backend.modern:
+        elif self._stateless and not backend.stateless:
             frame = without_meta(frame)
         future = ResponseFuture(partial(self._on_early_message, backend, sink))
         relayed.backend, relayed.server_id = backend, backend.relay(frame, future, parameters)
@@ -292,15 +292,15 @@ class Bridge:
     def _no_subscriptions(self, backend: Backend) -> str:
         return f"subscriptions to {backend.slug} are supported only at the server's own address"
 
-    def _cancelled(self, frame: Frame) -> None:
+    def _on_cancelled(self, frame: Frame) -> None:
         """Cancel a request of a client of the handshake era."""
         client_id = typed_id(frame.params.get("requestId"))
         if client_id is None:
             return
         for relayed in [entry for entry in self._relayed.values() if entry.client_id == client_id]:
             relayed.cancelled = True
-            if relayed.backend is None or relayed.backend.modern:
-                relayed.give_up()
+            if relayed.backend is None or relayed.backend.stateless:
+                relayed.cancel()
             elif relayed.server_id is not None:
                 params = {**frame.params, "requestId": relayed.server_id[1]}
                 data = replace_value(frame.data, ("params", "requestId"), encode(params["requestId"]))
@@ -309,7 +309,7 @@ class Bridge:
     # From servers
 
     def _on_server_message(self, backend: Backend, frame: Frame) -> None:
-        """Pass on a message of a server that belongs to no request."""
+        """Forward a server message that belongs to no request."""
         if self._notifications.open:
             message = self._for_client(backend, frame)
             if message is not None:
@@ -318,15 +318,15 @@ class Bridge:
             refuse(backend, frame, "the client has no stream open")
 
     def _on_early_message(self, backend: Backend, sink: ResponseSink, frame: Frame) -> None:
-        """Pass on a message of a server before its response."""
+        """Forward a server message that came before the response."""
         message = self._for_client(backend, frame)
         if message is not None:
-            sink.message(message)
+            sink.send_message(message)
 
     def _for_client(self, backend: Backend, frame: Frame) -> Frame | None:
-        """A message of a server as the client gets it; None if it is dropped."""
+        """Translate a server message for the client; None if it is dropped."""
         if frame.is_request:
-            if self._modern or backend.modern:
+            if self._stateless or backend.stateless:
                 refuse(backend, frame, "requests of servers are not supported in this protocol revision")
                 return None
             return self._server_requests.register(backend, frame)
@@ -335,42 +335,42 @@ class Bridge:
         if frame.method == PROGRESS:
             token = frame.progress_token
             own = any(entry.backend is backend and entry.token == token for entry in self._relayed.values())
-            return frame if own else None  # a server may report progress only of its own calls
+            return frame if own else None  # a server may report progress only for requests that were sent to it
         return frame
 
 
 class BridgedConversation(Bridge):
     """A conversation with one server of the other era, at the server's own path."""
 
-    def __init__(self, manager: SessionManager, client: Client, upstream: Upstream) -> None:
+    def __init__(self, manager: SessionManager, client: GatewayClient, upstream: Upstream) -> None:
         super().__init__(manager, client)
         self._upstream = upstream
-        self._retry_seconds = 0.0  # the server may be back at any time
+        self._retry_seconds = 0.0  # retry with each request
 
     async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
         if frame.method in OPENING_METHODS:
-            self._reply(frame, sink, self._about(frame, await self._backend(self._upstream)))
-        elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
+            self._reply(frame, sink, self._describe(frame, await self._backend(self._upstream)))
+        elif frame.method == LISTEN and not (await self._backend(self._upstream)).stateless:
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(await self._backend(self._upstream)))
-        elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).modern:
-            self._reply(frame, sink, {})  # in the stateless era each request sets its level
+        elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).stateless:
+            self._reply(frame, sink, {})  # in the stateless era, each request carries its log level
         else:
             await self._relay(self._upstream, frame, sink, parameters, relayed)
 
-    def _about(self, frame: Frame, backend: Backend) -> dict[str, Any]:
-        """The approved self-description of the server, in the client's era."""
-        about = backend.about
-        meta = about.get("_meta")
-        info = about.get("serverInfo", meta.get(SERVER_META) if isinstance(meta, dict) else None)
-        capabilities = about.get("capabilities")
+    def _describe(self, frame: Frame, backend: Backend) -> dict[str, Any]:
+        """The server's approved description of itself, in the client's era."""
+        description = backend.description
+        meta = description.get("_meta")
+        info = description.get("serverInfo", meta.get(SERVER_META) if isinstance(meta, dict) else None)
+        capabilities = description.get("capabilities")
         result: dict[str, Any] = {"capabilities": capabilities if isinstance(capabilities, dict) else {}}
-        if frame.method == "initialize" and backend.modern:
+        if frame.method == "initialize" and backend.stateless:
             # Stateless servers send notifications on subscription streams only.
             result["capabilities"] = {
                 name: {} if name in _LISTS else value for name, value in result["capabilities"].items()
             }
-        if isinstance(about.get("instructions"), str):
-            result["instructions"] = about["instructions"]
+        if isinstance(description.get("instructions"), str):
+            result["instructions"] = description["instructions"]
         if frame.method == "initialize":
             return {"protocolVersion": handshake_version(frame), "serverInfo": info, **result}
         return {
@@ -385,27 +385,27 @@ class BridgedConversation(Bridge):
 
 
 class RelayedRequest:
-    """A request of a client until its response."""
+    """An open request of a client."""
 
     __slots__ = ("backend", "cancelled", "client_id", "server_id", "task", "token")
 
     def __init__(self, frame: Frame) -> None:
         self.client_id = frame.id
-        """The id of the client."""
+        """The id that the client chose."""
         self.token = frame.progress_token
         """The client's progress token."""
         self.backend: Backend | None = None
         self.server_id: RequestId | None = None
-        """The id that the server gets."""
+        """The id that was sent to the server."""
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False
         """Whether the client cancelled it or disconnected."""
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the request."""
         self.cancelled = True
         if self.backend is not None and self.backend.conversation is not None:
-            self.backend.conversation.give_up(self.server_id)
+            self.backend.conversation.cancel(self.server_id)
         if self.task is not None:
             self.task.cancel()
 
@@ -424,6 +424,6 @@ def stateless_members() -> dict[str, Any]:
 
 
 def handshake_version(frame: Frame) -> str:
-    """The protocol revision to answer a client of the handshake era with."""
+    """The protocol revision for the response to ``initialize``: the client's if supported, otherwise the latest."""
     requested = frame.params.get("protocolVersion")
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

@@ -1,4 +1,4 @@
-"""Client connections: each answers its requests in order, and all together stay within limits."""
+"""Client connections. Each answers its requests in order; `ClientConnections` enforces the limits for all of them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from functools import partial
 from typing import Protocol, cast
 
 from pinwarden.gateway.http.header_checks import BadRequest
-from pinwarden.gateway.http.http1 import SMALL_BODY, USUAL, Reply, Request, RequestReader, head_of
+from pinwarden.gateway.http.http1 import OK_HEAD, SMALL_BODY, Reply, Request, RequestReader, response_head
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import BodyBudget
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_END = b"\r\n\r\n"
-_MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
-_LINGER_SECONDS = 1.0  # for the client to read the error before the connection closes
+_HEAD_END = b"\r\n\r\n"
+_STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+_LINGER_SECONDS = 1.0  # time for the client to read the error before the connection closes
 
 
 class FastRoute(Protocol):
-    """Handles requests whose head was seen before."""
+    """Handles requests whose head was checked before."""
 
     length: int
 
@@ -36,14 +36,14 @@ class OpenConnection(Protocol):
 
 
 class CurrentRequest(Protocol):
-    """The request that a connection answers now."""
+    """The request that a connection is answering."""
 
     @property
     def client(self) -> str:
         """The name of the client; empty before its token is checked."""
 
-    def gone(self) -> None:
-        """The client disconnected."""
+    def handle_disconnect(self) -> None:
+        """Handle that the client disconnected before the response was complete."""
 
 
 class RequestHandler(Protocol):
@@ -57,7 +57,7 @@ class RequestHandler(Protocol):
         """Handle a request, and answer it through ``reply`` now or later."""
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
-        """The name of the client that sent this head; raises `BadRequest` if there is none."""
+        """Authenticate the sender of a request head. Returns the client's name, or raises `BadRequest`."""
 
 
 class ClientConnections:
@@ -70,16 +70,16 @@ class ClientConnections:
         self.max_open = limits.max_connections
         self.open: set[ClientConnection] = set()
         self.unauthenticated: dict[OpenConnection, None] = {}
-        """Connections without a valid token so far, oldest first."""
+        """Connections that have not sent a valid token yet, oldest first."""
         self._handshaking: set[OpenConnection] = set()
         """Connections in their TLS handshake."""
         self.draining = False
         self.refused = 0
         self.evicted = 0
-        """Connections that were closed to make place for others."""
-        self.cut = 0
+        """Connections that were closed to admit others."""
+        self.slow_disconnects = 0
         """Connections that were closed because the client read too slowly."""
-        self.on_cut: Callable[[str], None] = _ignore
+        self.on_slow_disconnect: Callable[[str], None] = _ignore
         self.slow_readers: set[ClientConnection] = set()
         """Connections with a write backlog."""
         self.body_budget = BodyBudget(limits)
@@ -94,24 +94,24 @@ class ClientConnections:
         """Bytes of large requests without a response."""
         return self.body_budget.size
 
-    def cut_slowest(self) -> None:
+    def disconnect_slowest(self) -> None:
         """Close the slowest connections until all backlogs together are within the limit."""
         while self.slow_readers and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
-            slowest = min(self.slow_readers, key=lambda connection: (connection.pace, -connection.unsent))
-            slowest.give_up(f"{unsent} bytes wait for slow readers, and this one is the slowest")
+            slowest = min(self.slow_readers, key=lambda connection: (connection.read_rate, -connection.unsent))
+            slowest.disconnect(f"{unsent} bytes are queued for slow clients, and this one reads slowest")
 
     def tick(self) -> None:
-        """Close connections whose client reads nothing. Called about once a second."""
+        """Close connections whose client stopped reading. Called about once a second."""
         for connection in tuple(self.slow_readers):
             if connection.stalled:
-                connection.give_up("the client stopped reading")
+                connection.disconnect("the client stopped reading")
 
     def __call__(self) -> ClientConnection:
         """Create the protocol for a new connection."""
         return ClientConnection(self)
 
     def enter(self, connection: OpenConnection) -> bool:
-        """Count a new connection, closing another one if the limit is reached. Returns False if none can be closed."""
+        """Add a connection. At the limit, close another one first. Returns False if none can be closed."""
         if self.draining or (len(self.open) + len(self._handshaking) >= self.max_open and not self._evict_one()):
             return False
         self.unauthenticated[connection] = None
@@ -122,19 +122,21 @@ class ClientConnections:
         return True
 
     def leave(self, connection: OpenConnection) -> None:
-        """Stop counting a connection."""
+        """Remove a connection."""
         self.unauthenticated.pop(connection, None)
         self._handshaking.discard(connection)
         self.open.discard(connection)
 
     def _evict_one(self) -> bool:
-        """Close the oldest unauthenticated connection, or else an idle one of the client with most connections."""
+        """Close the oldest unauthenticated connection, or an idle one of the client with the most connections."""
         chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
             counts = Counter(connection.client for connection in self.open)
-            greediest = max(counts, key=lambda client: counts[client], default="")
-            idle = (connection for connection in self.open if connection.client == greediest and not connection.busy)
-            chosen = min(idle, key=lambda connection: connection.used, default=None)
+            busiest_client = max(counts, key=lambda client: counts[client], default="")
+            idle = (
+                connection for connection in self.open if connection.client == busiest_client and not connection.busy
+            )
+            chosen = min(idle, key=lambda connection: connection.last_used, default=None)
         if chosen is None:
             return False
         self.evicted += 1
@@ -143,7 +145,10 @@ class ClientConnections:
         return True
 
     async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> bool:
-        """Close idle connections and wait for the others. Returns whether all ended in time, and before ``hurry``."""
+        """Close idle connections, and wait for the others until ``seconds`` passed or ``hurry`` is set.
+
+        Returns whether all connections ended by then; the rest is aborted.
+        """
         self.draining = True
         for open_connection in tuple(self.open):
             open_connection.close_when_idle()
@@ -151,7 +156,7 @@ class ClientConnections:
         end = loop.time() + seconds
         while (
             self.open and loop.time() < end and not (hurry and hurry.is_set())
-        ):  # a complete response may still be on its way to a slow reader
+        ):  # a slow client may not have read its complete response yet
             await asyncio.sleep(0.02)
         drained = not self.open
         for connection in (*self.open, *self._handshaking):
@@ -159,12 +164,12 @@ class ClientConnections:
         return drained
 
 
-def _ignore(why: str) -> None:
-    del why
+def _ignore(reason: str) -> None:
+    del reason
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection. It is not read from while too many of its requests wait for a response."""
+    """One client connection. The gateway stops reading from it while too many of its requests are unanswered."""
 
     def __init__(self, owner: ClientConnections) -> None:
         self.owner = owner
@@ -182,18 +187,18 @@ class ClientConnection(asyncio.Protocol):
         self._backlog: WriteBacklog | None = None
         self._reserved = 0
         self.handshake: OpenConnection | None = None
-        """Its TLS handshake, if there was one."""
+        """The TLS handshake that this connection replaces; None without TLS."""
         self.client = ""
         """The client whose token was used last on this connection."""
         self._loop = asyncio.get_running_loop()
 
     @property
-    def used(self) -> float:
-        """Grows with each use; for comparison only."""
+    def last_used(self) -> float:
+        """Orders connections by their last use. Not a point in time while a request is open."""
         return self._deadline
 
     def set_client(self, client: str) -> None:
-        """Set the client that uses the connection."""
+        """Set the client whose token was used last, and count received bodies for it."""
         if client != self.client:
             if self._reserved:
                 self.owner.body_budget.move(self.client, client, self._reserved)
@@ -202,30 +207,30 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits for its response."""
+        """Whether a request is unanswered."""
         return self._current is not None or bool(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """Count the new connection, or answer 503 if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         if self.handshake is not None:
             self.owner.leave(self.handshake)
         if not self.owner.enter(self):
             self.owner.refused += 1
             self._closing = True
-            self._transport.write(head_of(503, 0, "", {"retry-after": "1"}, keep=False))
+            self._transport.write(response_head(503, 0, "", {"retry-after": "1"}, keep=False))
             self._transport.close()
             return
-        self._wait(self._limits.head_seconds)
+        self._set_deadline(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """The client disconnected."""
+        """Release everything that the connection holds."""
         self._closing = True
         self.owner.leave(self)
         self.owner.slow_readers.discard(self)
         reply, self._current = self._current, None
         if reply is not None:
-            self._leave(reply)
+            self._detach(reply)
         self._release()
         for timer in (self._timer, self._pinger):
             if timer is not None:
@@ -234,11 +239,11 @@ class ClientConnection(asyncio.Protocol):
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Handle received bytes: a call with a cached route takes the fast path."""
         if self._closing:
             return
-        if self._current is None and not self._waiting and not self._reader.begun:
-            end = data.find(_END) + 4
+        if self._current is None and not self._waiting and not self._reader.in_request:
+            end = data.find(_HEAD_END) + 4
             route = self._routes.get(data[:end])
             if route is not None and len(data) - end == route.length and route.take(data[end:], self):
                 return
@@ -246,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             requests = self._reader.feed(data)
         except BadRequest as refused:
-            self._refuse(refused)
+            self._reject(refused)
             return
         if requests:
             self._waiting.extend(requests)
@@ -254,21 +259,21 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.pause_reading()
                 self._paused = True
             if self._current is None:
-                self._next()
-        if self._reader.continues and self._current is None:
-            self._reader.continues = False
+                self._answer_next()
+        if self._reader.awaits_continue and self._current is None:
+            self._reader.awaits_continue = False
             self.write(_CONTINUE)
         if self._current is None:
             in_body = self._reader.in_body
-            if in_body != was_in_body or (requests and self._reader.begun):
-                self._wait(self._limits.body_seconds if in_body else self._limits.head_seconds)
+            if in_body != was_in_body or (requests and self._reader.in_request):
+                self._set_deadline(self._limits.body_seconds if in_body else self._limits.head_seconds)
 
     def eof_received(self) -> bool:
-        """A client that closes its sending side counts as disconnected."""
+        """Close the connection: a client that stops sending counts as disconnected."""
         return False
 
     def begin(self, reply: CurrentRequest) -> None:
-        """Begin to answer a request. Its own deadlines replace those of the connection."""
+        """Start answering a request. The deadlines of the conversation replace those of the connection."""
         self._current = reply
         self._deadline = 0.0
         if not self.client:
@@ -280,38 +285,38 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
             Reply(self, keep_alive=True).send(200, body)
             return
-        transport.write(USUAL % len(body) + body)
+        transport.write(OK_HEAD % len(body) + body)
         self._current = None
         self._deadline = self._loop.time() + self._limits.idle_seconds
-        if self._timer is None:  # no other timeout is longer, so a timer that runs is early enough
-            self._timer = self._loop.call_at(self._deadline, self._overdue)
+        if self._timer is None:  # a running timer fires before this deadline, because no timeout is longer
+            self._timer = self._loop.call_at(self._deadline, self._on_deadline)
 
     def write(self, data: bytes) -> None:
-        """Send bytes. Closes the connection if too many bytes wait already."""
+        """Send bytes. Closes the connection if its write buffer exceeds the limit."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            self.give_up(f"{transport.get_write_buffer_size()} bytes wait for this client")
+            self.disconnect(f"{transport.get_write_buffer_size()} bytes are queued for this client")
             return
         transport.write(data)
         if self._backlog is not None:
-            self._backlog.given += len(data)
-            self.owner.cut_slowest()
+            self._backlog.written += len(data)
+            self.owner.disconnect_slowest()
 
     # Slow readers
 
     def pause_writing(self) -> None:
-        """The kernel's send buffer is full. Stop reading from this client until it reads."""
+        """Stop reading from this client until it reads: the write buffer is full."""
         if self._transport is None or self._closing:
             return
         self._backlog = WriteBacklog(self._loop.time(), self.unsent)
         self.owner.slow_readers.add(self)
         self._transport.pause_reading()
-        self.owner.cut_slowest()
+        self.owner.disconnect_slowest()
 
     def resume_writing(self) -> None:
-        """The client caught up."""
+        """Continue reading from this client: it caught up."""
         self._backlog = None
         self.owner.slow_readers.discard(self)
         if self._transport is not None and not self._paused:
@@ -323,10 +328,10 @@ class ClientConnection(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
-    def pace(self) -> float:
-        """Bytes per second that the client read since the backlog began."""
+    def read_rate(self) -> float:
+        """Bytes per second that the client has read since the backlog began."""
         backlog = self._backlog
-        return 0.0 if backlog is None else backlog.pace(self._loop.time(), self.unsent)
+        return 0.0 if backlog is None else backlog.read_rate(self._loop.time(), self.unsent)
 
     @property
     def stalled(self) -> bool:
@@ -334,44 +339,46 @@ class ClientConnection(asyncio.Protocol):
         backlog = self._backlog
         return backlog is not None and backlog.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
 
-    def give_up(self, why: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Close the connection of a client that reads too slowly."""
         transport = self._transport
         self._closing = True
         self.owner.slow_readers.discard(self)
         if transport is not None:
             peer = transport.get_extra_info("peername")
-            self.owner.cut += 1
-            self.owner.on_cut(f"{peer[0] if isinstance(peer, tuple) else 'a client'} was disconnected: {why}")
+            self.owner.slow_disconnects += 1
+            self.owner.on_slow_disconnect(
+                f"{peer[0] if isinstance(peer, tuple) else 'a client'} was disconnected: {reason}"
+            )
             transport.abort()
 
     # Large requests
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
-        """Accept a large body only from an authenticated client. Only bytes that arrive are counted."""
+        """Accept a large body only from an authenticated client, and within the budget."""
         self.set_client(self.owner.handler.admit(headers))
         self.owner.body_budget.check(self.client, size)
 
     def add(self, size: int) -> None:
-        """Count a part of the body against the budget."""
+        """Count received bytes of a large body against the budget."""
         self.owner.body_budget.add(self.client, size)
         self._reserved += size
 
-    def _leave(self, reply: CurrentRequest) -> None:
-        """The client disconnected. A request in a session continues, and its body stays counted."""
-        if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
-            self._reserved -= reply.weight
-            reply.on_over = partial(self.owner.body_budget.release, self.client)
-        reply.gone()
+    def _detach(self, reply: CurrentRequest) -> None:
+        """Handle a disconnect during a request. In a session the request continues, and its body still counts."""
+        if isinstance(reply, Reply) and reply.large_body_bytes and reply.on_disconnect is None:
+            self._reserved -= reply.large_body_bytes
+            reply.on_finished = partial(self.owner.body_budget.release, self.client)
+        reply.handle_disconnect()
 
     def _release(self) -> None:
         self.owner.body_budget.release(self.client, self._reserved)
         self._reserved = 0
 
-    def answered(self, *, keep: bool) -> None:
-        """The response is complete. The next request starts in a new iteration of the loop, after other connections."""
+    def finish_response(self, *, keep: bool) -> None:
+        """End the current request. The next one starts in a new loop iteration, after other connections."""
         self._current = None
-        if self._reserved and not self._waiting and not self._reader.begun:
+        if self._reserved and not self._waiting and not self._reader.in_request:
             self._release()
         if self._pinger is not None:
             self._pinger.cancel()
@@ -379,10 +386,10 @@ class ClientConnection(asyncio.Protocol):
         if not keep:
             self._close()
         elif self._waiting:
-            self._loop.call_soon(self._next)
+            self._loop.call_soon(self._answer_next)
         else:
             # Unauthenticated connections get the short timeout.
-            self._wait(self._limits.idle_seconds if self.client else self._limits.head_seconds)
+            self._set_deadline(self._limits.idle_seconds if self.client else self._limits.head_seconds)
 
     def ping_later(self, reply: Reply) -> None:
         """Send comments on an idle event stream, so that proxies keep it open."""
@@ -395,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
         self._pinger = self._loop.call_later(self._limits.ping_seconds, ping)
 
     def close_when_idle(self) -> None:
-        """Close the connection unless a request waits for its response."""
+        """Close the connection unless a request is unanswered."""
         if not self.busy:
             self._close()
 
@@ -404,7 +411,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _next(self) -> None:
+    def _answer_next(self) -> None:
         if self._closing or self._current is not None or not self._waiting:
             return
         request = self._waiting.popleft()
@@ -416,19 +423,19 @@ class ClientConnection(asyncio.Protocol):
         reply = self._current = Reply(self, keep_alive=request.keep_alive)
         reply.bodiless = request.method == "HEAD"
         if len(request.body) > SMALL_BODY:
-            reply.weight = len(request.body)
+            reply.large_body_bytes = len(request.body)
         self.owner.handler.answer(request, reply)
 
-    def _refuse(self, refused: BadRequest) -> None:
+    def _reject(self, refused: BadRequest) -> None:
         """Send the error and close the connection, because the start of the next request is unknown."""
         self.owner.refused += 1
         sending = self._reader.in_body
         reply, self._current = self._current, None
         if reply is None:
-            why, more = refused.why.encode(), _MORE.get(refused.status)
-            self.write(head_of(refused.status, len(why), "text/plain", more, keep=False) + why)
+            reason, more = refused.reason.encode(), _STATUS_HEADERS.get(refused.status)
+            self.write(response_head(refused.status, len(reason), "text/plain", more, keep=False) + reason)
         else:
-            self._leave(reply)
+            self._detach(reply)
         if sending and self._transport is not None:
             # Closing while the client still sends would discard the response (TCP reset).
             self._closing = True
@@ -447,46 +454,46 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _wait(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         """Set the deadline for the next bytes. One timer serves many requests."""
         self._deadline = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > self._deadline:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(self._deadline, self._overdue)
+            self._timer = self._loop.call_at(self._deadline, self._on_deadline)
 
-    def _overdue(self) -> None:
+    def _on_deadline(self) -> None:
         self._timer = None
         if self._closing or self._deadline == 0.0:
             return
         if self._loop.time() >= self._deadline - 0.001:
-            if self._reader.begun:
-                self._refuse(BadRequest(408, "The request took too long."))
+            if self._reader.in_request:
+                self._reject(BadRequest(408, "The request took too long."))
             else:
                 self._close()
             return
-        self._timer = self._loop.call_at(self._deadline, self._overdue)
+        self._timer = self._loop.call_at(self._deadline, self._on_deadline)
 
 
 class WriteBacklog:
-    """How fast a client reads since its send buffer filled up."""
+    """How fast a client has been reading since our send buffer for it filled up."""
 
-    __slots__ = ("_moved", "_rest", "given", "since", "start")
+    __slots__ = ("_last_progress", "_unread", "initial_bytes", "since", "written")
 
     def __init__(self, now: float, unsent: int) -> None:
-        self.since = self._moved = now
-        self.start = unsent
-        self.given = 0
-        """Bytes written since then."""
-        self._rest = -1
+        self.since = self._last_progress = now
+        self.initial_bytes = unsent
+        self.written = 0
+        """Bytes that were added to the buffer since then."""
+        self._unread = -1
 
-    def pace(self, now: float, unsent: int) -> float:
-        """Bytes per second that the client read."""
-        return (self.start + self.given - unsent) / (now - self.since + 0.001)
+    def read_rate(self, now: float, unsent: int) -> float:
+        """Bytes per second that the client has read."""
+        return (self.initial_bytes + self.written - unsent) / (now - self.since + 0.001)
 
     def stalled(self, now: float, unsent: int, seconds: float) -> bool:
-        """Whether the client read nothing for so many seconds."""
-        rest = unsent - self.given
-        if rest != self._rest:
-            self._rest, self._moved = rest, now
-        return now - self._moved >= seconds
+        """Whether the client has read nothing for ``seconds``."""
+        rest = unsent - self.written
+        if rest != self._unread:
+            self._unread, self._last_progress = rest, now
+        return now - self._last_progress >= seconds

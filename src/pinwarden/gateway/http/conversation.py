@@ -1,8 +1,8 @@
-"""One conversation of a client with a server: parse, decide, record, forward; responses come back the same way.
+"""One conversation of a client with a server. Each message, in either direction, is parsed, decided, recorded and sent.
 
-A conversation of the handshake era belongs to one client session. In the stateless era one conversation serves all
-requests of one client to one server. There two programs may use the same id at the same time; then the second one gets
-another id towards the server.
+In the handshake era, a conversation belongs to one client session. In the stateless era, one conversation serves all
+requests of one client to one server. Two programs of that client may use the same id at the same time; the second
+request then gets another id upstream.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.telemetry import Tracing
 
 Then = Callable[[bool], None]
-"""Called with whether a message may be the expected response."""
+"""Called with True if a message may be the expected response."""
 
 
 class Conversation:
-    """Passes messages of clients and of the server through the session, and delivers them to where they belong."""
+    """Lets the session decide about each message of the client and the server, and delivers what it allows."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  what a session needs from around it
+    def __init__(  # noqa: PLR0913, PLR0917  all dependencies of a conversation
         self,
         session: Session,
         recorder: LoopRecorder,
@@ -81,8 +81,8 @@ class Conversation:
         self.session = session
         self._fast_path = session.fast_path
         self._takes_notes = recorder.takes_notes
-        self.link: UpstreamTransport | None = None
-        self.on_not_understood: Callable[[], None] = lambda: None
+        self.transport: UpstreamTransport | None = None
+        self.forget_era: Callable[[], None] = lambda: None
         self._recorder = recorder
         self._tracing = tracing
         self.limits = self._limits = limits
@@ -100,15 +100,15 @@ class Conversation:
         self._large = limits.max_bytes_at_once
         self._throttle = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._deferred_notification)
         self._outdated: set[str] = set()
-        """Methods of deferred notifications that the session does not know yet."""
+        """Methods of deferred notifications whose lists the session has not marked as outdated yet."""
         self._slow_requests = 0
-        """Queued requests of the client that take long to judge."""
+        """Queued requests of the client that take long to evaluate."""
         self.closed = False
         self.ended = False
-        """Whether the server forgot the session, so that it accepts no more requests."""
+        """Whether the server ended the session and accepts no further requests."""
         self.answered_once = False
         """Whether the server ever sent a message."""
-        self.used = clock()
+        self.last_used = clock()
         self.stream_counts = True
         self.last_received = clock()
         self._watchdog = Watchdog(self, self._open, limits.answer_seconds)
@@ -126,17 +126,17 @@ class Conversation:
     # Messages of clients: parse (in `endpoint`), decide, record, forward
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """Send a request; ``sink`` gets the response. Returns the id towards the server, or None if it was not sent."""
-        now = self.used = self._clock()
+        """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
+        now = self.last_used = self._clock()
         if self.closed or self._open.full:
-            sink.failed(SERVER_UNAVAILABLE, "too many requests wait for this server" if not self.closed else "closed")
+            sink.fail(SERVER_AWAY, "too many requests are open at this server" if not self.closed else "closed")
             return None
         if self.ended:
-            sink.refused_unread("the server ended the session")
+            sink.fail_not_executed("the server ended the session")
             return None
         request_id = frame.id
         if request_id is None or not is_id(request_id[1]):
-            sink.failed(INVALID_REQUEST, "the id of a request must be a number, or a string of at most 1024 characters")
+            sink.fail(INVALID_REQUEST, "the id of a request must be a number, or a string of at most 1024 characters")
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, sink):
             return None
@@ -146,29 +146,29 @@ class Conversation:
         # A subscription is answered when it ends.
         pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
         frame, request_id = self._open.add(
-            frame, request_id, pending, shared=self.link is not None and self.link.shared
+            frame, request_id, pending, shared=self.transport is not None and self.transport.shared
         )
         if self._tracing is not None:
             call = f"{self.session.name}/{request_id[1]}"
-            traced = self._tracing.traced(sink, frame, self.session.guard.server, self.session.client, call)
-            pending.sink, pending.given_up = traced, traced.given_up
-        self._from_client(frame)
+            traced = self._tracing.trace(sink, frame, self.session.guard.server, self.session.client, call)
+            pending.sink, pending.on_cancelled = traced, traced.on_cancelled
+        self._handle_client_message(frame)
         return request_id
 
     def notify(self, frame: Frame) -> None:
-        """A notification of the client, or its response to a request of the server."""
-        self.used = self._clock()
+        """Forward a notification of the client, or its response to a request of the server."""
+        self.last_used = self._clock()
         if not self.closed:
             if frame.method == CANCELLED:
                 self._open.cancel(frame.params.get("requestId"))
-            self._from_client(frame)
+            self._handle_client_message(frame)
 
-    def _from_client(self, frame: Frame) -> None:
-        """Let the session decide about a message, now or when earlier messages are decided."""
+    def _handle_client_message(self, frame: Frame) -> None:
+        """Let the session decide about a client message, now or after the queued messages."""
         if not self._queue.busy:
             self._decide_client_message(frame)
         elif not self._queue.run(partial(self._decide_client_message, frame), len(frame.data)):
-            self.close("too many bytes wait for this server's list to be judged")
+            self.close("too many bytes are queued until this server's list is evaluated")
 
     def _decide_client_message(self, frame: Frame) -> None:
         if self.closed:
@@ -183,11 +183,11 @@ class Conversation:
             self._record_and_send(self.session.on_client_message(frame.data, now, frame.message), frame)
 
     def _reserve_slow(self, sink: ResponseSink) -> bool:
-        """Reserve a place on the executor for a request that takes long to judge; if there is none, fail it."""
+        """Reserve capacity on the executor for a slow request. If there is none, fail the request and return False."""
         try:
             self._executor.reserve(self.client)
         except OverloadedError as err:
-            sink.failed(SERVER_UNAVAILABLE, f"{err.message}; try again in {err.retry_after} s")
+            sink.fail(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
             return False
         self._slow_requests += 1
         return True
@@ -196,77 +196,77 @@ class Conversation:
         self._slow_requests -= count
         self._executor.release(self.client, count)
 
-    def call(  # noqa: PLR0913  what is known about it already
-        self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, modern: bool
+    def call(  # noqa: PLR0913  parsed already by the caller
+        self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, stateless: bool
     ) -> bool:
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
-        link, own = self.link, message.get("id")
-        request_id = typed_id(own)
-        if self.closed or self.ended or link is None or self._open.full or request_id is None:
+        transport, own = self.transport, message.get("id")
+        request_id = request_id_of(own)
+        if self.closed or self.ended or transport is None or self._open.full or request_id is None:
             return False
         if type(own) is str and len(own) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
-        token = None if meta is None else typed_id(meta.get("progressToken"))
-        if token is not None and (self._open.taken(request_id) or self._open.is_token(token)):
+        token = None if meta is None else request_id_of(meta.get("progressToken"))
+        if token is not None and (self._open.is_taken(request_id) or self._open.is_token(token)):
             return False
-        if link.shared and token is not None:
+        if transport.shared and token is not None:
             return False
-        if link.shared or self._open.taken(request_id):
+        if transport.shared or self._open.is_taken(request_id):
             other = self._open.new_id() if type(own) is int else None
             changed = None if other is None else replace_id(body, own, other[1])
             if other is None or changed is None:
                 return False
             request_id, body, message["id"] = other, changed, other[1]
-        now = self.used = self._clock()
-        call = ToolCall(self, connection, request_id, own, parameters, now, modern=modern)
+        now = self.last_used = self._clock()
+        call = ToolCall(self, connection, request_id, own, parameters, now, stateless=stateless)
         call.deadline = now + self._limits.answer_seconds
         connection.begin(call)
         self._open.add_call(request_id, call, token)
-        # A message in the queue may say that the tool changed.
+        # A queued server message may announce that the tool changed.
         if self._takes_notes and not self._queue.busy:
             event = self._fast_path.admit(message, now)
             if event is not None:
                 try:
                     self._recorder.note(event, request_id[1])
                 except PinwardenError:
-                    # The session will fail to record it too, and answer with the reason.
+                    # The session will fail to record it too, and will refuse it with the reason.
                     self._fast_path.withdraw(request_id[1])
                 else:
-                    link.call(call, body, message, name)
+                    transport.call(call, body, message, name)
                     return True
-        self._from_client(Frame(body, message))
+        self._handle_client_message(Frame(body, message))
         return True
 
-    def give_up(self, request_id: RequestId | None) -> None:
-        """The client of a request left: cancel the request."""
+    def cancel(self, request_id: RequestId | None) -> None:
+        """Cancel a request whose client disconnected."""
         pending = None if request_id is None else self._open.forget(request_id)
         if pending is None or request_id is None:
             return
-        if type(pending) is PendingRequest and pending.given_up is not None:
-            pending.given_up()
+        if type(pending) is PendingRequest and pending.on_cancelled is not None:
+            pending.on_cancelled()
         if self.closed:
             return
         self._open.abandon(request_id)
-        self._queue.run(partial(self._cancel, request_id))
+        self._queue.run(partial(self._cancel_upstream, request_id))
 
-    def _cancel(self, request_id: RequestId) -> None:
+    def _cancel_upstream(self, request_id: RequestId) -> None:
         if self.closed:
             return
-        # The server may respond late or never. For the session the request is over.
+        # The server may respond late or never; the session stops waiting for it.
         if not self.session.abandon(request_id[1]):
-            # It was deferred, or is answered. The id stays in use until a refusal is durable.
+            # The request was not sent, or is answered. Its id stays in use until its refusal is durable.
             if not self._refusals.after(partial(self._free_id, request_id)):
                 self._free_id(request_id)
-        elif self.link is not None:
-            self.link.cancel(request_id)
+        elif self.transport is not None:
+            self.transport.cancel(request_id)
 
     def _free_id(self, request_id: RequestId) -> None:
         self._abandoned.pop(request_id, None)
 
     def listen(self, reply: EventSink) -> None:
         """Attach the notification stream. It replaces an older one."""
-        self.used = self._clock()
+        self.last_used = self._clock()
         self._notifications.listen(reply)
 
     # Messages of the server: parse, decide, record, deliver
@@ -275,14 +275,15 @@ class Conversation:
         """Whether a request with this id is open, including the session's own."""
         return request_id in self._pending or self.session.is_gateway_id(request_id[1])
 
-    def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """A message of the server: a line of a process, or a complete HTTP response to ``expected_id``.
+    def on_server_message(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
+        """Handle a server message: a line of a process, or a complete HTTP response to ``expected_id``.
 
-        Returns whether it may be the response. If that takes longer to find out, a request without one is answered.
+        Returns whether it may be the response to ``expected_id``. True is also returned if evaluating the message
+        takes longer; if it turns out not to be the response, the conversation fails the request itself.
         """
         if self.closed:
             return True
-        if LIST_CHANGED_MARK in data and self._defers(data):
+        if LIST_CHANGED_MARK in data and self._defer_notification(data):
             return False
         if len(data) > self._large or self._queue.busy:
             self._queue_server_message(data, expected_id, 0, partial(self._answer_if_unanswered, expected_id))
@@ -292,7 +293,7 @@ class Conversation:
         try:
             message = parse_json(data, self._json)
         except PinwardenError:
-            message = None  # the session judges it
+            message = None  # the session refuses it
         if type(message) is dict and "method" not in message:
             request_id = typed_id(message.get("id"))
             call = None if request_id is None else self._pending.get(request_id)
@@ -309,9 +310,9 @@ class Conversation:
             return True
         return self._decide_server_message(recover_id(Frame(data, message), self._json), now, expected_id, 0)
 
-    def part_from_server(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
-        """A message on a response stream; ``then`` is called with whether it may be the response."""
-        if LIST_CHANGED_MARK in data and self._defers(data):
+    def on_stream_message(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
+        """Handle a message on a response stream. ``then`` is called with True if it may be the response."""
+        if LIST_CHANGED_MARK in data and self._defer_notification(data):
             then(False)
             return
         self._queue_server_message(data, expected_id, status, then)
@@ -320,7 +321,7 @@ class Conversation:
         self.last_received = self._clock()
         self.answered_once = True
         if not self._queue.run(partial(self._take_queued, data, expected_id, status, then), len(data)):
-            self.close("the server sends faster than can be judged")
+            self.close("the server sends messages faster than they can be evaluated")
 
     def _take_queued(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
         if self.closed:
@@ -335,7 +336,7 @@ class Conversation:
             then(self._decide_server_message(frame, now, expected_id, status))
 
     def _decide_server_message(self, frame: Frame, now: float, expected_id: RequestId | None, status: int) -> bool:
-        """Let the session decide about a message. Returns whether it may be the expected response."""
+        """Let the session decide about a server message. Returns whether it may be the expected response."""
         if self._abandoned and frame.is_response and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
@@ -345,9 +346,12 @@ class Conversation:
 
     # Coalesced list_changed notifications
 
-    def _defers(self, data: bytes) -> bool:
-        """Whether a notification is deferred. The session marks its list as outdated immediately."""
-        method = self._throttle.deferred(data)
+    def _defer_notification(self, data: bytes) -> bool:
+        """Defer a notification if too many came before. Returns whether it was deferred.
+
+        The session marks the list as outdated immediately.
+        """
+        method = self._throttle.defer(data)
         if not method:
             return False
         self.last_received = self._clock()
@@ -366,65 +370,65 @@ class Conversation:
 
     # Requests without a response
 
-    def unanswered(self, request_id: RequestId, why: str) -> None:
-        """The server's response ended without a message for the request."""
-        self._queue.run(partial(self._unanswered, request_id, why))
+    def on_unanswered(self, request_id: RequestId, reason: str) -> None:
+        """Fail a request: the server's HTTP response ended without a response message."""
+        self._queue.run(partial(self._fail_unanswered, request_id, reason))
 
-    def _unanswered(self, request_id: RequestId, why: str) -> None:
+    def _fail_unanswered(self, request_id: RequestId, reason: str) -> None:
         if not self.closed:
-            data = error_response(request_id[1], SERVER_UNAVAILABLE, why)
+            data = error_response(request_id[1], SERVER_AWAY, reason)
             self._decide_server_message(Frame(data, parse_server(data, self._json)), self._clock(), request_id, 0)
 
     def _answer_if_unanswered(self, expected_id: RequestId | None, answers: bool) -> None:
         if expected_id is not None and not answers:
-            self.unanswered(expected_id, "the response was empty")
+            self.on_unanswered(expected_id, "the response was empty")
 
-    def not_understood(self) -> None:
-        """The server may have changed its era."""
-        self.on_not_understood()
+    def on_not_understood(self) -> None:
+        """Forget the server's era, which may have changed."""
+        self.forget_era()
 
-    def refused_unread(self, request_id: RequestId, why: str) -> None:
-        """The server did not execute a request, because it does not know the session."""
-        self._queue.run(partial(self._refused_unread, request_id, why))
+    def on_not_executed(self, request_id: RequestId, reason: str) -> None:
+        """Fail a request that the server did not execute, because it does not know the session."""
+        self._queue.run(partial(self._fail_not_executed, request_id, reason))
 
-    def _refused_unread(self, request_id: RequestId, why: str) -> None:
+    def _fail_not_executed(self, request_id: RequestId, reason: str) -> None:
         pending = None if self.closed else self._open.forget(request_id)
         if pending is None:
             return
         self.session.abandon(request_id[1])
         if self._open.is_cancelled(pending):
-            pending.sink.dropped()
+            pending.sink.drop()
         else:
-            pending.sink.refused_unread(why)
+            pending.sink.fail_not_executed(reason)
 
-    def session_ended(self, sent: Set[RequestId], why: str) -> None:
-        """The server forgot the session. Requests that were not sent can be sent in another session."""
+    def on_session_ended(self, sent: Set[RequestId], reason: str) -> None:
+        """Handle that the server forgot the session. Requests that were not sent can be retried in another session."""
         self.ended = True
         for request_id in [pending for pending in self._pending if pending not in sent]:
-            self.refused_unread(request_id, why)
+            self.on_not_executed(request_id, reason)
 
-    def server_lost(self, why: str) -> None:
-        """The server is gone: fail all open requests, and end the conversation."""
+    def on_server_lost(self, reason: str) -> None:
+        """Fail all open requests and end the conversation, because the server is gone."""
         if not self.closed:
-            self._queue.run(partial(self._lost, why))
+            self._queue.run(partial(self._end_after_loss, reason))
 
-    def _lost(self, why: str) -> None:
+    def _end_after_loss(self, reason: str) -> None:
         if self.closed:
             return
-        if self._refusals.after(partial(self._lost, why)):  # deliver the server's last messages first
-            if self.link is not None:
-                self.link.close()
+        if self._refusals.after(partial(self._end_after_loss, reason)):  # first deliver the server's last messages
+            if self.transport is not None:
+                self.transport.close()
             return
         output = self.session.on_server_closed()
         self._record_and_send(
             SessionOutput(events=output.events, durable=output.durable, sightings=output.sightings), None
         )
-        self.close(why)  # fails all open requests
+        self.close(reason)  # fails all open requests
 
     # From the clock
 
     def tick(self) -> None:
-        """Run what is due: the session's timers, deadlines of requests, and the check for a server that hangs."""
+        """Run the session's timers, check request deadlines, and detect a server that hangs."""
         if self.closed:
             return
         now = self._clock()
@@ -440,7 +444,7 @@ class Conversation:
         """Whether no request is open and no stream counts as use."""
         return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.open)
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """End the conversation. Open requests fail with the reason."""
         if self.closed:
             return
@@ -452,24 +456,24 @@ class Conversation:
         self._open.clear()
         for sink, cancelled in sinks:
             if cancelled:
-                sink.dropped()
+                sink.drop()
             else:
-                sink.failed(SERVER_UNAVAILABLE, why)
+                sink.fail(SERVER_AWAY, reason)
         self.end_stream()
-        if self.link is not None:
-            self.link.close()
-        self._on_closed(why)
+        if self.transport is not None:
+            self.transport.close()
+        self._on_closed(reason)
 
     def end_stream(self) -> None:
-        """End streams without an end of their own: notifications and subscriptions."""
+        """End the endless streams: notifications and subscriptions."""
         self._notifications.end()
         for request_id in [request_id for request_id, pending in self._pending.items() if pending.deadline == inf]:
             sink = self._pending[request_id].sink
-            self.give_up(request_id)
-            sink.dropped()
+            self.cancel(request_id)
+            sink.drop()
 
     def _overflow(self) -> None:
-        self.close("too many bytes wait for lists to be judged, and most of them are in this session")
+        self.close("too many bytes are queued until lists are evaluated, and this session has the most")
 
     # Recording and sending
 
@@ -481,17 +485,17 @@ class Conversation:
         status: int = 0,
         to_client: tuple[Frame, ...] = (),
     ) -> None:
-        """Record an output, then send its messages. A refusal is sent when it is durable.
+        """Record an output, then send its messages. A refusal is sent only after it is durable.
 
-        ``frame`` is the message that the output is about. ``to_client`` are the messages for the client, if they are
-        parsed already.
+        ``frame`` is the message that led to the output. ``to_client`` has the messages for the client, if they are
+        already parsed.
         """
         if output.events or output.sightings:
             try:
                 if output.durable:
                     send = partial(self._send, output, frame, expected_id, status, to_client)
                     if self._refusals.full:
-                        self.close("the server causes refusals faster than they can be recorded")
+                        self.close("the server causes refusals faster than the gateway can record them")
                     else:
                         self._refusals.record(output, send, partial(self._undo, output))
                     return
@@ -502,7 +506,7 @@ class Conversation:
         self._send(output, frame, expected_id, status, to_client)
 
     def _undo(self, output: SessionOutput, err: PinwardenError) -> None:
-        """An output could not be recorded: answer with the reason instead."""
+        """Undo an output that could not be recorded, and answer with the reason."""
         self._send(self.session.undo(output, err), None)
 
     def _send(
@@ -514,26 +518,26 @@ class Conversation:
         to_client: tuple[Frame, ...] = (),
     ) -> None:
         """Send the messages of a recorded output."""
-        if output.to_server and self.link is not None and not self.closed:
+        if output.to_server and self.transport is not None and not self.closed:
             for data in output.to_server:
-                self._send_to_server(self._parsed(data, frame), self.link)
+                self._send_to_server(self._parsed(data, frame), self.transport)
         for message in to_client or [self._parsed(data, frame) for data in output.to_client]:
             self._deliver(message, expected_id, status if message is frame else 0)
 
-    def _send_to_server(self, frame: Frame, link: UpstreamTransport) -> None:
+    def _send_to_server(self, frame: Frame, transport: UpstreamTransport) -> None:
         request_id = frame.id if frame.is_request else None
         pending = None if request_id is None else self._pending.get(request_id)
         if request_id is not None and self._is_cancelled(request_id, pending):
             return
         if pending is None or not pending.parameters:
-            link.send(frame, b"")
+            transport.send(frame, b"")
         else:
-            self._send_with(pending, frame, link)
+            self._send_with(pending, frame, transport)
 
-    # Judging on a thread
+    # Evaluation on a thread
 
     def _judge_offloaded(self, data: bytes, now: float, expected_id: RequestId | None, status: int, then: Then) -> None:
-        """Let the session decide about a message of the server on a thread."""
+        """Let the session decide about a server message on a thread."""
 
         def judge() -> tuple[Frame, SessionOutput | None]:
             frame = frame_from_server(data, self._json)
@@ -549,7 +553,7 @@ class Conversation:
         self._queue.offload(
             partial(judge_on_thread, judge, self._recorder, self._json),
             partial(self._on_judged, expected_id, status, then),
-            partial(self.close, "a message could not be judged"),
+            partial(self.close, "a message could not be evaluated"),
         )
 
     def _on_judged(self, expected_id: RequestId | None, status: int, then: Then | None, result: OffloadResult) -> None:
@@ -568,18 +572,18 @@ class Conversation:
             then(output is None or frame.may_answer(expected_id))
 
     def _is_cancelled(self, request_id: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
-        """Whether a request was cancelled while it was recorded, so that the server must not get it."""
+        """Whether a request was cancelled while it was being recorded. Then it is not sent, and its sink is dropped."""
         if not self._open.is_over(request_id):
             return False
-        self._abandoned.pop(request_id, None)  # no answer will come
+        self._abandoned.pop(request_id, None)  # the server never gets it
         self._open.forget(request_id)
         self.session.abandon(request_id[1])
         if pending is not None:
-            pending.sink.dropped()
+            pending.sink.drop()
         return True
 
-    def _send_with(self, pending: PendingRequest | ToolCall, sent: Frame, link: UpstreamTransport) -> None:
-        """Send a request with the client's header lines that the tool declares."""
+    def _send_with(self, pending: PendingRequest | ToolCall, sent: Frame, transport: UpstreamTransport) -> None:
+        """Send a request with those header lines of the client that the tool declares."""
         try:
             lines = self._declared(sent, pending.parameters)
         except HeaderMismatch as err:
@@ -588,10 +592,10 @@ class Conversation:
                 self.session.abandon(sent.id[1])
             _refuse(pending.sink, pending.client_id, err)
         else:
-            link.send(sent, lines)
+            transport.send(sent, lines)
 
     def _mismatch(self, frame: Frame, parameters: bytes, sink: ResponseSink) -> bool:
-        """Whether a header contradicts the call; then the call fails."""
+        """Fail a call if a header contradicts its arguments. Returns whether it failed."""
         try:
             self._declared(frame, parameters)
         except HeaderMismatch as err:
@@ -613,25 +617,29 @@ class Conversation:
             request_id = frame.id
             pending = None if request_id is None else self._open.forget(request_id)
             if pending is not None:
-                pending.sink.answered(with_client_id(frame, pending), status)
+                pending.sink.respond(with_client_id(frame, pending), status)
             return
-        pending = self._open.of_message(frame, expected_id)
-        link = self.link
-        if link is not None and link.shared and (frame.is_request or (pending is None and not link.private)):
-            return  # it may be for another client
+        pending = self._open.find_by_message(frame, expected_id)
+        transport = self.transport
+        if (
+            transport is not None
+            and transport.shared
+            and (frame.is_request or (pending is None and not transport.private))
+        ):
+            return  # the message may be for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
             frame = with_client_id(frame, pending)
         if pending is not None and pending.sink.open:
-            pending.sink.message(frame)
+            pending.sink.send_message(frame)
         elif not self._notifications.send(frame.data):
-            other = self._open.longest_open() if pending is None and expected_id is None else None
+            other = self._open.oldest_open_sink() if pending is None and expected_id is None else None
             if other is not None:
-                other.message(frame)
+                other.send_message(frame)
             else:
                 self._notifications.enqueue(frame.data)
 
 
-def _refuse(sink: ResponseSink, request_id: Any, why: HeaderMismatch) -> None:
-    message = {"jsonrpc": "2.0", "id": request_id, "error": {"code": HEADER_MISMATCH, "message": str(why)}}
-    sink.answered(Frame(encode(message), message), 400)
+def _refuse(sink: ResponseSink, request_id: Any, reason: HeaderMismatch) -> None:
+    message = {"jsonrpc": "2.0", "id": request_id, "error": {"code": HEADER_MISMATCH, "message": str(reason)}}
+    sink.respond(Frame(encode(message), message), 400)

@@ -1,4 +1,4 @@
-"""Routes HTTP requests: checks the headers, finds the conversation, and hands it the message."""
+"""Routes HTTP requests: checks the headers, finds the conversation, and passes it the message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinwarden.gateway.http.header_checks import (
     Access,
     AccessDenied,
     BadRequest,
-    Client,
+    GatewayClient,
     cors_headers,
     is_preflight,
     preflight_headers,
@@ -50,10 +50,10 @@ _STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"
 
 
 class Page(Protocol):
-    """A page that is not MCP: health, readiness, metrics."""
+    """An HTTP page outside MCP: health, readiness or metrics."""
 
-    def __call__(self, client: Client | None, /) -> tuple[int, str, bytes]:
-        """Status, content type and body; ``client`` is None on public pages."""
+    def __call__(self, client: GatewayClient | None, /) -> tuple[int, str, bytes]:
+        """Returns status, content type and body. ``client`` is None on public pages."""
 
 
 class Endpoint:
@@ -64,7 +64,7 @@ class Endpoint:
         manager: SessionManager,
         access: Access,
         limits: HttpLimits,
-        merged: Callable[[Client], Route] | None = None,
+        merged: Callable[[GatewayClient], Route] | None = None,
     ) -> None:
         self._manager = manager
         self.access = access
@@ -87,7 +87,7 @@ class Endpoint:
         return self.access.generation + self._manager.generation
 
     def answer(self, request: Request, reply: Reply) -> None:
-        """Handle one request. Every error becomes a response."""
+        """Handle one request. Errors become responses."""
         self.requests += 1
         self._answer_errors(reply, lambda: self._answer(request, reply))
 
@@ -95,19 +95,19 @@ class Endpoint:
         try:
             work()
         except AccessDenied as denied:
-            code = SERVER_UNAVAILABLE if denied.status == 503 else INVALID_REQUEST
-            reply.send(denied.status, _refusal(code, denied.why), headers=_STATUS_HEADERS.get(denied.status))
+            code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
+            reply.send(denied.status, _refusal(code, denied.reason), headers=_STATUS_HEADERS.get(denied.status))
         except PinwardenError as err:
             self.failures += 1
             reply.send(500, _refusal(SERVER_UNAVAILABLE, err.message))
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
-        """Authenticate the sender of a large body before it is read. Returns the client's name."""
+        """Authenticate the sender of a large body before the body is read. Returns the client's name."""
         try:
             self.access.check_site(headers)
-            return self.access.client_of(headers).name
+            return self.access.authenticate(headers).name
         except AccessDenied as denied:
-            raise BadRequest(denied.status, denied.why) from denied
+            raise BadRequest(denied.status, denied.reason) from denied
 
     def _answer(self, request: Request, reply: Reply) -> None:
         origin = self.access.check_site(request.headers)
@@ -117,7 +117,7 @@ class Endpoint:
                 reply.send(200, headers=preflight_headers(request.headers))
                 return
         page = self.open_pages.get(request.path)
-        client = None if page is not None else self.access.client_of(request.headers)
+        client = None if page is not None else self.access.authenticate(request.headers)
         if client is not None:
             reply.set_client(client.name)
         page = page or self.pages.get(request.path)
@@ -138,42 +138,43 @@ class Endpoint:
         else:
             reply.send(405, headers={"allow": "GET, POST, DELETE"})
 
-    def _page(self, page: Page | None, request: Request, reply: Reply, client: Client | None) -> None:
+    def _page(self, page: Page | None, request: Request, reply: Reply, client: GatewayClient | None) -> None:
         if page is None or request.method not in ("GET", "HEAD"):
             reply.send(405 if page else 404)
             return
-        status, kind, body = page(client)
-        reply.send(status, body, kind=kind)
+        status, content_type, body = page(client)
+        reply.send(status, body, content_type=content_type)
 
     def _unavailable(self, request: Request, reply: Reply) -> None:
-        """The lock or the policy cannot be read, so there is no server. The status must not look like an ended session,
-        and clients of the handshake era show the reason only if the status is 200."""
-        request_id, modern = None, True
+        """Answer that no server is available, because the lock or the policy cannot be read.
+
+        The status must not be 404, by which clients recognise an ended session. Clients of the handshake era show the
+        reason only if the status is 200.
+        """
+        request_id, stateless = None, True
         with suppress(PinwardenError):
             frame = parse_client(request.body, self._json)
             request_id = None if frame.id is None or not frame.is_request else frame.id[1]
-            modern = (
+            stateless = (
                 request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
-        status = 200 if request_id is not None and not modern else 503
-        reply.send(
-            status, error_response(request_id, SERVER_UNAVAILABLE, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status)
-        )
+        status = 200 if request_id is not None and not stateless else 503
+        reply.send(status, error_response(request_id, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
 
-    def _find_route(self, path: str, client: Client) -> Route | None:
+    def _find_route(self, path: str, client: GatewayClient) -> Route | None:
         if path == "/mcp":
             return None if self._merged is None else self._merged(client)
         if not path.startswith(_PREFIX):
             return None
         upstream = self._manager.upstreams.get(path[len(_PREFIX) :])
-        return upstream if upstream is not None and client.sees(upstream.name) else None
+        return upstream if upstream is not None and client.may_use(upstream.name) else None
 
     # POST: one message
 
-    def _post(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
-        kind = request.headers.get(b"content-type", b"")
-        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
+    def _post(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
+        content_type = request.headers.get(b"content-type", b"")
+        if content_type != _JSON and content_type.partition(b";")[0].strip().lower() != _JSON:
             reply.send(415, _refusal(INVALID_REQUEST, "The content type must be application/json."))
             return
         if len(request.body) > self._limits.max_bytes_at_once:
@@ -185,48 +186,46 @@ class Endpoint:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
         if frame.method == CANCELLED and self._manager.executor.is_busy(client.name):
-            self._parse_offloaded(request, reply, client)  # it must stay behind the long message that it cancels
+            self._parse_offloaded(request, reply, client)  # it must not overtake the long message that it cancels
             return
         self._dispatch(request, reply, client, route, frame)
 
-    def _parse_offloaded(self, request: Request, reply: Reply, client: Client) -> None:
-        """Parse a long message on a thread. Client and route are looked up again afterwards."""
+    def _parse_offloaded(self, request: Request, reply: Reply, client: GatewayClient) -> None:
+        """Parse a long message on a thread. Then look up client and route again, because they may have changed."""
 
-        def on_parsed(reading: asyncio.Future[Frame]) -> None:
-            if reading.cancelled():
-                reply.send(
-                    503, _refusal(SERVER_UNAVAILABLE, "The gateway is shutting down."), headers=_STATUS_HEADERS[503]
-                )
+        def on_parsed(parsing: asyncio.Future[Frame]) -> None:
+            if parsing.cancelled():
+                reply.send(503, _refusal(SERVER_AWAY, "The gateway is shutting down."), headers=_STATUS_HEADERS[503])
                 return
-            err = reading.exception()
+            err = parsing.exception()
             if isinstance(err, OverloadedError):
                 self._overloaded(reply, err)
             elif isinstance(err, PinwardenError):
                 reply.send(400, _refusal(PARSE_ERROR, err.message))
             else:  # an unexpected exception goes to the loop's handler
-                self._answer_errors(reply, partial(self._resume, request, reply, reading.result()))
+                self._answer_errors(reply, partial(self._resume, request, reply, parsing.result()))
 
         try:
-            doing = self._manager.executor.submit(client.name, partial(parse_client, request.body, self._json))
+            parsing = self._manager.executor.submit(client.name, partial(parse_client, request.body, self._json))
         except OverloadedError as err:
             self._overloaded(reply, err)
         else:
-            doing.add_done_callback(on_parsed)
+            parsing.add_done_callback(on_parsed)
 
     def _overloaded(self, reply: Reply, err: OverloadedError) -> None:
         reply.send(503, _refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
 
     def _resume(self, request: Request, reply: Reply, frame: Frame) -> None:
-        client = self.access.client_of(request.headers)
+        client = self.access.authenticate(request.headers)
         route = self._find_route(request.path, client)
         if route is None:
             reply.send(404, _refusal(INVALID_REQUEST, "No such server."))
         elif reply.open or b"mcp-session-id" in request.headers:
             self._dispatch(request, reply, client, route, frame)
         else:
-            reply.send(400)  # the client hung up, which cancels a stateless request
+            reply.send(400)  # the client disconnected, which cancels a stateless request
 
-    def _dispatch(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
+    def _dispatch(self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: Frame) -> None:
         if not isinstance(frame.message, dict):
             reply.send(400, _refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
@@ -242,11 +241,13 @@ class Endpoint:
         if version in STATELESS_VERSIONS or (
             frame.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
         ):
-            self._post_modern(request, reply, client, route, frame)
+            self._post_stateless(request, reply, client, route, frame)
         else:
             self._post_in_session(request, reply, client, route, frame)
 
-    def _post_modern(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
+    def _post_stateless(
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: Frame
+    ) -> None:
         """Handle a request of the stateless era."""
         mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
@@ -257,14 +258,16 @@ class Endpoint:
             # Revision 2026-07-28 has no client notifications over HTTP.
             reply.send(202)
             return
-        exchange = HttpResponseSink(reply, frame.members.get("id"), modern=True)
-        conversation, give_up = request_stateless(self._manager, route, client, frame, exchange, request.parameters)
+        sink = HttpResponseSink(reply, frame.members.get("id"), stateless=True)
+        conversation, cancel = request_stateless(self._manager, route, client, frame, sink, request.parameters)
         if conversation is not None:
-            self._cache_route(request, route, conversation, frame, modern=True)
+            self._cache_route(request, route, conversation, frame, stateless=True)
         if reply.open:
-            reply.on_gone = give_up
+            reply.on_disconnect = cancel
 
-    def _post_in_session(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
+    def _post_in_session(
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: Frame
+    ) -> None:
         session_id = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
             if session_id:
@@ -274,8 +277,8 @@ class Endpoint:
             if session is None:
                 reply.send(503, _refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
                 return
-            exchange = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
-            initialize(self._manager, session, frame, exchange, request.parameters)
+            sink = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
+            initialize(self._manager, session, frame, sink, request.parameters)
             return
         if not session_id:
             reply.send(400, _refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
@@ -284,17 +287,17 @@ class Endpoint:
         if session is None:
             reply.send(404, _refusal(INVALID_REQUEST, "No such session."))
         elif frame.is_request:
-            self._cache_route(request, route, session.conversation, frame, modern=False)
-            exchange = HttpResponseSink(reply, frame.members.get("id"))
-            session.conversation.request(frame, exchange, request.parameters)
+            self._cache_route(request, route, session.conversation, frame, stateless=False)
+            sink = HttpResponseSink(reply, frame.members.get("id"))
+            session.conversation.request(frame, sink, request.parameters)
         else:
             session.conversation.notify(frame)
             reply.send(202)
 
     def _cache_route(
-        self, request: Request, route: Route, conversation: AnyConversation, frame: Frame, *, modern: bool
+        self, request: Request, route: Route, conversation: AnyConversation, frame: Frame, *, stateless: bool
     ) -> None:
-        """Cache the route of a tool call for later requests with the same head."""
+        """Cache the route of a tool call, for later requests with the same head."""
         head = request.head
         if (
             frame.method != CALL
@@ -304,23 +307,23 @@ class Endpoint:
         ):
             return
         if b"origin" in request.headers or request.parameters:
-            return  # CORS headers and argument headers need the general path
+            return  # responses to browsers and calls with argument headers need the general path
         name = frame.params.get("name")
         if conversation.traced or type(name) is not str:
-            return  # every call gets a span
+            return  # calls with spans need the general path
         if len(self.routes) >= MAX_CACHED_ROUTES:
             self.routes.clear()
         cached = CachedRoute(self, route, conversation, request.parameters, self._json, len(request.body))
-        if modern:
+        if stateless:
             cached.set_stateless(frame.meta[VERSION_META], name)
         self.routes[head] = cached
 
     # GET: the notification stream. DELETE: end a session.
 
-    def _get(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
+    def _get(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
         session_id = request.header(b"mcp-session-id")
         if _EVENTS not in request.header(b"accept"):
-            reply.send(406, _refusal(INVALID_REQUEST, f"The response is {_EVENTS}; accept it."))
+            reply.send(406, _refusal(INVALID_REQUEST, f"The accept header must include {_EVENTS}."))
             return
         session = self._manager.session(session_id, client, route) if session_id else None
         if session is None:
@@ -328,7 +331,7 @@ class Endpoint:
         else:
             session.conversation.listen(reply)
 
-    def _delete(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
+    def _delete(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
         session_id = request.header(b"mcp-session-id")
         session = self._manager.session(session_id, client, route) if session_id else None
         if session is None:
@@ -338,19 +341,19 @@ class Endpoint:
             reply.send(200)
 
 
-def _refusal(code: int, why: str) -> bytes:
-    return error_response(None, code, why)
+def _refusal(code: int, reason: str) -> bytes:
+    return error_response(None, code, reason)
 
 
 MAX_CACHED_ROUTES = 4096
-"""About two megabytes in all."""
+"""The most cached routes, about two megabytes in total."""
 MAX_CACHED_HEAD_BYTES = 2048
-"""Longer heads are not cached."""
+"""The length up to which a request head is cached."""
 _MAX_FAST_BODY_BYTES = 1 << 16  # longer bodies take the general path
 
 
 class CachedRoute:
-    """The route of a tool call whose request head was checked before. The message itself is checked each time."""
+    """The route for tool calls with a request head that was already checked. The message is checked each time."""
 
     __slots__ = (
         "_conversation",
@@ -364,7 +367,7 @@ class CachedRoute:
         "length",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
+    def __init__(  # noqa: PLR0913, PLR0917  one value per slot
         self, endpoint: Endpoint, route: Route, conversation: Conversation, parameters: bytes, json: Limits, length: int
     ) -> None:
         self._endpoint = endpoint
@@ -376,10 +379,10 @@ class CachedRoute:
         self._version = ""
         self._name = ""
         self.length = length
-        """The content length in the head."""
+        """The content length that the head announces."""
 
     def set_stateless(self, version: str, name: str) -> None:
-        """Set the protocol version and tool name in the headers, which the message must repeat."""
+        """Set the protocol version and tool name of the headers, with which each message must agree."""
         self._version = version
         self._name = name
 
@@ -406,7 +409,7 @@ class CachedRoute:
             version and (name != self._name or not meta)
         ):
             return False
-        if not conversation.call(body, message, name, connection, self._parameters, modern=bool(version)):
+        if not conversation.call(body, message, name, connection, self._parameters, stateless=bool(version)):
             return False
         endpoint.requests += 1
         self._route.requests += 1

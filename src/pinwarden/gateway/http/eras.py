@@ -1,7 +1,7 @@
-"""The two protocol eras: how a client's request reaches a server whose era may not be known yet.
+"""Routes requests by protocol era, and detects the era of a server.
 
-In the handshake era a client opens a session with ``initialize``. In the stateless era (2026-07-28) every request
-stands alone, and ``server/discover`` describes the server. `bridge` connects clients and servers of different eras.
+In the handshake era, a client opens a session with ``initialize``. In the stateless era (2026-07-28), every request is
+self-contained, and ``server/discover`` describes the server. `bridge` connects clients and servers of different eras.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.bridge import BridgedConversation
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import (
     STATELESS,
@@ -27,7 +27,7 @@ from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
 
 class BridgedRoute:
-    """A server's own path, for clients of the other era."""
+    """The path of one server, for clients of the other era."""
 
     requests = 0
 
@@ -36,25 +36,27 @@ class BridgedRoute:
         self.slug = f"{upstream.slug}/bridged"
         self._upstream = upstream
 
-    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> BridgedConversation:
+    def converse(
+        self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
+    ) -> BridgedConversation:
         """Open a conversation that translates between the eras."""
         del stateless
         return BridgedConversation(manager, client, self._upstream)
 
 
 def stateless_route(route: Route, frame: Frame) -> Route:
-    """The route of a stateless request: straight to a stateless server, or over a bridge."""
+    """The route of a stateless request: directly to a stateless server, or over a bridge."""
     if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
         return route
     return route if frame.method == LISTEN and not route.era else BridgedRoute(route)
 
 
-def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
-    manager: SessionManager, route: Route, client: Client, frame: Frame, sink: ResponseSink, parameters: bytes
+def request_stateless(  # noqa: PLR0913, PLR0917  the parts of a request
+    manager: SessionManager, route: Route, client: GatewayClient, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
     """Send a request of the stateless era.
 
-    Returns the conversation, if it is known yet, and a function that cancels the request.
+    Returns the conversation (None while the server's era is being detected) and a function that cancels the request.
     """
     discovers = isinstance(route, Upstream) and frame.method == "server/discover"
     if discovers and isinstance(route, Upstream) and not route.era:
@@ -64,28 +66,33 @@ def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
     if discovers and isinstance(route, Upstream):
         sink = _Discovery(sink, route, conversation)
     request_id = conversation.request(frame, sink, parameters)
-    return conversation, partial(conversation.give_up, request_id)
+    return conversation, partial(conversation.cancel, request_id)
 
 
-async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a request
-    manager: SessionManager, upstream: Upstream, client: Client, frame: Frame, sink: ResponseSink, parameters: bytes
+async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
+    manager: SessionManager,
+    upstream: Upstream,
+    client: GatewayClient,
+    frame: Frame,
+    sink: ResponseSink,
+    parameters: bytes,
 ) -> None:
-    """Relay ``server/discover`` to a server of unknown era. Simultaneous clients share one process."""
+    """Relay ``server/discover`` to a server of unknown era. Clients that do so at the same time share one process."""
     conversation, request_id = None, None
     try:
-        async with upstream.detecting_era(manager.limits.merged_opening_seconds / 2):
+        async with upstream.era_detection(manager.limits.merged_opening_seconds / 2):
             conversation = manager.stateless_conversation(upstream, client)
             discovery = _Discovery(sink, upstream, conversation)
             request_id = conversation.request(frame, discovery, parameters)
             await discovery.over.wait()
     except asyncio.CancelledError:
         if conversation is not None:
-            conversation.give_up(request_id)
+            conversation.cancel(request_id)
         if sink.open:
-            sink.failed(SERVER_UNAVAILABLE, "the gateway is shutting down")
+            sink.fail(SERVER_AWAY, "the gateway is shutting down")
         raise
     except PinwardenError as err:
-        sink.failed(SERVER_UNAVAILABLE, err.message)
+        sink.fail(SERVER_AWAY, err.message)
 
 
 def initialize(
@@ -98,7 +105,7 @@ def initialize(
 
 
 class _ForwardingSink:
-    """Passes everything to another sink."""
+    """Forwards all calls to another sink."""
 
     def __init__(self, sink: ResponseSink) -> None:
         self._sink = sink
@@ -107,24 +114,24 @@ class _ForwardingSink:
     def open(self) -> bool:
         return self._sink.open
 
-    def message(self, frame: Frame) -> None:
-        self._sink.message(frame)
+    def send_message(self, frame: Frame) -> None:
+        self._sink.send_message(frame)
 
-    def answered(self, frame: Frame, status: int) -> None:
-        self._sink.answered(frame, status)
+    def respond(self, frame: Frame, status: int) -> None:
+        self._sink.respond(frame, status)
 
-    def failed(self, code: int, why: str) -> None:
-        self._sink.failed(code, why)
+    def fail(self, code: int, reason: str) -> None:
+        self._sink.fail(code, reason)
 
-    def refused_unread(self, why: str) -> None:
-        self._sink.refused_unread(why)
+    def fail_not_executed(self, reason: str) -> None:
+        self._sink.fail_not_executed(reason)
 
-    def dropped(self) -> None:
-        self._sink.dropped()
+    def drop(self) -> None:
+        self._sink.drop()
 
 
 class _Discovery(_ForwardingSink):
-    """Learns from the response to ``server/discover`` that the server is stateless."""
+    """Marks the server as stateless if it answers ``server/discover`` with a result."""
 
     def __init__(self, sink: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
         super().__init__(sink)
@@ -132,27 +139,27 @@ class _Discovery(_ForwardingSink):
         self._conversation = conversation
         self.over = asyncio.Event()
 
-    def answered(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: Frame, status: int) -> None:
         if isinstance(frame.members.get("result"), dict):
-            self._upstream.set_stateless(self._conversation)
-        super().answered(frame, status)
+            self._upstream.mark_stateless(self._conversation)
+        super().respond(frame, status)
         self.over.set()
 
-    def failed(self, code: int, why: str) -> None:
-        super().failed(code, why)
+    def fail(self, code: int, reason: str) -> None:
+        super().fail(code, reason)
         self.over.set()
 
-    def refused_unread(self, why: str) -> None:
-        super().refused_unread(why)
+    def fail_not_executed(self, reason: str) -> None:
+        super().fail_not_executed(reason)
         self.over.set()
 
-    def dropped(self) -> None:
-        super().dropped()
+    def drop(self) -> None:
+        super().drop()
         self.over.set()
 
 
 class _Handshake(_ForwardingSink):
-    """Bridges the session if the server rejects ``initialize``."""
+    """Continues the session over a bridge if the server rejects ``initialize``."""
 
     def __init__(self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: Frame) -> None:
         super().__init__(sink)
@@ -160,11 +167,11 @@ class _Handshake(_ForwardingSink):
         self._session = session
         self._frame = frame
 
-    def answered(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: Frame, status: int) -> None:
         if "error" in frame.members and isinstance(self._session.route, Upstream):
             asyncio.get_running_loop().call_soon(self._bridge, self._session.route, frame, status)
         else:
-            super().answered(frame, status)
+            super().respond(frame, status)
 
     def _bridge(self, upstream: Upstream, rejection: Frame, status: int) -> None:
         rejected, session = self._session.conversation, self._session
@@ -174,13 +181,13 @@ class _Handshake(_ForwardingSink):
 
 
 class _BridgedHandshake(_ForwardingSink):
-    """Waits for the bridged ``initialize``. If that fails too, the client gets the server's own error."""
+    """Receives the response to the bridged ``initialize``. If that fails, the client gets the server's first error."""
 
     def __init__(self, sink: ResponseSink, rejection: Frame, status: int) -> None:
         super().__init__(sink)
         self._rejection = rejection
         self._status = status
 
-    def failed(self, code: int, why: str) -> None:
-        del code, why
-        self._sink.answered(self._rejection, self._status)
+    def fail(self, code: int, reason: str) -> None:
+        del code, reason
+        self._sink.respond(self._rejection, self._status)

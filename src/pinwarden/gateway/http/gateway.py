@@ -1,4 +1,4 @@
-"""The root of the HTTP gateway: reads lock, policy and tokens, serves, and reloads them when they change."""
+"""The root of the HTTP gateway. Reads lock, policy and tokens, reloads them when they change, and serves clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinwarden.core.report import plural
 from pinwarden.gateway.audit.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, AuditEvent
 from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.header_checks import Access, Client
+from pinwarden.gateway.http.header_checks import Access, GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress, file_stamp
 from pinwarden.gateway.http.merged import merged_route
@@ -41,7 +41,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Settings(Record):
-    """The settings of a gateway."""
+    """Settings of the HTTP gateway."""
 
     listening: ListenAddress
     permissions: Permissions = Permissions()
@@ -55,7 +55,7 @@ class Settings(Record):
 
 
 class HttpGateway:
-    """A gateway: `start` reads everything and listens, `stop` ends it."""
+    """The HTTP gateway: `start` reads lock, policy and tokens and listens; `stop` shuts it down."""
 
     def __init__(self, project: Project, state: GatewayState, settings: Settings, say: Callable[[str], None]) -> None:
         self._project = project
@@ -72,14 +72,14 @@ class HttpGateway:
         self._lock_problem = ""
         self._approval_problem = ""
         self._unreadable: set[str] = set()
-        """Servers whose approvals cannot be read."""
+        """Names of servers whose approvals cannot be read."""
         self.endpoint: Endpoint | None = None
         self.serving: HttpServer | None = None
         self._manager: SessionManager | None = None
         self._shared: SharedApprovals | None = None
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
-        """Read lock, policy and tokens, and start to listen. Returns the host, the port and the servers."""
+        """Read lock, policy and tokens, and listen for clients. Returns the host, the port and the servers."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         clients = self._clients = self._known_clients(one_time_token)
@@ -93,10 +93,10 @@ class HttpGateway:
         )
         locked = await loop.run_in_executor(None, self._factory.read)
         if not locked.upstreams:
-            why = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
+            reason = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"the gateway can serve no server of the lock: {why}",
+                f"the gateway can serve no server of the lock: {reason}",
                 hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden list.",
             )
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
@@ -114,7 +114,7 @@ class HttpGateway:
             self._spool_warning,
             lambda: clients.problem if clients.admits_known else "",
         ]
-        serving.connections.on_cut = self._record_cut
+        serving.connections.on_slow_disconnect = self._record_slow_disconnect
         serving.say = self._say
         endpoint.open_pages = {"/healthz": status_pages.health, "/readyz": status_pages.readiness}
         endpoint.pages = {"/metrics": status_pages.metrics}
@@ -141,14 +141,18 @@ class HttpGateway:
 
     def _spool_warning(self) -> str:
         """A warning if events wait for the audit database."""
-        away = None if self.log.refusal is not None else self.log.problem
-        return "" if away is None else f"the audit database is unavailable, so events wait in the journal ({away.code})"
+        problem = None if self.log.refusal is not None else self.log.problem
+        return (
+            ""
+            if problem is None
+            else f"the audit database is unavailable, so events wait in the journal ({problem.code})"
+        )
 
-    def _record_cut(self, why: str) -> None:
+    def _record_slow_disconnect(self, reason: str) -> None:
         """Log and record that a client was disconnected because it read too slowly."""
-        self._say(why)
+        self._say(reason)
         try:
-            self.log.record(AuditEvent(kind=STOPPED, code="reader_too_slow", reason=why))
+            self.log.record(AuditEvent(kind=STOPPED, code="reader_too_slow", reason=reason))
         except PinwardenError as err:
             self._log_once(f"the disconnection could not be recorded: {err.message}")
 
@@ -165,7 +169,7 @@ class HttpGateway:
 
     def _known_clients(self, one_time_token: str) -> KnownClients:
         digest = token_digest(one_time_token)
-        temporary = {digest: Client(name="local", token=digest)} if one_time_token else {}
+        temporary = {digest: GatewayClient(name="local", token=digest)} if one_time_token else {}
         return KnownClients(
             self._state.tokens.list_valid,
             temporary,
@@ -194,10 +198,10 @@ class HttpGateway:
             )
         except PinwardenError as err:
             if err.code == "AUDIT_UNAVAILABLE":
-                self._stamps = ()  # the files are fine: retry until the event can be recorded
+                self._stamps = ()  # lock and policy are valid: retry until the change can be recorded
             self._lock_problem = err.message
             self._log_once(f"all requests are blocked, because the lock or the policy cannot be read: {err.message}")
-            # Guards block by themselves if the lock is unreadable; an unreadable policy blocks here.
+            # With an unreadable lock, the guards block all messages. With an unreadable policy, this line does.
             self._manager.replace({})
             return
         self._lock_problem = ""
@@ -213,7 +217,7 @@ class HttpGateway:
     async def _check_approvals(self, manager: SessionManager) -> None:
         """Check that the approvals of all servers can be read."""
 
-        def unreadable() -> dict[str, str]:
+        def find_unreadable() -> dict[str, str]:
             problems: dict[str, str] = {}
             for upstream in upstreams:
                 upstream.guard.refresh(now)
@@ -224,7 +228,7 @@ class HttpGateway:
             return problems
 
         upstreams, now = tuple(manager.upstreams.values()), manager.clock()
-        problems = await asyncio.get_running_loop().run_in_executor(None, unreadable)
+        problems = await asyncio.get_running_loop().run_in_executor(None, find_unreadable)
         for name in problems.keys() - self._unreadable:
             self._say(f"all messages of {name} are blocked, because its approvals cannot be read: {problems[name]}")
         self._unreadable = set(problems)
@@ -244,13 +248,13 @@ class HttpGateway:
             self._warn_if_observing()
 
     def _warn_if_observing(self) -> None:
-        """Warn if the policy only observes and blocks nothing."""
-        passing = self._policy.lets_pass()
-        if passing:
-            self._say(passing)
+        """Warn if the policy reports changes without blocking them."""
+        warning = self._policy.lets_pass()
+        if warning:
+            self._say(warning)
 
     async def _record(self, event: AuditEvent) -> None:
-        """Record a change before it takes effect. The journal takes it while the database is unavailable."""
+        """Record a change before it takes effect, in the journal if the database is unavailable."""
         await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, event)
 
     def _file_stamps(self) -> tuple[object, ...]:
@@ -268,17 +272,20 @@ class HttpGateway:
 
 def serve(
     gateway: HttpGateway,
-    started: Callable[[str, int, LockedUpstreams], None],
+    on_started: Callable[[str, int, LockedUpstreams], None],
     one_time_token: str,
     *,
     once: bool = False,
 ) -> bool:
-    """Run a gateway until it is stopped, or with ``once`` until it listens. Returns whether requests ended in time."""
+    """Run a gateway until a signal stops it. Returns whether all requests ended in time.
+
+    With ``once``, stop the gateway as soon as it listens.
+    """
 
     async def run() -> bool:
         try:
             host, port, locked = await gateway.start(one_time_token)
-            started(host, port, locked)
+            on_started(host, port, locked)
             gc.collect()
             gc.freeze()  # exempt long-lived objects from garbage collection, which would delay responses
             if gateway.serving is None:
@@ -293,7 +300,7 @@ def serve(
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(run())
     finally:
-        kill_all_trees()  # for example a server that was starting when the loop ended
+        kill_all_trees()  # a server may have been starting when the loop ended
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -306,7 +313,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-_DATABASE_AWAY = "DATABASE_UNAVAILABLE"
+_DATABASE_UNAVAILABLE = "DATABASE_UNAVAILABLE"
 
 
 class KnownClients:
@@ -314,15 +321,15 @@ class KnownClients:
 
     def __init__(
         self,
-        read: Callable[[], Sequence[GatewayToken]],
-        temporary: Mapping[str, Client],
+        read: Callable[[], Sequence[Token]],
+        temporary: Mapping[str, GatewayClient],
         say: Callable[[str], None],
         *,
         keep: bool,
         seconds: float,
     ) -> None:
-        """``temporary`` are clients of this run only. With ``keep``, known clients are admitted while the token store
-        is unavailable, that is if it does not respond within ``seconds``."""
+        """``read`` reads the valid tokens. ``temporary`` are additional clients of this run. The token store counts as
+        unavailable if it does not respond within ``seconds``; with ``keep``, known clients are admitted meanwhile."""
         self._read = read
         self._temporary = dict(temporary)
         self._say = say
@@ -330,24 +337,24 @@ class KnownClients:
         self._seconds = seconds
         # A dedicated thread with its own database connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
-        self._reading: asyncio.Future[dict[str, Client]] | None = None
+        self._reading: asyncio.Future[dict[str, GatewayClient]] | None = None
         self.problem = ""
-        """Why tokens cannot be validated now, without secrets."""
+        """Why tokens cannot be validated now; empty if they can. Contains no secrets."""
         self.admits_known = True
-        """Whether known clients are admitted meanwhile."""
+        """Whether known clients are admitted although tokens cannot be validated."""
 
-    async def load(self) -> dict[str, Client]:
-        """The clients at start-up. Raises if the tokens cannot be read."""
+    async def load(self) -> dict[str, GatewayClient]:
+        """Read the clients at start-up. Raises if the tokens cannot be read."""
         return await self._query()
 
     async def reload(self, access: Access) -> None:
-        """Reload the tokens."""
+        """Read the tokens again, and admit the clients that have one."""
         earlier, self._reading = self._reading, None
         reading = earlier or asyncio.ensure_future(self._query())
         done, _ = await asyncio.wait({reading}, timeout=self._seconds if earlier is None else 0)
         if not done:
             self._reading = reading  # no second query while the first one runs
-            self._on_unavailable(access, PinwardenError(_DATABASE_AWAY, "the database does not respond"))
+            self._on_unavailable(access, PinwardenError(_DATABASE_UNAVAILABLE, "the database does not respond"))
             return
         try:
             access.set_clients(reading.result())
@@ -365,29 +372,30 @@ class KnownClients:
             self._reading.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _query(self) -> dict[str, Client]:
+    async def _query(self) -> dict[str, GatewayClient]:
         query = partial(asyncio.get_running_loop().run_in_executor, self._thread, self._read)
         try:
             tokens = await query()
         except PinwardenError as err:
-            if err.code != _DATABASE_AWAY:
+            if err.code != _DATABASE_UNAVAILABLE:
                 raise
-            tokens = await query()  # only the connection may be lost; the next query opens a new one
+            tokens = await query()  # retry once: the first error may only mean that the connection was lost
         clients = {
-            token.digest: Client(name=token.client, servers=token.servers, token=token.digest) for token in tokens
+            token.digest: GatewayClient(name=token.client, servers=token.servers, token=token.digest)
+            for token in tokens
         }
         return clients | self._temporary
 
     def _on_unavailable(self, access: Access, err: PinwardenError) -> None:
-        away = err.code == _DATABASE_AWAY
-        if not away:
+        unavailable = err.code == _DATABASE_UNAVAILABLE
+        if not unavailable:
             access.set_clients(self._temporary)
         elif self._keep:
             access.set_unverified()
         else:
             access.set_unverified(self._temporary)
-        self.admits_known = away and self._keep
-        consequence = "known clients are admitted" if away and self._keep else "no client is admitted"
+        self.admits_known = unavailable and self._keep
+        consequence = "known clients are admitted" if unavailable and self._keep else "no client is admitted"
         problem = f"the tokens cannot be read, so {consequence} ({err.code})"
         if problem != self.problem:
             self._say(f"{problem}: {err.message}")

@@ -1,12 +1,14 @@
-"""Every check of an HTTP request's headers, in the order in which they happen.
+"""All checks of the headers of an HTTP request, in this order:
 
-1. `check_repeated`, `check_head`, `check_framing`: while the head is read (`http1`). A failure ends the connection.
-2. `Access.check_site` and `Access.client_of`: host, origin and bearer token. `preflight_headers` answers browsers.
-3. `routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. They must agree, because a proxy
-   may have decided by the headers, and the server decides by the message.
-4. `declared_parameters`: the same for arguments that a tool declares as headers (``x-mcp-header``).
+1. `check_repeated`, `check_head`, `check_framing`: while `http1` reads the head. A failure closes the connection.
+2. `Access.check_site` and `Access.client_of`: host, origin and bearer token. `preflight_headers` answers the preflight
+   requests of browsers.
+3. `routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. Both must agree, because a proxy
+   may route by the headers, while the server acts on the message.
+4. `declared_parameters`: headers that repeat an argument of a call (``x-mcp-header`` in the tool's schema) must agree
+   with the argument.
 
-`endpoint` caches the outcome of 1 to 3 by the exact bytes of a head.
+`endpoint` caches the results of checks 1 to 3 by the exact bytes of the head.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from pinwarden.gateway.session.messages import Frame
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The parameter that names the item of a method."""
-ROUTED_BY = {**NAMED_BY, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
-"""The parameter that the header Mcp-Name repeats."""
+ITEM_NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""By method, the parameter that names the tool, prompt or resource."""
+ROUTING_PARAMETERS = {**ITEM_NAME_PARAMETERS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
+"""By method, the parameter that the header Mcp-Name repeats."""
 
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""
-PARAMETER = b"mcp-param-"
-"""The prefix of headers that stand for an argument."""
-UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
-"""Headers that change how the body is read. Few requests have one."""
+PARAMETER_PREFIX = b"mcp-param-"
+"""The prefix of headers that repeat an argument of a tool call."""
+FRAMING_HEADERS = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
+"""Headers that change how the body is read."""
 _UNREPEATABLE = frozenset(
     {
         *(b"host", b"content-length", b"content-type", b"transfer-encoding", b"authorization", b"origin"),
@@ -52,28 +54,28 @@ _CORS_HEADERS = (
 _CORS_PARAMETER = re.compile(r"mcp-param-[a-z0-9_-]{1,200}")
 _MAX_CORS_PARAMETERS = 100
 _CORS_EXPOSED = "mcp-session-id, www-authenticate, retry-after"
-_CORS_CACHE_SECONDS = 600  # short, so that browsers notice a gateway that was reconfigured
+_CORS_CACHE_SECONDS = 600  # short, so that browsers notice changed settings
 
 _PARAMETER_MARK = "x-mcp-header"
 _MAX_SCHEMA_DEPTH = 32
 
 
 class BadRequest(Exception):  # noqa: N818  a response, not a failure of the gateway
-    """A request that is answered with this status. The connection is closed after it."""
+    """Rejects a request with an HTTP status, and closes the connection."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
-        self.why = why
+        self.reason = reason
 
 
 class AccessDenied(Exception):  # noqa: N818  a response, not a failure of the gateway
-    """A request that is answered with this status, on a connection that stays open."""
+    """Rejects a request with an HTTP status, and keeps the connection open."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
-        self.why = why
+        self.reason = reason
 
 
 class HeaderMismatch(Exception):  # noqa: N818  a response, not a failure of the gateway
@@ -84,13 +86,13 @@ class HeaderMismatch(Exception):  # noqa: N818  a response, not a failure of the
 
 
 def check_repeated(name: bytes) -> None:
-    """Reject a second header of a name that may occur only once: two readers could pick different ones."""
-    if name in _UNREPEATABLE or name.startswith(PARAMETER):
+    """Reject a repeated header that may occur only once, because a proxy and the gateway could use different values."""
+    if name in _UNREPEATABLE or name.startswith(PARAMETER_PREFIX):
         raise BadRequest(400, f"The header {name.decode('latin-1')} occurs twice.")
 
 
 def check_head(version: str, url: bytes, headers: Headers, limits: HttpLimits) -> int | None:
-    """Check a complete head. Returns the announced length of the body, if there is one."""
+    """Check a complete head. Returns the content length, or None without one."""
     if version not in _HTTP_VERSIONS:
         raise BadRequest(505, "Only HTTP/1.1 and HTTP/1.0 are supported.")
     if b"host" not in headers:
@@ -104,7 +106,7 @@ def check_head(version: str, url: bytes, headers: Headers, limits: HttpLimits) -
 
 
 def check_framing(headers: Headers) -> bool:
-    """Check the headers in `UNUSUAL`. Returns whether the client waits for ``100 Continue``."""
+    """Check the headers in `FRAMING_HEADERS`. Returns whether the client waits for ``100 Continue``."""
     if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
         raise BadRequest(501, "The only supported transfer encoding is chunked.")
     if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
@@ -118,42 +120,43 @@ def check_framing(headers: Headers) -> bool:
 # 2. Host, origin and token
 
 
-class Client(Record):
+class GatewayClient(Record):
     """The client that a bearer token identifies."""
 
     name: str
     servers: tuple[str, ...] = ()
     """The servers that this client may use; empty for all."""
     token: str = field(default="", repr=False)
-    """The digest of the token. Revoking the token ends what it opened, even if the client has other tokens."""
+    """The digest of the token. Revoking it ends all sessions and streams that were opened with it, even if
+    the client has other tokens."""
 
-    def sees(self, server: str) -> bool:
+    def may_use(self, server: str) -> bool:
         """Whether the client may use a server."""
         return not self.servers or server in self.servers
 
 
 class Access:
-    """Decides by host, origin and token who may send requests.
+    """Admits requests by host, origin and bearer token.
 
-    Checking the host stops DNS rebinding, checking the origin stops requests of foreign web pages.
+    Checking the host prevents DNS rebinding. Checking the origin prevents requests from foreign web pages.
     """
 
-    def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, Client]) -> None:
+    def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, GatewayClient]) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._clients = dict(clients)
         self._admitted_clients = self._clients
-        """The clients that are let in now; a subset of the known ones while tokens cannot be validated."""
+        """The clients that are admitted now: all known clients, or fewer while tokens cannot be validated."""
         self._unverified = False
-        self._by_header: dict[bytes, Client] = {}
+        self._by_header: dict[bytes, GatewayClient] = {}
         self._checked_hosts: set[bytes] = set()
         self.denied = 0
         self.generation = 0
         """Incremented when the set of admitted clients changes."""
-        self.on_revoked: Callable[[Set[Client]], None] = lambda _: None
+        self.on_revoked: Callable[[Set[GatewayClient]], None] = lambda _: None
         """Called with the clients whose tokens were revoked."""
 
-    def set_clients(self, clients: Mapping[str, Client]) -> None:
+    def set_clients(self, clients: Mapping[str, GatewayClient]) -> None:
         """Admit exactly these clients, by the digest of their token."""
         revoked = set(self._clients.values()).difference(clients.values())
         self._clients = dict(clients)
@@ -162,22 +165,22 @@ class Access:
         if revoked:
             self.on_revoked(revoked)
 
-    def set_unverified(self, only: Mapping[str, Client] | None = None) -> None:
-        """Tokens cannot be validated now. Admit the known clients, or ``only`` these.
+    def set_unverified(self, only: Mapping[str, GatewayClient] | None = None) -> None:
+        """Admit the known clients, or ``only`` these, while tokens cannot be validated.
 
-        No token counts as revoked: a client that is not admitted gets 503 instead of 401.
+        A client that is not admitted gets status 503 instead of 401, because its token may still be valid.
         """
         self._unverified = True
         self._admit(self._clients if only is None else dict(only))
 
-    def _admit(self, clients: dict[str, Client]) -> None:
+    def _admit(self, clients: dict[str, GatewayClient]) -> None:
         if clients != self._admitted_clients:
             self._admitted_clients = clients
             self._by_header.clear()
             self.generation += 1
 
     def check_site(self, headers: Headers) -> str:
-        """Deny a foreign host or origin. Returns the origin of the requesting web page, or an empty string."""
+        """Deny a request for another host or from a foreign origin. Returns the origin; empty without one."""
         host_header = headers[b"host"]
         if host_header in self._checked_hosts and b"origin" not in headers:
             return ""
@@ -194,8 +197,8 @@ class Access:
             self._checked_hosts.add(host_header)
         return origin
 
-    def client_of(self, headers: Headers) -> Client:
-        """The client whose bearer token the request carries."""
+    def authenticate(self, headers: Headers) -> GatewayClient:
+        """Authenticate a request by its bearer token. Returns the client, or raises `AccessDenied`."""
         authorization = headers.get(b"authorization", b"")
         known = self._by_header.get(authorization)
         if known is not None:
@@ -231,12 +234,12 @@ def cors_headers(origin: str) -> dict[str, str]:
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks what a page may request. It does so without a token."""
+    """Whether a request is a CORS preflight. Browsers send it without a token."""
     return method == "OPTIONS" and b"access-control-request-method" in headers
 
 
 def preflight_headers(headers: Headers) -> dict[str, str]:
-    """What a page may request: the same for every path, so that it does not reveal which servers exist."""
+    """The response headers of a CORS preflight. They are the same for every path, so they do not reveal servers."""
     requested = headers.get(b"access-control-request-headers", b"").decode("latin-1").lower()
     names = {name.strip() for name in requested.split(",", _MAX_CORS_PARAMETERS)}
     parameters = sorted(name for name in names if _CORS_PARAMETER.fullmatch(name))
@@ -251,7 +254,7 @@ def preflight_headers(headers: Headers) -> dict[str, str]:
 
 
 def routing_mismatch(headers: Headers, frame: Frame) -> str:
-    """How the routing headers of revision 2026-07-28 contradict the message; empty if they agree."""
+    """Compare the routing headers of revision 2026-07-28 with the message. Returns the error; empty if they agree."""
     version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     if not frame.is_request:
         return "" if version in STATELESS_VERSIONS else "The header mcp-protocol-version is missing."
@@ -259,7 +262,7 @@ def routing_mismatch(headers: Headers, frame: Frame) -> str:
         return "The header mcp-protocol-version differs from the protocol version of the message."
     if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
         return "The header mcp-method differs from the method of the message."
-    parameter = ROUTED_BY.get(frame.method)
+    parameter = ROUTING_PARAMETERS.get(frame.method)
     if parameter is None:
         return ""
     expected = frame.params.get(parameter)
@@ -267,25 +270,25 @@ def routing_mismatch(headers: Headers, frame: Frame) -> str:
     if expected is None:
         return "" if name is None else "The header mcp-name has no counterpart in the message."
     if name is None and parameter == "taskId":
-        return ""  # the tasks extension asks for it, but not every client sends it
+        return ""  # the tasks extension requires it, but not every client sends it
     if name is None or decode_header(name.decode("latin-1")) != expected:
         return f"The header mcp-name differs from the {parameter} of the message."
     return ""
 
 
-# 4. Arguments that are headers too
+# 4. Headers that repeat arguments
 
 
 def declared_parameters(lines: bytes, definition: Any, arguments: Any) -> bytes:
-    """Of these ``mcp-param-`` header lines those that the tool declares; the others are not forwarded.
+    """Select the ``mcp-param-`` header lines that the tool declares; only those are forwarded.
 
-    Raises `HeaderMismatch` if one differs from its argument.
+    Raises `HeaderMismatch` if a header differs from its argument.
     """
     paths = _declared_paths(definition.get("inputSchema") if type(definition) is dict else None)
     declared = b""
     for line in lines.splitlines(keepends=True):
         name, _, value = line.partition(b":")
-        path = paths.get(name.removeprefix(PARAMETER).decode("latin-1"))
+        path = paths.get(name.removeprefix(PARAMETER_PREFIX).decode("latin-1"))
         if path is None:
             continue
         if decode_header(value.strip().decode("latin-1")) not in _header_forms(_value_at(arguments, path)):
@@ -295,7 +298,7 @@ def declared_parameters(lines: bytes, definition: Any, arguments: Any) -> bytes:
 
 
 def _declared_paths(schema: Any) -> dict[str, tuple[str, ...] | None]:
-    """By lower-case header name, the path of the argument; None for a name that is declared twice."""
+    """The path of each argument that is declared as a header, by lower-case name; None for a name declared twice."""
     paths: dict[str, tuple[str, ...] | None] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     while pending:
@@ -318,7 +321,7 @@ def _value_at(arguments: Any, path: tuple[str, ...]) -> Any:
 
 
 def _header_forms(value: Any) -> tuple[str, ...]:
-    """How a header may write a value; empty for a value that a header cannot carry."""
+    """The accepted header values for an argument; empty if its type cannot be sent in a header."""
     if type(value) is bool:
         return ("true" if value else "false",)
     if type(value) is str:
@@ -335,14 +338,14 @@ _ENCODED_VALUE = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=")
 
 
 def encode_header(text: str) -> str:
-    """A name as a header value: plain if HTTP allows it, otherwise base64 as the protocol defines."""
+    """Encode text as a header value: unchanged if HTTP allows it, otherwise in the base64 form of the protocol."""
     if _PLAIN_VALUE.fullmatch(text) and not _ENCODED_VALUE.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
 def decode_header(value: str) -> str | None:
-    """The text that a header value encodes; None if it is malformed."""
+    """Decode a header value; None if it is malformed."""
     if not value.startswith("=?"):
         return value
     match = _ENCODED_VALUE.fullmatch(value)

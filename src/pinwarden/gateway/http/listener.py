@@ -1,4 +1,4 @@
-"""Listens for clients, with or without TLS, runs periodic work, and shuts down in bounded time."""
+"""Listens for clients with or without TLS, runs periodic work, and shuts down within a time limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _THREADS = 32  # for disk, database and name lookups
 
 
 class ListenAddress(Record):
-    """Where to listen, and with which certificate."""
+    """The address to listen on, and the TLS certificate."""
 
     host: str = "127.0.0.1"
     port: int = 8642
@@ -42,7 +42,7 @@ class ListenAddress(Record):
 
 
 class HttpServer:
-    """The HTTP server, on the event loop of its creator."""
+    """The HTTP server. It runs on the event loop that is running when `start` is called."""
 
     def __init__(self, endpoint: Endpoint, manager: SessionManager, limits: HttpLimits) -> None:
         self._endpoint = endpoint
@@ -54,21 +54,21 @@ class HttpServer:
         self.say: Callable[[str], None] = _ignore
         self._ticker: asyncio.Task[None] | None = None
         self.periodic: list[Callable[[], Awaitable[None]]] = []
-        """Work to do about once a second."""
+        """Functions to run about once a second."""
 
     async def start(self, listening: ListenAddress) -> tuple[str, int]:
-        """Start to listen. Returns the host and port."""
+        """Listen for clients. Returns the host and port."""
         if listening.certificate is not None:
             self._certificate = Certificate(listening.certificate, listening.key)
         tls = None if self._certificate is None else self._certificate.context
         loop = asyncio.get_running_loop()
-        # Each process that is ending may occupy a thread for seconds. Recording refusals must not wait for them.
+        # Each exiting process may occupy a thread for seconds, and recording refusals must not wait for these threads.
         loop.set_default_executor(
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
         OPEN_FILE_LIMIT.raise_limit()
         max_open = self.connections.max_open = max_connections(self._limits.max_connections)
-        # The backlog is accepted in one go, before any of it is counted.
+        # asyncio accepts the whole backlog before it reports the first connection to `ClientConnections`.
         backlog = max(1, min(_BACKLOG, max_open // 2))
         host, port = listening.host, listening.port
         try:
@@ -136,13 +136,13 @@ class Certificate:
         self.context = self._load()
 
     def refresh(self) -> str:
-        """Load a renewed certificate. Returns why it cannot be used; the old one stays in use then."""
+        """Load a renewed certificate. Returns the error if it cannot be used; the old certificate then stays in use."""
         stamps = self._file_stamps()
         if stamps == self._stamps:
             return ""
         self._stamps = stamps
         try:
-            self._load()  # a trial, because a failure half-way would leave neither certificate
+            self._load()  # try it in another context first: a failed load would leave this one without a certificate
             self.context.load_cert_chain(self._certificate, self._key, _no_password)
         except PinwardenError as err:
             return f"the old certificate is still used: {err.message}"
@@ -166,10 +166,10 @@ class Certificate:
         files = str(certificate) if key is None else f"{certificate} with the key {key}"
         try:
             context.load_cert_chain(certificate, key, _no_password)
-        except (OSError, ValueError) as err:  # an error of TLS is an OSError
+        except (OSError, ValueError) as err:  # includes ssl.SSLError
             mismatch = "it is not in PEM form, or certificate and key do not belong together"
-            why = mismatch if isinstance(err, ssl.SSLError) else reason_of(err)
-            raise _tls_error(f"the certificate {files} cannot be used: {why}") from err
+            reason = mismatch if isinstance(err, ssl.SSLError) else reason_of(err)
+            raise _tls_error(f"the certificate {files} cannot be used: {reason}") from err
         return context
 
 
@@ -182,12 +182,12 @@ def _tls_error(message: str) -> PinwardenError:
 
 
 def _no_password() -> str:
-    """Fail instead of letting OpenSSL ask for a password on the terminal."""
+    """Raise an error, so that OpenSSL does not ask for a password on the terminal."""
     raise ValueError("the key is encrypted with a password")
 
 
 def file_stamp(path: Path) -> object:
-    """A value that changes when the file changes; None if there is no such file."""
+    """A value that changes when the file changes; None if the file does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -196,7 +196,7 @@ def file_stamp(path: Path) -> object:
 
 
 def reason_of(err: Exception) -> str:
-    """The operating system's error message, without the event loop's additions."""
+    """The operating system's error message, without the text that the event loop adds."""
     if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
         return os.strerror(err.errno)
     return getattr(err, "strerror", None) or str(err)
@@ -229,13 +229,13 @@ class SecureServer:
         self._accepting = [self._listen(listener) for listener in sockets]
 
     def close(self) -> None:
-        """Stop accepting. Handshakes in progress continue."""
+        """Stop accepting connections. Handshakes in progress continue."""
         for task in self._accepting:
             task.cancel()
 
     def _listen(self, listener: socket.socket) -> asyncio.Task[None]:
         task = self._loop.create_task(self._accept(listener))
-        # After the task has ended: until then the loop polls this descriptor.
+        # Close it only after the task ended: until then the event loop polls the descriptor.
         task.add_done_callback(lambda _: listener.close())
         return task
 
@@ -273,7 +273,7 @@ class SecureServer:
 async def secure_server(
     connections: ClientConnections, tls: ssl.SSLContext, host: str, port: int, backlog: int
 ) -> SecureServer:
-    """Listen with TLS at every address of a host."""
+    """Listen with TLS on all addresses of a host."""
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -291,9 +291,9 @@ async def secure_server(
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 END_SECONDS = 5.0
-"""To end servers and close the log, after the drain time."""
-_LOG_SECONDS = 0.1  # for the log thread to write the last line
-_KERNEL_SECONDS = 3.0  # until a timer of the kernel ends the process, even if no Python code can run
+"""Time to stop servers and close the log after the drain time."""
+_LOG_SECONDS = 0.1  # time for the log thread to write the last line
+_KERNEL_SECONDS = 3.0  # later, a kernel timer ends the process even if no Python code can run
 
 
 class Shutdown:
@@ -307,41 +307,41 @@ class Shutdown:
         self.requested = asyncio.Event()
         """Set by the first signal."""
         self.hurry = asyncio.Event()
-        """Set by a second signal: open requests are not drained."""
+        """Set by a second signal: stop waiting for open requests."""
 
     def install(self) -> None:
         """Install the signal handlers."""
         # Started here, because a signal handler must not start a thread.
         Thread(target=self._watch, name="ending", daemon=True).start()
         for name in SIGNALS:
-            with suppress(ValueError):  # only the main thread can
-                signal.signal(name, self._signalled)
+            with suppress(ValueError):  # not the main thread
+                signal.signal(name, self._on_signal)
 
-    def _signalled(self, *_: object) -> None:
-        """Runs between two instructions of the main thread, also while the event loop is busy."""
+    def _on_signal(self, *_: object) -> None:
+        """Queue the time of the signal. Python calls this even while the event loop is busy."""
         self._signals.put(monotonic())
 
     def _watch(self) -> None:
         end = self._signals.get() + self._drain_seconds + END_SECONDS
         self._set_kernel_timer(end)
-        self._set(self.requested)
+        self._set_event(self.requested)
         with suppress(Empty):
             second = self._signals.get(timeout=max(0.0, end - monotonic()))
             end = min(end, second + END_SECONDS)
             self._set_kernel_timer(end)
-            self._set(self.hurry)
+            self._set_event(self.hurry)
             while True:
                 self._signals.get(timeout=max(0.0, end - monotonic()))
-        self._say("the gateway did not end in time, so it kills itself and its servers")
+        self._say("the gateway did not shut down in time, so it kills its servers and exits")
         kill_all_trees()
         sleep(_LOG_SECONDS)
         os._exit(EXIT_UNCHECKED)
 
-    def _set(self, event: asyncio.Event) -> None:
-        with suppress(RuntimeError):  # the loop is closed already
+    def _set_event(self, event: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the loop is already closed
             self._loop.call_soon_threadsafe(event.set)
 
     def _set_kernel_timer(self, end: float) -> None:
-        """Set a kernel timer that ends the process soon after this thread should have."""
+        """Set a kernel timer that ends the process if this thread does not."""
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, max(0.0, end - monotonic()) + _KERNEL_SECONDS)

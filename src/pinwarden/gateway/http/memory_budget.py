@@ -1,8 +1,8 @@
 """Memory budgets that all clients share.
 
-`MemoryBudget` limits what waits for servers, for judging, and for the end of partial messages. Each conversation has a
-limit of its own; when all together exceed the budget, the one that holds most is ended. `BodyBudget` limits the bodies
-of large requests.
+`MemoryBudget` limits messages that are queued for servers, queued for evaluation, or incomplete. Each conversation also
+has its own limit. If all conversations together exceed the budget, the one with the most bytes is ended. `BodyBudget`
+limits the bodies of large requests.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 
 
 class BudgetHolder(Protocol):
-    """Something that holds messages in memory."""
+    """An object that keeps messages in memory."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of its messages."""
 
     def overflow(self) -> None:
-        """Drop everything: it holds most when the budget is exceeded."""
+        """Drop all messages: the budget is exceeded, and this holder has the most bytes."""
 
 
 class MemoryBudget:
-    """The limit for all holders together."""
+    """Limits the bytes of all holders together."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -35,15 +35,15 @@ class MemoryBudget:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that all holders hold."""
+        """Bytes of the messages of all holders."""
         return sum(holder.pending_bytes for holder in self._holders)
 
     def enter(self, holder: BudgetHolder) -> None:
-        """Start to count a holder."""
+        """Start counting the bytes of a holder."""
         self._holders.add(holder)
 
     def leave(self, holder: BudgetHolder) -> None:
-        """Stop counting a holder."""
+        """Stop counting the bytes of a holder."""
         self._holders.discard(holder)
 
     def enforce(self) -> None:
@@ -56,7 +56,7 @@ class MemoryBudget:
 
 
 class BodyBudget:
-    """Counts the received bytes of large requests until they are answered, per client and in all."""
+    """Counts the received bytes of large requests until they are answered, per client and in total."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -79,14 +79,14 @@ class BodyBudget:
     def release(self, client: str, size: int) -> None:
         """Stop counting bytes of a request that is over."""
         self.size -= size
-        left = self._by_client.get(client, 0) - size
-        if left > 0:
-            self._by_client[client] = left
+        remaining = self._by_client.get(client, 0) - size
+        if remaining > 0:
+            self._by_client[client] = remaining
         else:
             self._by_client.pop(client, None)
 
-    def move(self, client: str, to: str, size: int) -> None:
-        """Count bytes for another client, which uses the same connection now."""
+    def move(self, client: str, new_client: str, size: int) -> None:
+        """Count bytes for another client, because its token is now used on the same connection."""
         self.release(client, size)
-        self._by_client[to] = self._by_client.get(to, 0) + size
+        self._by_client[new_client] = self._by_client.get(new_client, 0) + size
         self.size += size

@@ -1,8 +1,9 @@
-"""All servers of a client as one server, at `/mcp`.
+"""The merged endpoint `/mcp`: all servers of a client as one server.
 
 Lists contain the items of all servers, with the server's name as prefix: ``server__name`` for tools and prompts,
-``server+uri`` for resources. A slug contains neither separator, so no server can take another one's names. Requests go
-to the server that they name, under its own name. All messages of a server pass its session first, as at its own path.
+``server+uri`` for resources. A slug contains neither separator, so no server can use the names of another. A request
+goes to the server in its prefix, without the prefix. All messages of a server pass its session first, as at its own
+path.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 
 import orjson
 
-from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
+from pinwarden.gateway.http.backend import Backend, BackendError, NotExecutedError
 from pinwarden.gateway.http.bridge import OPENING_METHODS, Bridge, RelayedRequest, handshake_version, stateless_members
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
 from pinwarden.gateway.session.messages import Frame, encode
@@ -49,7 +50,7 @@ _ROUTED = {
     "resources/unsubscribe": "uri",
 }
 UNAVAILABLE = "pinwarden/unavailable"
-"""The member of ``_meta`` in a list that names missing servers and the reasons."""
+"""The member of a list's ``_meta`` that names unavailable servers, with the reasons."""
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
 
 
@@ -62,13 +63,15 @@ class MergedRoute:
     def __init__(self) -> None:
         self.requests = 0
 
-    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> MergedConversation:
+    def converse(
+        self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
+    ) -> MergedConversation:
         """Open a conversation with all servers that the client may use."""
         del stateless
         return MergedConversation(manager, client)
 
 
-def merged_route() -> Callable[[Client], MergedRoute]:
+def merged_route() -> Callable[[GatewayClient], MergedRoute]:
     """The route of `/mcp`, the same for all clients."""
     route = MergedRoute()
     return lambda _: route
@@ -77,20 +80,20 @@ def merged_route() -> Callable[[Client], MergedRoute]:
 class MergedConversation(Bridge):
     """A conversation of one client with all its servers."""
 
-    def __init__(self, manager: SessionManager, client: Client) -> None:
+    def __init__(self, manager: SessionManager, client: GatewayClient) -> None:
         super().__init__(manager, client)
         self._late: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
-        """Lists that missed their deadline and are still awaited."""
+        """Tasks of lists that missed their deadline."""
         self._long_names: dict[str, tuple[str, str]] = {}
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """End the conversation and its sessions with servers."""
-        super().close(why)
+        super().close(reason)
         for task in self._late.values():
             task.cancel()
 
     async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
-        visible = self._visible()
+        visible = self._visible_upstreams()
         for upstream in visible.values():
             self._open(upstream)
         if frame.method in _ROUTED or frame.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
@@ -98,48 +101,54 @@ class MergedConversation(Bridge):
             return
         await self._wait_for(*visible)
         if frame.method in OPENING_METHODS or frame.method in _LISTS:
-            self._refuse_if_all_are_missing()
+            self._fail_if_none_available()
         if frame.method in OPENING_METHODS:
-            self._reply(frame, sink, self._about(frame))
+            self._reply(frame, sink, self._describe(frame))
         elif frame.method in _LISTS:
             await self._list(frame, sink)
         else:
             await self._send_to_all(frame, "logging")
             self._reply(frame, sink, {})
 
-    def _visible(self) -> dict[str, Upstream]:
+    def _visible_upstreams(self) -> dict[str, Upstream]:
         """The servers that the client may use."""
         upstreams = self._manager.upstreams
-        return {slug: upstream for slug, upstream in upstreams.items() if self._client.sees(upstream.name)}
+        return {slug: upstream for slug, upstream in upstreams.items() if self._client.may_use(upstream.name)}
 
-    def _refuse_if_all_are_missing(self) -> None:
-        """Fail with the reasons if no server is available, because an empty list would look valid."""
-        missing = self._unavailable()
+    def _fail_if_none_available(self) -> None:
+        """Raise an error with the reasons if no server is available: an empty list would look valid."""
+        missing = self._missing_servers()
         if missing and not any(backend.is_open for backend in self._backends.values()):
-            reasons = "; ".join(f"{slug}: {why}" for slug, why in missing.items())
-            raise BackendError(SERVER_UNAVAILABLE, f"no server is available: {reasons}")
+            reasons = "; ".join(f"{slug}: {reason}" for slug, reason in missing.items())
+            raise BackendError(SERVER_AWAY, f"no server is available: {reasons}")
 
-    def _unavailable(self) -> dict[str, str]:
+    def _missing_servers(self) -> dict[str, str]:
         """The servers without an open session, and the reasons."""
         return {
             slug: self._failures.get(slug, "the server has not started yet")
-            for slug in sorted(self._visible())
+            for slug in sorted(self._visible_upstreams())
             if not (slug in self._backends and self._backends[slug].is_open)
         }
 
-    def _about(self, frame: Frame) -> dict[str, Any]:
-        """The gateway's self-description: the sum of the servers' approved capabilities and instructions."""
+    def _describe(self, frame: Frame) -> dict[str, Any]:
+        """The gateway's description of itself: the approved capabilities and instructions of all servers."""
         from pinwarden import __version__
 
         capabilities: dict[str, Any] = {}
         for name in ("tools", "prompts", "resources", "completions", "logging"):
             offering = [backend for backend in self._backends.values() if backend.offers(name)]
             if offering:
-                capabilities[name] = {} if name in ("completions", "logging") or self._modern else {"listChanged": True}
-                if name == "resources" and not self._modern and any(not backend.modern for backend in offering):
+                capabilities[name] = (
+                    {} if name in ("completions", "logging") or self._stateless else {"listChanged": True}
+                )
+                if name == "resources" and not self._stateless and any(not backend.stateless for backend in offering):
                     capabilities[name]["subscribe"] = True
-        instructions = {slug: backend.about.get("instructions") for slug, backend in sorted(self._backends.items())}
-        text = "\n\n".join(f"{slug}: {own}" for slug, own in instructions.items() if isinstance(own, str) and own)
+        instructions = {
+            slug: backend.description.get("instructions") for slug, backend in sorted(self._backends.items())
+        }
+        text = "\n\n".join(
+            f"{slug}: {own_text}" for slug, own_text in instructions.items() if isinstance(own_text, str) and own_text
+        )
         info = {**_OWN_INFO, "version": __version__}
         result: dict[str, Any] = {"capabilities": capabilities, **({"instructions": text} if text else {})}
         if frame.method == "initialize":
@@ -157,27 +166,27 @@ class MergedConversation(Bridge):
             *(self._items_of(backend, frame.method, member, meta) for backend in backends), return_exceptions=True
         )
         items: list[bytes] = []
-        missing = self._unavailable()
+        missing = self._missing_servers()
         for backend, result in zip(backends, results, strict=True):
             if isinstance(result, BackendError):
-                missing[backend.slug] = result.why
-                continue  # the list is useful without it
+                missing[backend.slug] = result.reason
+                continue  # the other servers' items are still useful
             if isinstance(result, BaseException):
                 raise result
-            rename = partial(self._renamed, backend.slug, result, name)
+            rename = partial(self._rename, backend.slug, result, name)
             items += await self._manager.offload_if_large(self._client.name, sum(map(len, result)), rename)
         extra_members = {
-            **(stateless_members() if self._modern else {}),
+            **(stateless_members() if self._stateless else {}),
             **({"_meta": {UNAVAILABLE: missing}} if missing else {}),
         }
         rest = b"," + encode(extra_members)[1:-1] if extra_members else b""
         merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
         request_id = encode(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
-        sink.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
+        sink.respond(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
     async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """The items of one server. Raises `BackendError` if they take too long: the whole list waits for them."""
+        """The items of one server. Raises `BackendError` if they take too long: the merged list waits for them."""
         key = backend, method
         if key in self._late:
             raise BackendError(SERVER_UNAVAILABLE, "the server has not sent its list yet")
@@ -194,30 +203,30 @@ class MergedConversation(Bridge):
         raise BackendError(SERVER_UNAVAILABLE, "the server did not send its list in time")
 
     async def _items_in_session(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """The items of one server, from a new session if the server forgot the old one."""
+        """The items of one server, in a new session if the server no longer knows the old one."""
         try:
             return await backend.items(method, member, meta)
-        except RefusedUnreadError:
+        except NotExecutedError:
             return await (await self._backend(backend.upstream)).items(method, member, meta)
 
     def _on_late_list(self, key: tuple[Backend, str]) -> None:
-        """Send ``list_changed`` if a late list arrived."""
+        """Send ``list_changed`` when a late list arrives."""
         task = self._late.pop(key)
         failed = task.cancelled() or task.exception() is not None
-        if not failed and not self._modern:
+        if not failed and not self._stateless:
             notification = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
             self._notifications.send(encode(notification))
 
-    def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
+    def _rename(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
         for item in items:
-            own = orjson.loads(item)[member]
+            own_name = orjson.loads(item)[member]
             if member == "name":
-                name = merged_name(slug, own)
-                if split_name(name) != (slug, own):
-                    self._long_names[name] = slug, own
+                name = merged_name(slug, own_name)
+                if split_name(name) != (slug, own_name):
+                    self._long_names[name] = slug, own_name
             else:
-                name = merged_uri(slug, own)
+                name = merged_uri(slug, own_name)
             renamed.append(replace_value(item, (member,), encode(name)))
         return renamed
 
@@ -225,7 +234,7 @@ class MergedConversation(Bridge):
         """Send a request to all servers of the handshake era with this capability. Their responses are ignored."""
         loop = asyncio.get_running_loop()
         backends = [backend for backend in self._backends.values() if backend.offers(capability)]
-        requests = [backend.request(frame.method, frame.params) for backend in backends if not backend.modern]
+        requests = [backend.request(frame.method, frame.params) for backend in backends if not backend.stateless]
         tasks = [loop.create_task(request) for request in requests]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._limits.merged_list_seconds)
@@ -236,11 +245,11 @@ class MergedConversation(Bridge):
     # Requests that name a server
 
     async def _route(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
-        path, slug, own = self._target(frame)
-        upstream = self._visible().get(slug)
+        path, slug, own_name = self._target(frame)
+        upstream = self._visible_upstreams().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
-        await self._relay(upstream, _with_name(frame, path, own), sink, parameters, relayed)
+        await self._relay(upstream, _with_name(frame, path, own_name), sink, parameters, relayed)
 
     def _target(self, frame: Frame) -> tuple[tuple[str, ...], str, str]:
         """The path of the name in the request, the server's slug, and the server's own name."""
@@ -265,9 +274,9 @@ class MergedConversation(Bridge):
     def _for_client(self, backend: Backend, frame: Frame) -> Frame | None:
         message = super()._for_client(backend, frame)
         if message is not None and message.method == "notifications/resources/updated":
-            own = message.params.get("uri")
-            if isinstance(own, str):
-                uri = merged_uri(backend.slug, own)
+            own_name = message.params.get("uri")
+            if isinstance(own_name, str):
+                uri = merged_uri(backend.slug, own_name)
                 return Frame(data=replace_value(message.data, ("params", "uri"), encode(uri)), message=message.message)
         return message
 
@@ -285,9 +294,9 @@ def _with_name(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 _MAX_SLUG = 32
 MAX_NAME = 128
-"""Characters of a tool name, as the protocol recommends."""
+"""The longest tool name that the protocol recommends, in characters."""
 _SHORT_HASH, _LONG_HASH = 8, 64  # digits of a hash suffix
-_NAME_HASH_DIGITS = 32  # digits: long enough to prevent collisions
+_NAME_HASH_DIGITS = 32  # long enough to prevent collisions
 _SHORTENED = re.compile(rf".*-[0-9a-f]{{{_NAME_HASH_DIGITS}}}", re.DOTALL)
 _SEPARATOR = "__"
 _SCHEME = "+"
@@ -296,8 +305,8 @@ _SCHEME = "+"
 def slugs_of(names: Iterable[str]) -> dict[str, str]:
     """A unique slug for each server, for paths and name prefixes."""
     slugs = plain = {name: _slug(name) for name in sorted(set(names))}
-    # All names with the same slug get a hash suffix, so that their order does not matter. A name may be chosen to equal
-    # another one with its suffix; then the suffix is longer than any name.
+    # All names with the same slug get a hash suffix, so that slugs do not depend on the order of names. If a name was
+    # chosen to equal another slug with its suffix, both get a suffix that is longer than any name.
     for digits in (_SHORT_HASH, _LONG_HASH):
         times = Counter(slug.lower() for slug in slugs.values())
         slugs = {
@@ -323,12 +332,12 @@ def _hash_suffix(name: str, digits: int = _SHORT_HASH) -> str:
 def merged_name(slug: str, name: str) -> str:
     """The name of a tool or prompt at `/mcp`. A long name is shortened and ends in a hash.
 
-    So does a name that looks shortened, because it may have been chosen to equal the short form of another name.
+    A name that looks shortened is treated in the same way, because it may imitate the short form of another name.
     """
-    whole = f"{slug}{_SEPARATOR}{name}"
-    if len(whole) < MAX_NAME or (len(whole) == MAX_NAME and not _SHORTENED.fullmatch(whole)):
-        return whole
-    return f"{whole[: MAX_NAME - _NAME_HASH_DIGITS - 1]}-{_hash_suffix(name, _NAME_HASH_DIGITS)}"
+    full_name = f"{slug}{_SEPARATOR}{name}"
+    if len(full_name) < MAX_NAME or (len(full_name) == MAX_NAME and not _SHORTENED.fullmatch(full_name)):
+        return full_name
+    return f"{full_name[: MAX_NAME - _NAME_HASH_DIGITS - 1]}-{_hash_suffix(name, _NAME_HASH_DIGITS)}"
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Notifications that belong to no request: the stream of a client, and coalesced ``list_changed`` notifications."""
+"""Notifications that belong to no request: the client's stream, and throttling of ``list_changed``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EventSink(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether the client still reads it."""
+        """Whether the client is still connected."""
 
     def start_events(self) -> None:
         """Send the head of the response."""
@@ -31,7 +31,7 @@ class EventSink(Protocol):
 
 
 class NotificationStream:
-    """The event stream of one conversation, and a queue of messages until the client opens it."""
+    """The event stream of one conversation. Messages are queued until the client opens it."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -41,7 +41,7 @@ class NotificationStream:
 
     @property
     def open(self) -> bool:
-        """Whether the client has it open."""
+        """Whether the client has the stream open."""
         return self._stream is not None and self._stream.open
 
     def listen(self, stream: EventSink) -> None:
@@ -62,7 +62,7 @@ class NotificationStream:
         return True
 
     def enqueue(self, data: bytes) -> None:
-        """Queue a message until a stream is attached. The oldest are dropped beyond the limits."""
+        """Queue a message until a stream is attached. Beyond the limits, the oldest messages are dropped."""
         self._queue.append(data)
         self._queued_bytes += len(data)
         limits = self._limits
@@ -77,9 +77,9 @@ class NotificationStream:
 
 
 LIST_CHANGED_MARK = b"list_changed"
-"""Occurs in every ``list_changed`` notification."""
-_MAX_BYTES = 1024  # bytes of a notification; real ones are below 200
-_BURST = 16  # notifications of one kind that pass in an interval; real servers send a few at start-up
+"""Bytes that every ``list_changed`` notification contains."""
+_MAX_BYTES = 1024  # in practice, notifications are below 200 bytes
+_BURST = 16  # notifications of one kind that are forwarded per interval; servers send a few at start-up
 _MAX_KINDS = 32  # kinds of notifications, by subscription, that are coalesced in one conversation
 _JSON = Limits(max_bytes=_MAX_BYTES)
 
@@ -92,19 +92,19 @@ class ListChangedThrottle:
     __slots__ = ("_deliver", "_passed", "_seconds", "_waiting")
 
     def __init__(self, seconds: float, deliver: Callable[[bytes], None]) -> None:
-        """``deliver`` gets the last notification of an interval when it ends."""
+        """``deliver`` is called at the end of an interval with its last deferred notification."""
         self._seconds = seconds
         self._deliver = deliver
         self._passed: dict[_Key, int] = {}
-        """How many passed in the current interval, by kind."""
+        """The number of forwarded notifications in the current interval, by kind."""
         self._waiting: dict[_Key, bytes] = {}
-        """The last one that did not pass, by kind."""
+        """The last deferred notification, by kind."""
 
-    def deferred(self, data: bytes) -> str:
-        """The method of a notification that is deferred to the end of its interval; empty if the message passes now."""
+    def defer(self, data: bytes) -> str:
+        """Defer a notification if its interval is used up. Returns its method; empty if it was not deferred."""
         if len(data) > _MAX_BYTES or LIST_CHANGED_MARK not in data:
             return ""
-        key = _key(data)
+        key = _kind_of(data)
         if key is None:
             return ""
         passed = self._passed.get(key)
@@ -134,8 +134,8 @@ class ListChangedThrottle:
             self._deliver(data)
 
 
-def _key(data: bytes) -> _Key | None:
-    """What identifies a kind of notification; None for any other message."""
+def _kind_of(data: bytes) -> _Key | None:
+    """The kind of a ``list_changed`` notification: its method and subscription; None for other messages."""
     try:
         message = parse_json(data, _JSON)
     except PinwardenError:

@@ -1,4 +1,4 @@
-"""Open requests: what waits for the responses of a server, and where each response goes."""
+"""Open requests of a conversation, and the sinks that receive the responses."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
     from pinwarden.gateway.http.remote_transport import RemoteTransport
 
-_NEW_IDS = count(1 << 40)  # unlikely to be a client's own, exact in every JSON reader, and
-# unique among all conversations, because some of them share a process
+_NEW_IDS = count(1 << 40)  # above the ids of clients, and exact in every JSON parser; one
+# counter for all conversations, because some share a process
 
 
 class OpenRequests:
-    """The open requests of one conversation, by their id towards the server."""
+    """The open requests of one conversation, by upstream id."""
 
-    def __init__(self, conversation: str, most: int) -> None:
-        """``conversation`` is its unguessable name; at most ``most`` requests are open at a time."""
+    def __init__(self, conversation: str, max_open: int) -> None:
+        """``conversation`` is the unguessable name of the conversation. ``max_open`` limits the open requests."""
         self._conversation = conversation
-        self._most = most
+        self._most = max_open
         self.by_id: dict[RequestId, PendingRequest | ToolCall] = {}
         self.abandoned: dict[RequestId, None] = {}
-        """Requests of clients that left, which the server may still answer; oldest first."""
+        """Requests of disconnected clients that the server may still answer, oldest first."""
         self._tokens: dict[RequestId, RequestId] = {}
         self._cancelled: set[PendingRequest | ToolCall] = set()
-        """Requests that the client cancelled. Most servers never answer these."""
+        """Requests that the client cancelled. Most servers do not answer them."""
         self._rewritten = 0
 
     @property
@@ -52,7 +52,7 @@ class OpenRequests:
         """Whether the limit of open requests is reached."""
         return len(self.by_id) >= self._most
 
-    def taken(self, request_id: RequestId) -> bool:
+    def is_taken(self, request_id: RequestId) -> bool:
         """Whether another request uses this id."""
         return request_id in self.by_id or request_id in self.abandoned
 
@@ -61,10 +61,10 @@ class OpenRequests:
     ) -> tuple[Frame, RequestId]:
         """Add a request. Returns the message and id for the server, rewritten if another request uses its id or token.
 
-        In a process that others share, its own id and progress token may always be taken.
+        In a shared process, id and progress token are always rewritten, because another client may use the same.
         """
         token = frame.progress_token
-        if shared or self.taken(request_id) or (token is not None and token in self._tokens):
+        if shared or self.is_taken(request_id) or (token is not None and token in self._tokens):
             self._rewritten += 1
             pending.rewritten = True
             request_id = (str, f"pinwarden-{self._conversation}-{self._rewritten}")
@@ -88,26 +88,26 @@ class OpenRequests:
             self._tokens[token] = request_id
 
     def new_id(self) -> RequestId | None:
-        """A new integer id for a call whose own id is in use, if it is free."""
+        """Allocate an integer id for a call whose own id is in use; None if a client uses the allocated id."""
         request_id = (int, next(_NEW_IDS))
         return None if request_id in self.by_id else request_id
 
     def forget(self, request_id: RequestId) -> PendingRequest | ToolCall | None:
-        """Remove a request that is answered, or will not be."""
+        """Remove a request that is answered, or that will get no answer."""
         pending = self.by_id.pop(request_id, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
         return pending
 
     def abandon(self, request_id: RequestId) -> None:
-        """Remember that a response which may still come has no receiver."""
+        """Remember a removed request that the server may still answer, so that the response is dropped."""
         if len(self.abandoned) >= self._most:
-            del self.abandoned[next(iter(self.abandoned))]  # most servers never answer these
+            del self.abandoned[next(iter(self.abandoned))]  # most servers do not answer them
         self.abandoned[request_id] = None
 
     def cancel(self, request_id: Any) -> None:
-        """The client cancelled a request."""
-        key = typed_id(request_id)
+        """Mark a request as cancelled by the client."""
+        key = request_id_of(request_id)
         pending = None if key is None else self.by_id.get(key)
         if pending is not None:
             self._cancelled.add(pending)
@@ -117,17 +117,17 @@ class OpenRequests:
         return pending in self._cancelled
 
     def is_over(self, request_id: RequestId) -> bool:
-        """Whether a request was cancelled, or its client left."""
+        """Whether a request was cancelled, or its client disconnected."""
         pending = self.by_id.get(request_id)
         return request_id in self.abandoned or (pending is not None and pending in self._cancelled)
 
-    def due(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
+    def overdue(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
         """Requests whose deadline has passed."""
         self._cancelled.intersection_update(self.by_id.values())
         return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
 
-    def of_message(self, frame: Frame, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
-        """The request that a message of the server belongs to: by its token, its subscription, or its stream."""
+    def find_by_message(self, frame: Frame, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
+        """Find the request that a server message belongs to, by progress token, subscription or response stream."""
         token = frame.progress_token if frame.method == PROGRESS else None
         request_id = self._tokens.get(token) if token is not None else None
         if request_id is None:
@@ -136,15 +136,15 @@ class OpenRequests:
             request_id = expected_id
         return None if request_id is None else self.by_id.get(request_id)
 
-    def longest_open(self) -> ResponseSink | ToolCall | None:
-        """The oldest request with a connected client: the likeliest cause of a message that names no request."""
+    def oldest_open_sink(self) -> ResponseSink | ToolCall | None:
+        """The sink of the oldest request with a connected client, for a server message that names no request."""
         for pending in self.by_id.values():
             if pending not in self._cancelled and pending.sink.open:
                 return pending.sink
         return None
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all open requests."""
         self.by_id.clear()
         self._tokens.clear()
         self._cancelled.clear()
@@ -157,7 +157,7 @@ class PendingRequest:
         "client_id",
         "client_token",
         "deadline",
-        "given_up",
+        "on_cancelled",
         "parameters",
         "rewritten",
         "sent",
@@ -172,13 +172,13 @@ class PendingRequest:
         self.client_id = frame.members.get("id")
         self.client_token = frame.meta.get("progressToken")
         self.token: RequestId | None = None
-        self.given_up: Callable[[], None] | None = None
-        """Called if the client leaves."""
+        self.on_cancelled: Callable[[], None] | None = None
+        """Called if the client disconnects."""
         self.rewritten = False
 
 
 def with_rewritten_id(frame: Frame, request_id: str) -> Frame:
-    """A request under another id, which is also its progress token."""
+    """Replace the id of a request, and its progress token by the same id."""
     text = b'"' + request_id.encode() + b'"'
     data = replace_value(frame.data, ("id",), text)
     if frame.progress_token is not None:
@@ -194,7 +194,7 @@ def _changed(frame: Frame, request_id: str) -> dict[str, Any]:
 
 
 def with_client_id(frame: Frame, pending: PendingRequest | ToolCall) -> Frame:
-    """A message of the server with the client's own id and progress token, in bytes and in members."""
+    """Restore the client's id and progress token in a server message."""
     if not pending.rewritten:
         return frame
     data, message = frame.data, {**frame.members}
@@ -218,12 +218,22 @@ class ToolCall:
     """A tool call on the fast path.
 
     Nearly every request is one, so one object serves all sides: it is the open request of the conversation, the current
-    request of the client's connection, and the request on the connection to the server. What is not plain about a call
-    is delegated to `HttpResponseSink` and `Reply`, which are created when needed.
+    request of the client's connection, and the request on the connection to the server. If the response is not
+    a single result, the call delegates to an `HttpResponseSink` and a `Reply`, which are created when needed.
     """
 
     __slots__ = (
-        *("_connection", "_conversation", "_exchange", "_modern", "data", "deadline", "given_up", "link", "listener"),
+        *(
+            "_connection",
+            "_conversation",
+            "_fallback",
+            "_stateless",
+            "data",
+            "deadline",
+            "cancelled",
+            "transport",
+            "listener",
+        ),
         *("request_id", "client_id", "parameters", "rewritten", "sent", "token", "upstream"),
     )
     client_token = None
@@ -238,32 +248,32 @@ class ToolCall:
         parameters: bytes,
         sent: float,
         *,
-        modern: bool,
+        stateless: bool,
     ) -> None:
         self._conversation = conversation
         self._connection: ClientConnection | None = connection
-        self._exchange: HttpResponseSink | None = None
-        self._modern = modern
+        self._fallback: HttpResponseSink | None = None
+        self._stateless = stateless
         self.request_id = request_id
-        """Its id towards the server."""
+        """The id that is sent to the server."""
         self.client_id = client_id
         """The id that the client chose."""
         self.rewritten = request_id[1] is not client_id
         self.token: RequestId | None = None
-        """Its progress token. The id of a call with a token is never rewritten."""
+        """The progress token. The id of a call with a token is never rewritten."""
         self.parameters = parameters
         self.sent = self.deadline = sent
         self.data = b""
-        self.given_up = False
+        self.cancelled = False
         self.listener: ResponseListener = NULL_LISTENER
-        self.link: RemoteTransport | None = None
+        self.transport: RemoteTransport | None = None
         self.upstream: Abortable | None = None
 
     # For the conversation
 
     @property
     def sink(self) -> ToolCall:
-        """The receiver of the response."""
+        """The sink for the response: the call itself."""
         return self
 
     @property
@@ -272,56 +282,56 @@ class ToolCall:
         return self._connection is not None
 
     def result(self, data: bytes, message: Any) -> None:
-        """The response is a result, and no other message came before it."""
+        """Send the result to the client, on the fast path unless another message was sent before."""
         connection = self._connection
         if connection is None:
-            return  # the client left
+            return  # the client disconnected
         if self.rewritten:
             client_id = self.client_id
             restored = replace_id(data, self.request_id[1], client_id) if type(client_id) is int else None
             data = replace_value(data, ("id",), encode(self.client_id)) if restored is None else restored
-        if self._exchange is not None:
-            self._exchange.answered(Frame(data, message), 0)
+        if self._fallback is not None:
+            self._fallback.respond(Frame(data, message), 0)
         else:
             connection.result(data)
 
-    def message(self, frame: Frame) -> None:
-        """A message that belongs to the call and is not its response."""
-        self._general().message(frame)
+    def send_message(self, frame: Frame) -> None:
+        """Send a message that belongs to the call, before its response."""
+        self._fallback_sink().send_message(frame)
 
-    def answered(self, frame: Frame, status: int) -> None:
-        """The response."""
-        self._general().answered(frame, status)
+    def respond(self, frame: Frame, status: int) -> None:
+        """Send the response."""
+        self._fallback_sink().respond(frame, status)
 
-    def failed(self, code: int, why: str) -> None:
-        """There will be no response."""
-        self._general().failed(code, why)
+    def fail(self, code: int, reason: str) -> None:
+        """Send an error as the response."""
+        self._fallback_sink().fail(code, reason)
 
-    def refused_unread(self, why: str) -> None:
-        """There will be no response in this session."""
-        self._general().refused_unread(why)
+    def fail_not_executed(self, reason: str) -> None:
+        """Send that the server did not execute the call."""
+        self._fallback_sink().fail_not_executed(reason)
 
-    def dropped(self) -> None:
-        """There will be no response, and the client cancelled the call."""
-        self._general().dropped()
+    def drop(self) -> None:
+        """End the call without a response, because the client cancelled it."""
+        self._fallback_sink().drop()
 
-    def _general(self) -> HttpResponseSink:
-        if self._exchange is None:
+    def _fallback_sink(self) -> HttpResponseSink:
+        if self._fallback is None:
             reply = Reply(self._connection, keep_alive=True)
-            reply.on_gone = self.gone
+            reply.on_disconnect = self.handle_disconnect
             reply.client = self.client
             if self._connection is not None:
                 self._connection.begin(reply)
-            self._exchange = HttpResponseSink(reply, self.client_id, modern=self._modern)
-        return self._exchange
+            self._fallback = HttpResponseSink(reply, self.client_id, stateless=self._stateless)
+        return self._fallback
 
     # For the client's connection
 
-    def gone(self) -> None:
-        """The client disconnected, which cancels a call of the stateless era."""
+    def handle_disconnect(self) -> None:
+        """Cancel a call of the stateless era, because the client disconnected."""
         self._connection = None
-        if self._modern:
-            self._conversation.give_up(self.request_id)
+        if self._stateless:
+            self._conversation.cancel(self.request_id)
 
     # For the connection to the server
 
@@ -330,27 +340,27 @@ class ToolCall:
         """The name of the client."""
         return self._conversation.session.client
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the call by closing its upstream connection."""
-        self.given_up = True
+        self.cancelled = True
         self.data = b""
         if self.upstream is not None:
             self.upstream.abort()
 
-    def on_whole(self, status: int, session: str, body: bytes) -> None:
-        """The response came in one piece."""
-        if status != OK or body[:1] != b"{" or body[-1:] != b"}" or self.link is None:
-            self._general_listener().on_whole(status, session, body)
+    def on_response(self, status: int, session: str, body: bytes) -> None:
+        """Handle a response that arrived in one piece."""
+        if status != OK or body[:1] != b"{" or body[-1:] != b"}" or self.transport is None:
+            self._fallback_listener().on_response(status, session, body)
             return
         conversation = self._conversation
         self.listener = NULL_LISTENER  # break the reference cycle
-        self.link.answered(self.request_id)
-        if not conversation.from_server(body, expected_id=self.request_id):
-            conversation.unanswered(self.request_id, "the response was empty")
+        self.transport.forget_post(self.request_id)
+        if not conversation.on_server_message(body, expected_id=self.request_id):
+            conversation.on_unanswered(self.request_id, "the response was empty")
 
     def on_head(self, status: int, session: str) -> None:
-        """The response comes in parts."""
-        self._general_listener().on_head(status, session)
+        """Hand over to a general listener: the response arrives in parts."""
+        self._fallback_listener().on_head(status, session)
 
     def on_frame(self, frame: bytes) -> None:
         """Never called: `on_head` replaces the listener."""
@@ -358,13 +368,13 @@ class ToolCall:
     def on_end(self) -> None:
         """Never called: `on_head` replaces the listener."""
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        """There is no complete response."""
-        self._general_listener().on_lost(why, sent=sent)
+    def on_lost(self, reason: str, *, sent: bool) -> None:
+        """Handle that the connection ended before the response was complete."""
+        self._fallback_listener().on_lost(reason, sent=sent)
 
-    def _general_listener(self) -> ResponseListener:
-        if self.link is not None:
-            self.listener = self.link.listener(self.request_id)
+    def _fallback_listener(self) -> ResponseListener:
+        if self.transport is not None:
+            self.listener = self.transport.general_listener(self.request_id)
         return self.listener
 
 
@@ -375,33 +385,33 @@ class ResponseSink(Protocol):
     def open(self) -> bool:
         """Whether messages before the response can still be delivered."""
 
-    def message(self, frame: Frame) -> None:
-        """A message that belongs to the request and is not its response."""
+    def send_message(self, frame: Frame) -> None:
+        """Deliver a message that belongs to the request, before its response."""
 
-    def answered(self, frame: Frame, status: int) -> None:
-        """The response."""
+    def respond(self, frame: Frame, status: int) -> None:
+        """Deliver the response."""
 
-    def failed(self, code: int, why: str) -> None:
-        """There will be no response."""
+    def fail(self, code: int, reason: str) -> None:
+        """Deliver an error instead of a response."""
 
-    def refused_unread(self, why: str) -> None:
-        """The server did not execute the request, because it does not know the session."""
+    def fail_not_executed(self, reason: str) -> None:
+        """Deliver that the server did not execute the request, because it does not know the session."""
 
-    def dropped(self) -> None:
-        """There will be no response, and the client cancelled the request."""
+    def drop(self) -> None:
+        """End without a response, because the client cancelled the request."""
 
 
 class HttpResponseSink:
-    """Answers a POST: with one document if the response comes first, otherwise with an event stream."""
+    """Answers a POST: with a single document, or with an event stream if another message comes before the response."""
 
-    __slots__ = ("_headers", "_id", "_modern", "_reply")
+    __slots__ = ("_headers", "_id", "_reply", "_stateless")
 
     def __init__(
-        self, reply: Reply, request_id: Any, *, modern: bool = False, headers: dict[str, str] | None = None
+        self, reply: Reply, request_id: Any, *, stateless: bool = False, headers: dict[str, str] | None = None
     ) -> None:
         self._reply = reply
         self._id = request_id
-        self._modern = modern
+        self._stateless = stateless
         self._headers = headers
 
     @property
@@ -409,12 +419,12 @@ class HttpResponseSink:
         """Whether the client is still connected."""
         return self._reply.open
 
-    def message(self, frame: Frame) -> None:
+    def send_message(self, frame: Frame) -> None:
         """Send an event before the response."""
         self._reply.start_events(self._headers)
         self._reply.event(frame.data)
 
-    def answered(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: Frame, status: int) -> None:
         """Send the response."""
         reply = self._reply
         if reply.streaming:
@@ -422,12 +432,12 @@ class HttpResponseSink:
             reply.end_events()
             return
         if not status:
-            status = _status_of(frame.message) if self._modern else 200
+            status = _status_of(frame.message) if self._stateless else 200
         reply.send(status, frame.data, headers=self._headers)
 
-    def failed(self, code: int, why: str) -> None:
+    def fail(self, code: int, reason: str) -> None:
         """Send an error as the response."""
-        data = error_response(self._id, code, why)
+        data = error_response(self._id, code, reason)
         if self._reply.streaming:
             self._reply.event(data)
             self._reply.end_events()
@@ -435,15 +445,15 @@ class HttpResponseSink:
             # Older clients show the reason only if the status is 200.
             self._reply.send(200, data, headers=self._headers)
 
-    def refused_unread(self, why: str) -> None:
-        """Send status 404, by which clients of the handshake era know that they need a new session."""
-        if self._modern or self._reply.streaming:
-            self.failed(SERVER_UNAVAILABLE, why)
+    def fail_not_executed(self, reason: str) -> None:
+        """Send status 404, which tells clients of the handshake era to open a new session."""
+        if self._stateless or self._reply.streaming:
+            self.fail(SERVER_AWAY, reason)
         else:
-            self._reply.send(404, error_response(self._id, SERVER_UNAVAILABLE, why), headers=self._headers)
+            self._reply.send(404, error_response(self._id, SERVER_AWAY, reason), headers=self._headers)
 
-    def dropped(self) -> None:
-        """End the exchange without a response, as servers do after a cancellation."""
+    def drop(self) -> None:
+        """End the event stream without a response, as servers do after a cancellation."""
         self._reply.start_events(self._headers)
         self._reply.end_events()
 

@@ -1,4 +1,4 @@
-"""The pipes of a server process: `PipeEnds` owns their descriptors until an event loop takes them."""
+"""The pipes of a server process. `PipeEnds` owns the descriptors until an event loop takes them over."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import IO, TypeVar
 
 Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
-_FIRST_FREE = 3  # libuv does not close 0 to 2, so a server on one of them would never see the end of its input
+_FIRST_FREE = 3  # libuv never closes descriptors 0 to 2, so the server would not see the end of its input
 
 
 class PipeEnd:
-    """Owns one descriptor until an event loop takes it."""
+    """Owns one descriptor until an event loop takes it over."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -21,7 +21,7 @@ class PipeEnd:
 
     @classmethod
     def of_stream(cls, stream: IO[bytes]) -> PipeEnd:
-        """Take the pipe of a file object, which is closed: it would close the descriptor again when collected."""
+        """Duplicate the descriptor of a file object, and close the file object."""
         import fcntl
 
         try:
@@ -63,7 +63,7 @@ class PipeEnd:
         return loop
 
     def _close_refused(self) -> None:
-        """The loop did not take the descriptor. After a cancellation it did, and closes it."""
+        """Close the descriptor, because the loop did not take it over. After a cancellation, the loop closes it."""
         self._loop_closes = False
         self.close()
 
@@ -78,7 +78,7 @@ class PipeEnds:
 
     @classmethod
     def of_process(cls, process: subprocess.Popen[bytes]) -> PipeEnds:
-        """Take the pipes of a process that was started with three. Its file objects are closed in any case."""
+        """Take over stdin, stdout and stderr of a process. Its file objects are always closed."""
         streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
         ends: list[PipeEnd] = []
         try:
@@ -92,6 +92,6 @@ class PipeEnds:
             raise
 
     def close(self) -> None:
-        """Close the pipes that no loop took."""
+        """Close the pipes that no event loop took over."""
         for end in (self.stdin, self.stdout, self.stderr):
             end.close()

@@ -1,4 +1,4 @@
-"""Starts server processes: a growing pause after processes that end early, and slots that clients share fairly."""
+"""Starts server processes, with a backoff after early exits, and shares process slots fairly between clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pinwarden.gateway.http.upstream_transport import ProcessOwner
 
 
 class ProcessSupervisor:
-    """Starts the processes of one server, with a growing pause after each that ended early."""
+    """Starts the processes of one server, with exponential backoff after early exits."""
 
     def __init__(
         self, name: str, command: Callable[[], ServerCommand], limits: HttpLimits, slots: ProcessSlots | None = None
@@ -29,7 +29,7 @@ class ProcessSupervisor:
         self.retry_at = 0.0
 
     def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
-        """Create a process, which starts after the pause and when a slot is free."""
+        """Create a transport. Its process starts after the backoff, as soon as a slot is free."""
         process = ProcessTransport(self, owner, say)
         self.running.add(process)
         process.start_when_due()
@@ -40,10 +40,10 @@ class ProcessSupervisor:
         self.starts += 1
         return self._command()
 
-    def ended(self, process: ProcessTransport, lived: float, now: float, *, wanted: bool) -> None:
-        """Note that a process ended; ``wanted`` if the gateway ended it."""
+    def on_ended(self, process: ProcessTransport, lifetime: float, now: float, *, by_gateway: bool) -> None:
+        """Update the backoff after a process ended. ``by_gateway`` is true if the gateway ended it."""
         self.running.discard(process)
-        if wanted or lived >= self.limits.stable_seconds:
+        if by_gateway or lifetime >= self.limits.stable_seconds:
             self.early_ends = 0
             return
         self.early_ends += 1
@@ -60,18 +60,18 @@ class SlotHolder(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is open in it."""
+        """Whether the process has no open request."""
 
     @property
-    def used(self) -> float:
-        """When its client last sent something."""
+    def last_used(self) -> float:
+        """When its client last sent a message."""
 
     def evict(self) -> None:
         """End the process, because another client needs its slot."""
 
 
 class ProcessSlots:
-    """Limits how many processes run, of all servers together, and shares them fairly between clients."""
+    """Limits the number of processes of all servers, and shares them fairly between clients."""
 
     def __init__(self, max_processes: int) -> None:
         self._max_processes = max_processes
@@ -87,7 +87,7 @@ class ProcessSlots:
         """Occupied slots, including processes that are ending."""
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
-        """Occupy a slot. If none is free, evict a process of the client with most slots; False if that fails."""
+        """Occupy a slot. If none is free, evict a process of the client with the most. Returns False if that fails."""
         if self.taken < self._max_processes:
             self.taken += 1
         else:
@@ -103,12 +103,12 @@ class ProcessSlots:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_result(None)  # it takes over the slot
+                waiter.set_result(None)  # this waiter takes over the slot
                 return
         self.taken -= 1
 
     def _to_evict(self, client: str) -> SlotHolder | None:
-        """The process to evict, of the client with most slots: an idle one, or any if the client has more than half."""
+        """Choose a process of the client with the most slots: an idle one, or any if it has more than half."""
         counts = Counter(holder.client for holder in self._holders)
         highest = max(counts.values(), default=0)
         if highest < counts[client] + 2:
@@ -117,7 +117,7 @@ class ProcessSlots:
         idle = [holder for holder in candidates if holder.idle]
         if not idle and highest * 2 <= self._max_processes:
             return None
-        return min(idle or candidates, key=lambda holder: holder.used)
+        return min(idle or candidates, key=lambda holder: holder.last_used)
 
     async def _evict(self, chosen: SlotHolder, seconds: float) -> bool:
         """Evict a process and take over its slot; False if it does not end in time."""

@@ -1,4 +1,4 @@
-"""The transport to a server process: one line is one message, in both directions."""
+"""The transport to a server process. In both directions, one line is one message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INPUT_CLOSED = "the server closed its input"
 
 
 class ProcessTransport(asyncio.SubprocessProtocol):
-    """One process, for one conversation or for all that share it."""
+    """One server process, for one conversation or for all conversations that share it."""
 
     shared = False
     private = True
@@ -38,7 +38,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._owner = owner
         self._budget = owner.budget
         self.say = say
-        self._on_writable: Callable[[], None] = _nothing
+        self._on_writable: Callable[[], None] = _do_nothing
         self._write_paused = False
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,11 +47,11 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._transports: list[asyncio.BaseTransport] = []
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
-        self._begun = 0.0
+        self._started_at = 0.0
         self._closed = False
         self.evicted = False
         self._input_closed = False
-        self._losing: asyncio.TimerHandle | None = None
+        self._loss_timer: asyncio.TimerHandle | None = None
         self._pausing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -74,38 +74,38 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is open in it."""
+        """Whether the process has no open request."""
         return self._owner.idle
 
     @property
-    def used(self) -> float:
-        """When its client last sent something."""
-        return self._owner.used
+    def last_used(self) -> float:
+        """When its client last sent a message."""
+        return self._owner.last_used
 
     def evict(self) -> None:
         """End the process, because another client needs its slot."""
-        self._evict("the process was ended because another client needed its slot, and this client has most of them")
+        self._evict("the process was ended because another client needed its slot, and this client has the most")
 
-    def _evict(self, why: str) -> None:
+    def _evict(self, reason: str) -> None:
         """End the process without counting it as a failure of the server."""
         self.evicted = True
         if not self._closed:
-            self._forget_unread()
-            self._end(wanted=True)
-            self._owner.server_lost(why)
+            self._drop_unread()
+            self._end(by_gateway=True)
+            self._owner.on_server_lost(reason)
 
     def hand_over(self, owner: ProcessOwner, on_writable: Callable[[], None]) -> None:
-        """Give the process another owner, which is called when the process accepts more messages."""
+        """Change the owner of the process. ``on_writable`` is called when the process accepts further messages."""
         self._owner = owner
         self._on_writable = on_writable
 
     @property
     def writable(self) -> bool:
-        """Whether a message would be written immediately. Writing to a process that closed its input loses it."""
+        """Whether a message would be written immediately. Also true if the process closed its input."""
         return self._input_closed or (self._stdin is not None and not self._write_paused)
 
     def start_when_due(self) -> None:
-        """Start the process after the pause for early ends."""
+        """Start the process after the backoff."""
         self._task = self._loop.create_task(self._start())
 
     def send(self, frame: Frame, parameters: bytes) -> None:
@@ -119,31 +119,32 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self.write(body)
 
     def write(self, data: bytes) -> None:
-        """Write one message as a line. JSON has raw line ends only between tokens, so they become spaces."""
+        """Write one message as a line. Line ends in JSON only occur between tokens, so they are replaced by spaces."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         stdin = self._stdin
         if stdin is None or stdin.is_closing():
-            self._keep(data + b"\n")
+            self._queue_line(data + b"\n")
         elif not (pending_bytes := stdin.get_write_buffer_size()):
             stdin.write(data + b"\n")
         elif pending_bytes > self._limits.max_unsent_bytes:
-            self._lose(_UNREAD)
+            self._fail(_UNREAD)
         else:
             stdin.write(data + b"\n")
             self._budget.enforce()
 
-    def _keep(self, data: bytes) -> None:
-        """Queue a line for a process that is starting. A process that closed its input is replaced if it does not end
-        by itself."""
+    def _queue_line(self, data: bytes) -> None:
+        """Queue a line for a process that is starting. If the process closed its input, end it after the grace time."""
         if self._closed:
             return
         if self._input_closed:
-            self._losing = self._losing or self._loop.call_later(self._limits.grace_seconds, self._lose, _INPUT_CLOSED)
+            self._loss_timer = self._loss_timer or self._loop.call_later(
+                self._limits.grace_seconds, self._fail, _INPUT_CLOSED
+            )
             return
         self._unsent_bytes += len(data)
         if self._unsent_bytes > self._limits.max_unsent_bytes:
-            self._lose(_UNREAD)
+            self._fail(_UNREAD)
         else:
             self._unsent.append(data)
             self._budget.enter(self)
@@ -157,18 +158,18 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         return self._unsent_bytes + (0 if self._stdin is None else self._stdin.get_write_buffer_size())
 
     def overflow(self) -> None:
-        """The shared budget is exceeded, and most bytes wait for this server."""
-        self._forget_unread()
-        self._lose(f"{_UNREAD}, and more waits for servers than is kept")
+        """End the process: the shared budget is exceeded, and most queued bytes are for this server."""
+        self._drop_unread()
+        self._fail(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
 
-    def write_paused(self) -> None:
-        """The pipe is full."""
+    def on_write_paused(self) -> None:
+        """Count queued bytes against the budget: the pipe is full."""
         self._write_paused = True
         self._budget.enter(self)
         self._budget.enforce()
 
-    def write_resumed(self) -> None:
-        """The server caught up."""
+    def on_write_resumed(self) -> None:
+        """Stop counting queued bytes: the server caught up."""
         self._budget.leave(self)
         self._write_paused = False
         self._on_writable()
@@ -179,41 +180,41 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self.send(Frame(data=encode(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Nothing to drop."""
+        """Do nothing: no state is kept per request."""
 
-    def hangs(self, since: float) -> bool:
-        """The process ends with its conversation."""
+    def check_hang(self, since: float) -> bool:
+        """Let the conversation end, which ends the process."""
         del since
         return False
 
     def close(self) -> None:
         """End the process and its children: close its input first, and kill it after the grace time."""
-        self._end(wanted=True)
+        self._end(by_gateway=True)
 
     # Callbacks of the pipes
 
-    def line(self, data: bytes) -> None:
-        """A line of the server. Lines that cannot be JSON messages are ignored: some servers print logs."""
+    def on_line(self, data: bytes) -> None:
+        """Handle a line of the server. Lines that cannot be JSON messages are ignored: some servers print logs."""
         if not self._closed and data[:1] in (b"{", b"["):
-            self._owner.from_server(data)
+            self._owner.on_server_message(data)
 
-    def pipe_closed(self) -> None:
-        """The server closed its output."""
-        self._lose(SERVER_ENDED)
+    def on_output_closed(self) -> None:
+        """Handle that the server closed its output."""
+        self._fail(SERVER_ENDED)
 
-    def input_closed(self) -> None:
-        """The server closed its input. Its output is still read until it ends."""
+    def on_input_closed(self) -> None:
+        """Handle that the server closed its input. Its output is still read."""
         self._budget.leave(self)
         self._stdin = None
         self._input_closed = True
         self._on_writable()
 
-    def too_long(self, why: str) -> None:
-        """A line exceeds the limit."""
-        self._lose(why)
+    def on_line_too_long(self, reason: str) -> None:
+        """Handle a line above the size limit."""
+        self._fail(reason)
 
-    def stderr_line(self, data: bytes) -> None:
-        """A line on standard error goes to the gateway's log."""
+    def on_stderr_line(self, data: bytes) -> None:
+        """Write a line of the server's stderr to the gateway's log."""
         self.say(data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace"))
 
     async def _start(self) -> None:
@@ -228,17 +229,17 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._evict(self._supervisor.slots.full)
             return
         try:
-            # Building the command may mean hashing files.
+            # Building the command may hash files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
-            process, tree, ends = await self._loop.run_in_executor(None, _started, command)
+            process, tree, ends = await self._loop.run_in_executor(None, _start_process, command)
         except Exception as err:  # noqa: BLE001  the client gets any error as the reason
             self._supervisor.slots.release(self)
-            self._begun = self._loop.time()
-            self._lose(f"the server could not be started: {err}")
+            self._started_at = self._loop.time()
+            self._fail(f"the server could not be started: {err}")
             return
         self._process, self._tree = process, tree
-        self._begun = self._loop.time()
-        if self.closed:  # meanwhile
+        self._started_at = self._loop.time()
+        if self.closed:  # closed while the process was starting
             ends.close()
             self._finish_process()
             return
@@ -246,12 +247,12 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             await self._connect(ends)
         except (OSError, ValueError) as err:
             ends.close()
-            self._lose(f"the server could not be started: {err}")
+            self._fail(f"the server could not be started: {err}")
             return
-        self._connected()
+        self._flush_unsent()
 
-    def _connected(self) -> None:
-        if self._closed:  # closed meanwhile, before these pipes were connected
+    def _flush_unsent(self) -> None:
+        if self._closed:  # closed while the pipes were being connected
             self._close_transports()
             return
         self._budget.leave(self)
@@ -265,30 +266,35 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._transports.append(
             await ends.stdout.read_with(
                 lambda: LineReader(
-                    self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._budget
+                    self.on_line,
+                    self.on_output_closed,
+                    self.on_line_too_long,
+                    limits.max_answer_bytes,
+                    limits,
+                    self._budget,
                 )
             )
         )
         self._transports.append(
             await ends.stderr.read_with(
-                lambda: LineReader(self.stderr_line, _nothing, None, limits.kept_stderr_bytes, limits)
+                lambda: LineReader(self.on_stderr_line, _do_nothing, None, limits.kept_stderr_bytes, limits)
             )
         )
         stdin = await ends.stdin.write_with(lambda: _Input(self))
         self._transports.append(stdin)
         self._stdin = stdin
 
-    def lose(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """End the process because it failed, and inform the owner."""
-        self._lose(why)
+        self._fail(reason)
 
-    def _lose(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         if not self._closed:
-            self._forget_unread()
-            self._end(wanted=False)
-            self._owner.server_lost(why)
+            self._drop_unread()
+            self._end(by_gateway=False)
+            self._owner.on_server_lost(reason)
 
-    def _forget_unread(self) -> None:
+    def _drop_unread(self) -> None:
         """Drop messages that the server will not read."""
         self._budget.leave(self)
         self._unsent.clear()
@@ -297,17 +303,17 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._stdin.abort()
             self._stdin = None
 
-    def _end(self, *, wanted: bool) -> None:
+    def _end(self, *, by_gateway: bool) -> None:
         if self._closed:
             return
         self._closed = True
         if self._stdin is None:
-            self._forget_unread()
+            self._drop_unread()
         now = self._loop.time()
-        self._supervisor.ended(self, now - self._begun, now, wanted=wanted)
+        self._supervisor.on_ended(self, now - self._started_at, now, by_gateway=by_gateway)
         if self._process is not None:
             self._finish_process()
-        elif self._task is not None and wanted and self._pausing:
+        elif self._task is not None and by_gateway and self._pausing:
             self._task.cancel()
 
     def _finish_process(self) -> None:
@@ -320,7 +326,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def _close_pipes(self, _: Any) -> None:
         self._supervisor.slots.release(self)
-        self._forget_unread()
+        self._drop_unread()
         self._close_transports()
 
     def _close_transports(self) -> None:
@@ -331,24 +337,24 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 class _Input(asyncio.BaseProtocol):
     """Flow control of the server's standard input."""
 
-    def __init__(self, link: ProcessTransport) -> None:
-        self._link = link
+    def __init__(self, transport: ProcessTransport) -> None:
+        self._transport = transport
 
     def pause_writing(self) -> None:
-        self._link.write_paused()
+        self._transport.on_write_paused()
 
     def resume_writing(self) -> None:
-        self._link.write_resumed()
+        self._transport.on_write_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._link.input_closed()
+        self._transport.on_input_closed()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None
 
 
-def _started(command: ServerCommand) -> tuple[subprocess.Popen[bytes], ProcessTree, PipeEnds]:
+def _start_process(command: ServerCommand) -> tuple[subprocess.Popen[bytes], ProcessTree, PipeEnds]:
     process = start_server(command, subprocess.PIPE)
     tree = ProcessTree(process)
     try:
@@ -359,33 +365,33 @@ def _started(command: ServerCommand) -> tuple[subprocess.Popen[bytes], ProcessTr
         raise
 
 
-_COUNTED = 1 << 16  # bytes of a partial line between two updates of the budget
+_BUDGET_STEP = 1 << 16  # a partial line is counted again after this many bytes
 TOO_LONG = "the server sent a message above the size limit"
-TOO_MUCH = "too many bytes of incomplete messages are in memory, and most are this server's"
+TOO_MUCH = "the memory budget for incomplete messages is exceeded, and this server's message is the largest"
 
 
 class LineReader(asyncio.Protocol):
-    """Bytes in, lines out. When lines come faster than they are processed, the writer is blocked by a full pipe."""
+    """Splits the output of a process into lines. If lines arrive too fast, it stops reading for a moment."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  whom it tells, and its bounds
+    def __init__(  # noqa: PLR0913, PLR0917  callbacks and limits
         self,
-        take: Callable[[bytes], None],
-        closed: Callable[[], None],
-        too_long: Callable[[str], None] | None,
-        most: int,
+        on_line: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+        on_too_long: Callable[[str], None] | None,
+        max_bytes: int,
         limits: HttpLimits,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """``too_long`` is called with the reason if a line exceeds ``most`` bytes; without it the line is truncated."""
-        self._on_line = take
-        self._on_closed = closed
-        self._on_too_long = too_long
-        self._max_bytes = most
+        """``on_too_long`` is called with the reason if a line exceeds ``max_bytes``. If None, the line is truncated."""
+        self._on_line = on_line
+        self._on_closed = on_closed
+        self._on_too_long = on_too_long
+        self._max_bytes = max_bytes
         self._limits = limits
         self._budget = budget
         self._transport: asyncio.ReadTransport | None = None
         self._partial = bytearray()
-        """The start of a line, as one buffer: a list of tiny parts takes twenty times their size."""
+        """The start of an incomplete line, in one buffer: a list of tiny parts would take twenty times their size."""
         self._counted = 0
         self._unread = b""
         """Received bytes that are not processed yet, from `_offset` on."""
@@ -393,13 +399,13 @@ class LineReader(asyncio.Protocol):
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The pipe is connected."""
+        """Store the transport."""
         self._transport = cast(asyncio.ReadTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes."""
         if not self._partial and not self._paused and data[-1:] == b"\n" and data.count(b"\n") == 1:
-            line = data.strip()  # nearly every message
+            line = data.strip()  # the most common case
             if line:
                 self._on_line(line)
             return
@@ -410,7 +416,7 @@ class LineReader(asyncio.Protocol):
         self._process()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """The process ended, or closed its output."""
+        """Handle that the process ended or closed its output."""
         self._transport = None
         self._drop()
         self._on_closed()
@@ -436,16 +442,16 @@ class LineReader(asyncio.Protocol):
         rest = self._unread[self._offset :]
         self._unread, self._offset = b"", 0
         if rest:
-            self._keep(rest)
+            self._queue_line(rest)
         self._resume()
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        asyncio.get_running_loop().call_soon(self._go_on)
+        asyncio.get_running_loop().call_soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._transport is None:
             self._drop()
             return
@@ -474,10 +480,10 @@ class LineReader(asyncio.Protocol):
         if self._on_too_long is not None:
             self._on_too_long(TOO_MUCH)
 
-    def _keep(self, rest: bytes) -> None:
+    def _queue_line(self, rest: bytes) -> None:
         if len(self._partial) + len(rest) <= self._max_bytes:
             self._partial += rest
-            if self._budget is not None and len(self._partial) - self._counted >= _COUNTED:
+            if self._budget is not None and len(self._partial) - self._counted >= _BUDGET_STEP:
                 self._counted = len(self._partial)
                 self._budget.enter(self)
                 self._budget.enforce()

@@ -1,4 +1,4 @@
-"""The transport to a remote server: a message is a POST, its response a document or an event stream."""
+"""The transport to a remote server. Each message is a POST, answered with a document or an event stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import Limits
-from pinwarden.gateway.http.header_checks import ROUTED_BY, encode_header
+from pinwarden.gateway.http.header_checks import ROUTING_PARAMETERS, encode_header
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.upstream_connection import (
     NULL_LISTENER,
@@ -70,7 +70,7 @@ class RemoteServer(Record):
 
 
 class RemoteTransport:
-    """One conversation with a remote server."""
+    """The transport of one conversation with a remote server."""
 
     evicted = False
     shared = False
@@ -86,33 +86,33 @@ class RemoteTransport:
         self._handshaken = False
         """Whether the server answered ``initialize``, so that later messages belong to a session."""
         self._session_ended = False
-        self._unknown_session_posts: list[_Post] = []
+        self._unknown_session_posts: list[_PostListener] = []
         """Posts with a status that may mean that the server does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._call_heads: dict[tuple[str, bytes, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
-        self._notifications: dict[_Post, tuple[UpstreamRequest, float]] = {}
+        self._notifications: dict[_PostListener, tuple[UpstreamRequest, float]] = {}
         """Notifications and responses of the client that the server has not accepted yet."""
         self.pending_bytes = 0
         """The bytes of those notifications and responses."""
         self._budget = owner.budget
         self._max_notification_bytes = limits.max_unsent_bytes
-        self._grace = limits.grace_seconds
-        self._initialized_post: _Post | None = None
+        self._grace_seconds = limits.grace_seconds
+        self._initialized_post: _PostListener | None = None
         """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
-        """Requests deferred until then: on another connection they could overtake it."""
+        """Requests that are deferred until then, because on another connection they could overtake it."""
         self._defer_seconds = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
-        self._later = asyncio.get_running_loop().call_later
-        self._soon = asyncio.get_running_loop().call_soon
+        self._call_later = asyncio.get_running_loop().call_later
+        self._call_soon = asyncio.get_running_loop().call_soon
         self._stream: UpstreamRequest | None = None
         self._closed = False
-        self._fixed = b" HTTP/1.1\r\n" + server.head
-        self._post = (
+        self._fixed_headers = b" HTTP/1.1\r\n" + server.head
+        self._post_head = (
             b"POST "
             + server.path
-            + self._fixed
+            + self._fixed_headers
             + b"accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n"
         )
 
@@ -123,24 +123,24 @@ class RemoteTransport:
         request_id = frame.id if frame.is_request else None
         if self._session_ended:
             if request_id is not None:
-                self._soon(self._owner.refused_unread, request_id, _SESSION_ENDED)
+                self._call_soon(self._owner.on_not_executed, request_id, _SESSION_ENDED)
             return
-        post = _Post(self, self._owner, request_id, initialize=frame.method == "initialize")
-        head = self._post + self._headers_of(frame) + parameters
+        post = _PostListener(self, self._owner, request_id, initialize=frame.method == "initialize")
+        head = self._post_head + self._headers_of(frame) + parameters
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
         if request_id is None and self.pending_bytes + len(data) > self._max_notification_bytes:
-            self._owner.server_lost(_UNREAD)
+            self._owner.on_server_lost(_UNREAD)
             return
-        # A subscription is answered when it ends.
+        # The response to a subscription is an endless stream.
         stream = frame.method == LISTEN
-        if stream and request_id is not None and not self._server.pool.takes_stream(self._owner.client):
-            self._soon(self._owner.unanswered, request_id, _TOO_MANY_STREAMS)
+        if stream and request_id is not None and not self._server.pool.allows_stream(self._owner.client):
+            self._call_soon(self._owner.on_unanswered, request_id, _TOO_MANY_STREAMS)
             return
         outgoing = QueuedRequest(data, post, self._owner.client, stream=stream)
         if frame.method and not stream:
             self._start(outgoing)
         else:
-            self._server.pool.start(outgoing)  # a server that waits for this response may not accept other posts
+            self._server.pool.start(outgoing)  # not deferred: the server may wait for this response
         if request_id is None:
             self.pending_bytes += len(data)
             self._notifications[post] = outgoing, self._clock()
@@ -149,16 +149,16 @@ class RemoteTransport:
         else:
             self._posts[request_id] = outgoing, inf if stream else self._clock()
         is_initialized = frame.method == INITIALIZED and self._initialized_post is None
-        if is_initialized and not self._closed:  # the budget may have been exceeded
+        if is_initialized and not self._closed:  # enforcing the budget may have closed it
             self._initialized_post = post
-            self._later(self._defer_seconds, self.release_deferred, post)
+            self._call_later(self._defer_seconds, self.release_deferred, post)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Post a tool call. Its headers are cached per tool."""
         if self._closed:
             return
         if self._session_ended:
-            self._soon(self._owner.refused_unread, call.request_id, _SESSION_ENDED)
+            self._call_soon(self._owner.on_not_executed, call.request_id, _SESSION_ENDED)
             return
         meta = message["params"].get("_meta")
         key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
@@ -166,9 +166,9 @@ class RemoteTransport:
         if head is None:
             if len(self._call_heads) >= _MAX_CACHED:
                 self._call_heads.clear()
-            head = self._post + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
+            head = self._post_head + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
             self._call_heads[key] = head
-        call.link = self
+        call.transport = self
         call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
         self._posts[call.request_id] = call, call.sent
@@ -180,7 +180,7 @@ class RemoteTransport:
         else:
             self._server.pool.start(outgoing)
 
-    def release_deferred(self, post: _Post) -> None:
+    def release_deferred(self, post: _PostListener) -> None:
         """Send the deferred requests if this post is ``notifications/initialized``, which was accepted or timed out."""
         if post is not self._initialized_post:
             return
@@ -189,20 +189,20 @@ class RemoteTransport:
         if not self._closed:
             self._listen()
         for outgoing in deferred:
-            if not outgoing.given_up:
+            if not outgoing.cancelled:
                 self._server.pool.start(outgoing)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Close the connection, which cancels a stateless request. Servers with a session also get a notification."""
+        """Cancel a request by closing its connection. Servers with a session also get a notification."""
         sent = self._posts.pop(request_id, None)
         if sent is not None:
-            sent[0].give_up()
+            sent[0].cancel()
             if self._handshaken:
                 notification = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
                 self.send(Frame(encode(notification), notification), b"")
 
-    def hangs(self, since: float) -> bool:
-        """Other conversations have connections of their own."""
+    def check_hang(self, since: float) -> bool:
+        """Let the conversation end: other conversations do not use its connections."""
         del since
         return False
 
@@ -213,8 +213,8 @@ class RemoteTransport:
                 self.cancel(request_id)
         for post, (outgoing, sent) in tuple(self._notifications.items()):
             if sent < before:
-                self.accepted(post)
-                outgoing.give_up()
+                self.forget_notification(post)
+                outgoing.cancel()
 
     def close(self) -> None:
         """Cancel open requests, and end the session with DELETE."""
@@ -222,24 +222,26 @@ class RemoteTransport:
             return
         self._closed = True
         for outgoing, _ in self._posts.values():
-            outgoing.give_up()
+            outgoing.cancel()
         self._posts.clear()
         if self._notifications:
-            self._later(self._grace, self._drop_notifications)  # the last notifications may still be in transit
+            self._call_later(
+                self._grace_seconds, self._drop_notifications
+            )  # the last notifications may still be in transit
         if self._stream is not None:
-            self._stream.give_up()
+            self._stream.cancel()
         if self._session:
-            head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
+            head = b"DELETE " + self._server.path + self._fixed_headers + self._session + self._version
             self._server.pool.send(head + b"content-length: 0\r\n\r\n", NULL_LISTENER, self._owner.client)
 
-    def answered(self, request_id: RequestId) -> None:
+    def forget_post(self, request_id: RequestId) -> None:
         """Forget a post whose response is complete."""
         self._posts.pop(request_id, None)
         if self._session_ended and not self._posts:
-            self._lose_session()
+            self._end_conversation()
 
-    def accepted(self, post: _Post) -> None:
-        """Forget a notification that was accepted or given up."""
+    def forget_notification(self, post: _PostListener) -> None:
+        """Forget a notification that was accepted or cancelled."""
         self.release_deferred(post)
         notification = self._notifications.pop(post, None)
         if notification is not None:
@@ -248,21 +250,21 @@ class RemoteTransport:
                 self._budget.leave(self)
 
     def overflow(self) -> None:
-        """End the conversation: the shared budget is exceeded, and most bytes wait for this server."""
+        """End the conversation: the shared budget is exceeded, and most queued bytes are for this server."""
         self._drop_notifications()
-        self._owner.server_lost(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
+        self._owner.on_server_lost(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
 
     def _drop_notifications(self) -> None:
         """Drop notifications that the server did not accept."""
         for outgoing, _ in self._notifications.values():
-            outgoing.give_up()
+            outgoing.cancel()
         self._notifications.clear()
         self.pending_bytes = 0
         self._budget.leave(self)
 
-    def listener(self, request_id: RequestId) -> ResponseListener:
-        """A general listener for a call whose response is not a single document."""
-        return _Post(self, self._owner, request_id, initialize=False)
+    def general_listener(self, request_id: RequestId) -> ResponseListener:
+        """Create a listener for a call whose response is not a single document."""
+        return _PostListener(self, self._owner, request_id, initialize=False)
 
     def set_session(self, session: str) -> None:
         """Use the session id in the response to ``initialize``."""
@@ -282,20 +284,20 @@ class RemoteTransport:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
             self._call_heads.clear()
 
-    def on_rejected_unread(self) -> None:
-        """Note that the server rejected a request unread."""
+    def on_rejected_unparsed(self) -> None:
+        """Handle that the server rejected a request without parsing it: it may not be stateless."""
         if not self._handshaken:
-            self._owner.not_understood()
+            self._owner.on_not_understood()
 
     def mark_handshaken(self) -> None:
         """Note that ``initialize`` succeeded."""
         self._handshaken = True
 
-    def session_may_be_unknown(self, post: _Post, status: int) -> bool:
+    def session_may_be_unknown(self, post: _PostListener, status: int) -> bool:
         """Whether a status may mean that the server does not know the session.
 
-        404 in a named session does mean that. Many servers answer 400, which has other reasons too, so a ping checks
-        the session. If this returns True, `_Post.on_session_checked` gets the result.
+        404 in a named session means that. Many servers answer 400, which can have other causes, so a ping checks the
+        session. If this returns True, `_Post.on_session_checked` gets the result.
         """
         if not self._handshaken or status not in (_BAD_REQUEST, _NOT_FOUND):
             return False
@@ -304,15 +306,15 @@ class RemoteTransport:
             return True
         self._unknown_session_posts.append(post)
         if len(self._unknown_session_posts) == 1:
-            head = self._post + self._session + self._version
+            head = self._post_head + self._session + self._version
             data = head + b"content-length: %d\r\n\r\n" % len(_PING) + _PING
-            ping = self._server.pool.send(data, _Ping(self), self._owner.client)
-            self._later(self._defer_seconds, self._not_answered, ping)
+            ping = self._server.pool.send(data, _PingListener(self), self._owner.client)
+            self._call_later(self._defer_seconds, self._on_ping_timeout, ping)
         return True
 
-    def _not_answered(self, ping: QueuedRequest) -> None:
-        if not ping.given_up and self._unknown_session_posts:
-            ping.give_up()
+    def _on_ping_timeout(self, ping: QueuedRequest) -> None:
+        if not ping.cancelled and self._unknown_session_posts:
+            ping.cancel()
             self.on_session_checked(known=True)
 
     def on_session_checked(self, *, known: bool) -> None:
@@ -321,7 +323,7 @@ class RemoteTransport:
         for post in posts:
             post.on_session_checked(known=known)
 
-    def session_ended(self, request_id: RequestId | None) -> None:
+    def on_session_ended(self, request_id: RequestId | None) -> None:
         """Handle the rejection of a request by a server that forgot the session. The request was not executed.
 
         Other requests that were sent may have been executed. The gateway waits for them for a moment, because the
@@ -336,22 +338,22 @@ class RemoteTransport:
             deferred, self._deferred = self._deferred, []
             self._posts = {request_id: post for request_id, post in self._posts.items() if post[0] not in deferred}
             if self._stream is not None:
-                self._stream.give_up()
-            self._owner.session_ended(frozenset(self._posts), _SESSION_ENDED)
-            self._later(self._grace, self._lose_session)
+                self._stream.cancel()
+            self._owner.on_session_ended(frozenset(self._posts), _SESSION_ENDED)
+            self._call_later(self._grace_seconds, self._end_conversation)
         if request_id is not None:
             self._posts.pop(request_id, None)
-            self._owner.refused_unread(request_id, _SESSION_ENDED)
+            self._owner.on_not_executed(request_id, _SESSION_ENDED)
         if not self._posts:
-            self._lose_session()
+            self._end_conversation()
 
-    def _lose_session(self) -> None:
+    def _end_conversation(self) -> None:
         if not self._closed:
-            self._owner.server_lost(_SESSION_ENDED)
+            self._owner.on_server_lost(_SESSION_ENDED)
 
     @property
     def has_session(self) -> bool:
-        """Whether the server named a session."""
+        """Whether the server has sent a session id."""
         return bool(self._session) or self._session_ended
 
     def _headers_of(self, frame: Frame) -> bytes:
@@ -359,34 +361,34 @@ class RemoteTransport:
         if version not in STATELESS_VERSIONS:
             return self._session + self._version
         method = frame.method
-        named = ROUTED_BY.get(method)
-        name = frame.params.get(named) if named is not None else None
+        parameter = ROUTING_PARAMETERS.get(method)
+        name = frame.params.get(parameter) if parameter is not None else None
         if name is not None and type(name) is not str:
             name = None
         cached = self._heads.get((method, name))
         if cached is not None:
             return cached
-        # Both come from the client. A line end in one would inject a header or a request.
+        # Method and name come from the client. A line end in them would inject a header or a request.
         lines = f"mcp-protocol-version: {version}\r\nmcp-method: {encode_header(method)}\r\n"
         if name is not None:
             lines += f"mcp-name: {encode_header(name)}\r\n"
         encoded = lines.encode("ascii")
-        # Task ids are many and used once; long headers would fill the memory.
-        if len(self._heads) < _MAX_CACHED and len(encoded) <= _MAX_CACHED_BYTES and named != "taskId":
+        # Task ids are not reused, and long headers would take too much memory.
+        if len(self._heads) < _MAX_CACHED and len(encoded) <= _MAX_CACHED_BYTES and parameter != "taskId":
             self._heads[method, name] = encoded
         return encoded
 
     def _listen(self) -> None:
         """Open the notification stream of a session, if the limit of streams allows it."""
-        if not self._server.pool.takes_stream(self._owner.client):
+        if not self._server.pool.allows_stream(self._owner.client):
             return
-        head = b"GET " + self._server.path + self._fixed + b"accept: text/event-stream\r\n"
+        head = b"GET " + self._server.path + self._fixed_headers + b"accept: text/event-stream\r\n"
         data = head + self._session + self._version + b"\r\n"
-        self._stream = self._server.pool.send(data, _Stream(self._owner), self._owner.client, stream=True)
+        self._stream = self._server.pool.send(data, _StreamListener(self._owner), self._owner.client, stream=True)
 
 
-class _Ping(NullListener):
-    """Learns from the status of a ping whether the server knows the session."""
+class _PingListener(NullListener):
+    """Finds out from the status of a ping whether the server knows the session."""
 
     __slots__ = ("_transport",)
 
@@ -397,12 +399,12 @@ class _Ping(NullListener):
         del session
         self._transport.on_session_checked(known=status not in (_BAD_REQUEST, _NOT_FOUND))
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        del why, sent
+    def on_lost(self, reason: str, *, sent: bool) -> None:
+        del reason, sent
         self._transport.on_session_checked(known=True)
 
 
-class _Post(NullListener):
+class _PostListener(NullListener):
     """Receives the response to one posted message."""
 
     __slots__ = (
@@ -410,11 +412,11 @@ class _Post(NullListener):
         "_initialize",
         "_owner",
         "_parts",
+        "_reason",
         "_refusal",
         "_request_id",
         "_status",
         "_transport",
-        "_why",
     )
 
     def __init__(
@@ -429,9 +431,9 @@ class _Post(NullListener):
         """The body of a response whose status may mean that the session is unknown."""
         self._answered = False
         self._parts = 0
-        """Messages that are still being judged, any of which may be the response."""
-        self._why = ""
-        """Why the response ended."""
+        """The number of messages that are still being evaluated. Each may be the response."""
+        self._reason = ""
+        """Why the HTTP response ended; empty before that."""
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
@@ -450,66 +452,66 @@ class _Post(NullListener):
         request_id = self._request_id
         if request_id is None:
             if self._status < 300:
-                self._owner.from_server(frame)
+                self._owner.on_server_message(frame)
             return
         if self._status >= 400:
             frame = self._as_response(frame)
             if not frame:
                 return
         if self._initialize:
-            self._read_version(frame)
+            self._remember_version(frame)
         self._parts += 1
-        self._owner.part_from_server(frame, request_id, self._status if self._status >= 400 else 0, self._on_judged)
+        self._owner.on_stream_message(frame, request_id, self._status if self._status >= 400 else 0, self._on_judged)
 
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
-            self._transport.accepted(self)
+            self._transport.forget_notification(self)
         elif self._initialize or not self._transport.session_may_be_unknown(self, self._status):
             self._complete()
 
     def on_session_checked(self, *, known: bool) -> None:
-        """Complete the post, or handle that the server rejected it because it does not know the session."""
+        """Complete the post, or fail it if the server does not know the session."""
         if known:
             self._complete()
         else:
-            self._transport.session_ended(self._request_id)
+            self._transport.on_session_ended(self._request_id)
 
     def _complete(self) -> None:
         request_id = self._request_id
         if self._refusal:
             self._deliver(self._refusal)
         if request_id is None:
-            self._transport.accepted(self)
+            self._transport.forget_notification(self)
         else:
-            self._transport.answered(request_id)
+            self._transport.forget_post(request_id)
             self._end(
                 f"the server answered with HTTP status {self._status}"
                 if self._status >= 300
                 else "the response was empty"
             )
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
+    def on_lost(self, reason: str, *, sent: bool) -> None:
         del sent
         if self._request_id is None:
-            self._transport.accepted(self)
+            self._transport.forget_notification(self)
         else:
-            self._transport.answered(self._request_id)
-            self._end(why)
+            self._transport.forget_post(self._request_id)
+            self._end(reason)
 
     def _on_judged(self, answers: bool) -> None:
         self._parts -= 1
         self._answered = self._answered or answers
-        if self._why:
-            self._end(self._why)
+        if self._reason:
+            self._end(self._reason)
 
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         """Fail the request if the HTTP response ended without a response message."""
-        self._why = why
+        self._reason = reason
         if not self._parts and not self._answered and self._request_id is not None:
             self._answered = True
-            self._owner.unanswered(self._request_id, why)
+            self._owner.on_unanswered(self._request_id, reason)
 
-    def _read_version(self, data: bytes) -> None:
+    def _remember_version(self, data: bytes) -> None:
         """Remember the protocol revision for the header of later requests."""
         result = Frame(data, parse_server(data, self._transport.json)).members.get("result")
         if isinstance(result, dict):
@@ -517,19 +519,21 @@ class _Post(NullListener):
             self._transport.set_version(result.get("protocolVersion"))
 
     def _as_response(self, data: bytes) -> bytes:
-        """An error response with the id of the request, which a server that rejects it unread has not seen; empty if
-        it is no error."""
+        """Set the id of the request in an error response: a server that did not parse the request does not know the id.
+
+        Returns an empty value if the message is not an error response.
+        """
         frame = Frame(data, parse_server(data, self._transport.json))
         if "error" not in frame.members:
             return b""
         if frame.id == self._request_id:
             return data
-        self._transport.on_rejected_unread()
+        self._transport.on_rejected_unparsed()
         request_id = None if self._request_id is None else self._request_id[1]
         return encode({"jsonrpc": "2.0", "id": request_id, "error": frame.members["error"]})
 
 
-class _Stream(NullListener):
+class _StreamListener(NullListener):
     """Receives messages on the notification stream."""
 
     __slots__ = ("_owner", "_status")
@@ -544,4 +548,4 @@ class _Stream(NullListener):
 
     def on_frame(self, frame: bytes) -> None:
         if self._status == 200:
-            self._owner.from_server(frame)
+            self._owner.on_server_message(frame)

@@ -1,4 +1,4 @@
-"""All servers behind the gateway, and the conversations of all clients with them."""
+"""The servers behind the gateway, and the conversations of clients with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.notifications import EventSink
@@ -35,27 +35,27 @@ Opener = Callable[[TransportOwner], UpstreamTransport]
 HANDSHAKE = "handshake"
 """Revisions in which a client opens a session with ``initialize``."""
 STATELESS = "stateless"
-"""Revisions in which every request stands alone."""
+"""Revisions in which every request is self-contained."""
 _REVOKED = "the token was revoked"
 
 
 class AnyConversation(Protocol):
-    """A conversation with one server, or with several behind one address."""
+    """A conversation with one server, or with several servers through a bridge."""
 
     closed: bool
     ended: bool
-    """Whether the server forgot the session, so that requests need another one."""
-    used: float
+    """Whether the server ended the session, so that requests need a new one."""
+    last_used: float
     stream_counts: bool
     """Whether an open notification stream counts as use."""
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """Send a request; ``sink`` gets the response. Returns an id for `give_up`."""
+        """Send a request; ``sink`` gets the response. Returns an id for `cancel`."""
 
     def notify(self, frame: Frame) -> None:
         """Send a notification, or a response to a request of the server."""
 
-    def give_up(self, request_id: RequestId | None) -> None:
+    def cancel(self, request_id: RequestId | None) -> None:
         """Cancel a request, because its client disconnected."""
 
     def listen(self, stream: EventSink) -> None:
@@ -69,25 +69,25 @@ class AnyConversation(Protocol):
         """Whether no request is open and no stream counts as use."""
 
     def end_stream(self) -> None:
-        """End streams without an end of their own."""
+        """End the endless streams: notifications and subscriptions."""
 
-    def close(self, why: str) -> None:
-        """End it, failing open requests with the reason."""
+    def close(self, reason: str) -> None:
+        """End the conversation. Open requests fail with the reason."""
 
 
 class Route(Protocol):
-    """What a path of the gateway leads to: a server, or all servers."""
+    """The target of a path of the gateway: one server, or all servers."""
 
     name: str
     slug: str
     requests: int
 
-    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> AnyConversation:
+    def converse(self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False) -> AnyConversation:
         """Open a conversation; ``stateless`` for requests of the stateless era."""
 
 
 class Upstream:
-    """One server: its guard, its recorder, and how to reach it."""
+    """One server behind the gateway: its guard, its recorder, and how to connect to it."""
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of one server
         self,
@@ -100,7 +100,7 @@ class Upstream:
     ) -> None:
         self.name = name
         self.slug = slug
-        """Its name in paths, and the prefix of its tools at `/mcp`."""
+        """The server's name in paths, and the prefix of its tools at `/mcp`."""
         self.guard = guard
         self.recorder = recorder
         self.open = opener
@@ -117,14 +117,14 @@ class Upstream:
         """Whether the server ever had a capability that clients cannot share."""
         self._process: SharedProcess | None = None
 
-    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> Conversation:
+    def converse(self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False) -> Conversation:
         """Open a conversation, over a new transport or in the shared process."""
         session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
 
-        def closed(why: str) -> None:
+        def closed(reason: str) -> None:
             self.losses += 1
-            self._record(STOPPED, session, why)
-            evicted = conversation.link is not None and conversation.link.evicted
+            self._record(STOPPED, session, reason)
+            evicted = conversation.transport is not None and conversation.transport.evicted
             self.failing = not conversation.answered_once and not evicted
 
         conversation = Conversation(
@@ -137,20 +137,22 @@ class Upstream:
             manager.budget,
             self.tracing,
         )
-        conversation.on_not_understood = partial(self._forget_era, manager)
+        conversation.forget_era = partial(self._forget_era, manager)
         self._record(STARTED, session, "")
         if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
-            conversation.link = self._process.attach(conversation)
+            conversation.transport = self._process.attach(conversation)
             return conversation
-        conversation.link = self.open(conversation)
+        conversation.transport = self.open(conversation)
         if stateless and self.era == STATELESS:
             self._share(conversation)
         return conversation
 
     @asynccontextmanager
-    async def detecting_era(self, seconds: float) -> AsyncIterator[None]:
-        """While the era of the server is unknown, let one client at a time detect it, so that not every client starts a
-        process. The others wait at most ``seconds``, because that client may be slow itself."""
+    async def era_detection(self, seconds: float) -> AsyncIterator[None]:
+        """Let one client at a time detect the server's era, so that not every client starts a process for that.
+
+        Other clients wait at most ``seconds``. If the era is known, no client waits.
+        """
         async with AsyncExitStack() as stack:
             if not self.era:
                 with suppress(TimeoutError):
@@ -160,8 +162,8 @@ class Upstream:
                 await stack.aclose()
             yield
 
-    def set_stateless(self, conversation: AnyConversation) -> None:
-        """Note that the server answered ``server/discover`` in a conversation. Share its process if that is safe."""
+    def mark_stateless(self, conversation: AnyConversation) -> None:
+        """Mark the server as stateless after it answered ``server/discover``. Share its process if that is safe."""
         self.era, self.failing = STATELESS, False
         if not isinstance(conversation, Conversation) or conversation.closed:
             return
@@ -171,13 +173,13 @@ class Upstream:
         if not allows_sharing(server_info):
             self._keeps_state = True
             if self._process is not None and not self._process.closed:
-                self._process.lose("the server has capabilities now that clients cannot share")
+                self._process.fail("the server has capabilities now that clients cannot share")
         self._allows_sharing = not self._keeps_state
         self._share(conversation)
 
     def _share(self, conversation: Conversation) -> None:
-        """Let other clients use the process of a conversation, unless a process is shared already."""
-        transport = conversation.link
+        """Let other clients use the process of a conversation, unless another process is shared already."""
+        transport = conversation.transport
         if (
             not self._allows_sharing
             or not conversation.limits.share_processes
@@ -189,16 +191,16 @@ class Upstream:
         self._process = SharedProcess(
             self.name, transport, conversation, conversation.limits, self.guard.limits.list_changed_seconds
         )
-        conversation.link = self._process.founder_transport
+        conversation.transport = self._process.founder_transport
 
     def _forget_era(self, manager: SessionManager) -> None:
-        """Detect the era again: another release of the server may have started."""
+        """Forget the server's era, because another release of the server may have started."""
         if self.era == STATELESS:
             self.era = ""
             manager.generation += 1  # invalidates cached routes
 
-    def _record(self, kind: str, session: Session, why: str) -> None:
-        event = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+    def _record(self, kind: str, session: Session, reason: str) -> None:
+        event = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=reason)
         with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
             self.recorder.record(SessionOutput(events=(event,)))
 
@@ -206,7 +208,7 @@ class Upstream:
 class ClientSession:
     """A session of the handshake era. Only the client that opened it may use it."""
 
-    def __init__(self, session_id: str, client: Client, route: Route, conversation: AnyConversation) -> None:
+    def __init__(self, session_id: str, client: GatewayClient, route: Route, conversation: AnyConversation) -> None:
         self.id = session_id
         self.client = client
         self.route = route
@@ -221,16 +223,16 @@ class SessionManager:
         self.limits = limits
         self.clock = clock
         self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
-        """Judges and parses long input."""
+        """Parses and evaluates long messages."""
         self.budget = MemoryBudget(limits.max_all_waiting_bytes)
-        self._shared: dict[tuple[str, Client], AnyConversation] = {}
+        self._shared: dict[tuple[str, GatewayClient], AnyConversation] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[AnyConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.generation = 0
         """Incremented when the set of servers changes."""
 
-    def stateless_conversation(self, route: Route, client: Client) -> AnyConversation:
+    def stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation:
         """The conversation for all stateless requests with one token."""
         key = route.slug, client
         conversation = self._shared.get(key)
@@ -238,13 +240,13 @@ class SessionManager:
             conversation = self._shared[key] = self.conversation(route, client, stateless=True)
         return conversation
 
-    def open_stateless_conversation(self, route: Route, client: Client) -> AnyConversation | None:
+    def open_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation | None:
         """The conversation for stateless requests; None if it is not open."""
         conversation = self._shared.get((route.slug, client))
         return None if conversation is None or conversation.closed else conversation
 
-    def adopt_stateless(self, route: Route, client: Client, conversation: AnyConversation) -> AnyConversation:
-        """Use a conversation for stateless requests, unless another one is open, which is returned then."""
+    def adopt_stateless(self, route: Route, client: GatewayClient, conversation: AnyConversation) -> AnyConversation:
+        """Use a conversation for stateless requests. If another one is open, close this one and return the other."""
         current = self.open_stateless_conversation(route, client)
         if current is None:
             current = self._shared[route.slug, client] = conversation
@@ -252,19 +254,19 @@ class SessionManager:
             conversation.close("another conversation is used instead")
         return current
 
-    def open_session(self, route: Route, client: Client) -> ClientSession | None:
-        """Open a session; None if there are too many."""
+    def open_session(self, route: Route, client: GatewayClient) -> ClientSession | None:
+        """Open a session. Returns None if there are too many."""
         own = [session for session in self._sessions.values() if session.client.name == client.name]
         if len(own) >= self.limits.max_client_sessions and not self._end_idle(own):
             return None
-        if len(self._sessions) >= self.limits.max_sessions and not self._end_idle(self._of_busiest_client()):
+        if len(self._sessions) >= self.limits.max_sessions and not self._end_idle(self._sessions_of_busiest_client()):
             return None
         session_id = secrets.token_urlsafe(24)
         session = ClientSession(session_id, client, route, self.conversation(route, client))
         self._sessions[session_id] = session
         return session
 
-    def session(self, session_id: str, client: Client, route: Route) -> ClientSession | None:
+    def session(self, session_id: str, client: GatewayClient, route: Route) -> ClientSession | None:
         """The session with this id, if it belongs to this client."""
         session = self._sessions.get(session_id)
         if session is None or session.client != client or session.route.slug != route.slug:
@@ -276,7 +278,7 @@ class SessionManager:
         self._sessions.pop(session.id, None)
         session.conversation.close("the session ended")
 
-    def revoke(self, clients: Set[Client]) -> None:
+    def revoke(self, clients: Set[GatewayClient]) -> None:
         """End all sessions and streams that were opened with revoked tokens."""
         for session in [session for session in self._sessions.values() if session.client in clients]:
             del self._sessions[session.id]
@@ -284,8 +286,8 @@ class SessionManager:
         for key in [key for key in self._shared if key[1] in clients]:
             self._shared.pop(key).close(_REVOKED)
 
-    def conversation(self, route: Route, client: Client, *, stateless: bool = False) -> AnyConversation:
-        """Open a conversation, which ends with the gateway."""
+    def conversation(self, route: Route, client: GatewayClient, *, stateless: bool = False) -> AnyConversation:
+        """Open a conversation, and keep track of it until it closes."""
         conversation = route.converse(self, client, stateless=stateless)
         self._all.add(conversation)
         return conversation
@@ -302,7 +304,7 @@ class SessionManager:
         yield from tuple(self._all)
 
     async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
-        """Run work on ``size`` bytes for a client: here if they are few, otherwise on the executor."""
+        """Run work on ``size`` bytes for a client: directly if they are few, otherwise on the executor."""
         if size <= self.limits.max_bytes_at_once:
             return work()
         return await self.executor.submit(client, work, required=True)
@@ -317,27 +319,27 @@ class SessionManager:
                 context = {"message": "a conversation failed", "exception": err}
                 asyncio.get_running_loop().call_exception_handler(context)
                 conversation.close("the gateway failed")
-            if conversation.idle and conversation.used < unused_since:
+            if conversation.idle and conversation.last_used < unused_since:
                 conversation.close("the session was not used")
         self._all = {conversation for conversation in self._all if not conversation.closed}
         self._sessions = {key: session for key, session in self._sessions.items() if not session.conversation.closed}
         self._shared = {key: conversation for key, conversation in self._shared.items() if not conversation.closed}
 
     def replace(self, upstreams: Mapping[str, Upstream]) -> None:
-        """Serve these servers from now on. Conversations with removed or changed servers end."""
-        gone = [upstream for slug, upstream in self.upstreams.items() if upstreams.get(slug) is not upstream]
+        """Replace the set of servers. Conversations with removed or changed servers end."""
+        outdated = [upstream for slug, upstream in self.upstreams.items() if upstreams.get(slug) is not upstream]
         self.upstreams = dict(upstreams)
         self.generation += 1
         for conversation in self.conversations():
             if isinstance(conversation, Conversation):
-                changed = any(conversation.session.guard is upstream.guard for upstream in gone)
+                changed = any(conversation.session.guard is upstream.guard for upstream in outdated)
             else:
-                changed = bool(gone)
+                changed = bool(outdated)
             if changed:
                 conversation.close("the server changed in the lock")
 
     def end_streams(self) -> None:
-        """End streams without an end of their own."""
+        """End the endless streams: notifications and subscriptions."""
         for conversation in self.conversations():
             conversation.end_stream()
 
@@ -354,17 +356,17 @@ class SessionManager:
         """The number of open sessions and of open conversations."""
         return len(self._sessions), len(self._all)
 
-    def _of_busiest_client(self) -> list[ClientSession]:
-        """The sessions of the client with most sessions."""
+    def _sessions_of_busiest_client(self) -> list[ClientSession]:
+        """The sessions of the client with the most sessions."""
         by_client: dict[str, list[ClientSession]] = {}
         for session in self._sessions.values():
             by_client.setdefault(session.client.name, []).append(session)
         return max(by_client.values(), key=len)
 
     def _end_idle(self, sessions: list[ClientSession]) -> bool:
-        """End the idle session that was unused for longest. Returns False if none is idle."""
+        """End the least recently used idle session. Returns False if none is idle."""
         idle = [session for session in sessions if session.conversation.idle]
         if not idle:
             return False
-        self.end_session(min(idle, key=lambda session: session.conversation.used))
+        self.end_session(min(idle, key=lambda session: session.conversation.last_used))
         return True

@@ -1,7 +1,7 @@
-"""The queue of one session: short work runs at once, slow work runs on a thread, and later work waits behind it.
+"""The work queue of one session. Slow work runs on a thread, and later work is queued behind it.
 
-A refusal is sent when it is durable, which takes a moment. `DurableRefusals` counts those that wait, and runs work that
-must come after them.
+A refusal is sent only after it is durable. `DurableRefusals` counts the refusals that are not durable yet, and runs
+work that must come after them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.system.fair_executor import FairExecutor
 
 T = TypeVar("T")
-_ENTRY_BYTES = 512  # bytes of memory, in addition to the message
+_ENTRY_BYTES = 512  # memory of one queue entry, in addition to the message
 
 
 class SessionQueue:
@@ -41,7 +41,7 @@ class SessionQueue:
     def __init__(
         self, executor: FairExecutor, client: str, max_bytes: int, budget: MemoryBudget, overflow: Callable[[], None]
     ) -> None:
-        """``overflow`` is called if this queue holds most when the shared budget is exceeded."""
+        """``overflow`` is called if the shared budget is exceeded and this queue is the largest."""
         self._executor = executor
         self._client = client
         self._max_bytes = max_bytes
@@ -52,10 +52,10 @@ class SessionQueue:
         """Bytes in the queue."""
         self._offloaded = False
         self.busy = False
-        """Whether new work has to wait. If not, callers may run it themselves."""
+        """Whether new work must be queued. If not, callers may run it directly."""
 
     def run(self, work: Callable[[], None], size: int = 0) -> bool:
-        """Run short work now, or queue it. Returns False, and drops it, if the queue is full."""
+        """Run short work now, or queue it. If the queue is full, drop the work and return False."""
         if not self.busy:
             work()
             return True
@@ -69,11 +69,11 @@ class SessionQueue:
             self._budget.enforce()
         return True
 
-    def offload(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
-        """Run slow work on the executor, then ``then``. Call it only from work that runs in this queue."""
+    def offload(self, work: Callable[[], T], then: Callable[[T], None], on_error: Callable[[], None]) -> None:
+        """Run slow work on the executor, and call ``then`` with its result. Call this only from work in this queue."""
         self.busy = self._offloaded = True
         future = self._executor.submit(self._client, work, required=True)  # at most one per session
-        future.add_done_callback(lambda done: self._finish(done, then, failed))
+        future.add_done_callback(lambda done: self._finish(done, then, on_error))
 
     def drop(self) -> None:
         """Drop all queued work."""
@@ -81,11 +81,11 @@ class SessionQueue:
         self.pending_bytes = 0
         self._budget.leave(self)
 
-    def _finish(self, done: asyncio.Future[T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
+    def _finish(self, done: asyncio.Future[T], then: Callable[[T], None], on_error: Callable[[], None]) -> None:
         self._offloaded = False
         try:
             if done.cancelled() or done.exception() is not None:
-                failed()
+                on_error()
             if not done.cancelled():
                 then(done.result())  # an unexpected exception goes to the loop's handler
         finally:
@@ -118,11 +118,13 @@ class DurableRefusals:
 
     @property
     def full(self) -> bool:
-        """Whether as many wait as are allowed."""
+        """Whether the limit of refusals is reached."""
         return self._waiting >= self._limit
 
-    def record(self, output: SessionOutput, send: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
-        """Record a refusal, and ``send`` it when it is durable; ``failed`` runs in the queue."""
+    def record(
+        self, output: SessionOutput, send: Callable[[], None], on_error: Callable[[PinwardenError], None]
+    ) -> None:
+        """Record a refusal, and call ``send`` once it is durable. ``on_error`` runs in the queue if that fails."""
         self._waiting += 1
 
         def on_recorded() -> None:
@@ -132,13 +134,13 @@ class DurableRefusals:
 
         def on_failed(err: PinwardenError) -> None:
             self._waiting -= 1
-            self._queue.run(lambda: failed(err))
+            self._queue.run(lambda: on_error(err))
             self._run_after()
 
         self._recorder.record_durably(output, on_recorded, on_failed)
 
     def after(self, work: Callable[[], None]) -> bool:
-        """Run ``work`` when all refusals are sent. Returns False, without running it, if none waits."""
+        """Run ``work`` after all refusals are sent. If there are none, return False without running it."""
         if self._waiting:
             self._after.append(work)
         return bool(self._waiting)
@@ -151,11 +153,11 @@ class DurableRefusals:
 
 
 Judgement = Callable[[], tuple[Frame | None, SessionOutput | None]]
-"""Returns the message, if there is one, and the session's output; no output if the client left."""
+"""Returns the message, if there is one, and the session's output; no output if the client disconnected."""
 
 
 class OffloadResult:
-    """The outcome of a judgement on a thread."""
+    """The result of an evaluation on a thread."""
 
     __slots__ = ("frame", "output", "problem", "recorded", "to_client")
 
@@ -171,7 +173,7 @@ class OffloadResult:
 
 
 def judge_on_thread(judge: Judgement, recorder: LoopRecorder, limits: Limits) -> OffloadResult:
-    """Judge, record what need not be durable, and parse the messages for the client."""
+    """Evaluate a message, record output that need not be durable, and parse the messages for the client."""
     frame, output = judge()
     result = OffloadResult(frame, output)
     if output is not None:

@@ -1,9 +1,9 @@
 """One process of a stateless server for all clients.
 
-In revision 2026-07-28 every request stands alone, so requests of several clients can go to one process. Each client
-has its own conversation, which judges its messages. On the pipe every request has an id that is unique in the process,
-and its progress token is that id. A message of the server goes only to the conversation whose request it names. A
-message that names no request is delivered only as long as no second client has used the process.
+In revision 2026-07-28 every request is self-contained, so requests of several clients can go to one process. Each
+client has its own conversation, which decides about its messages. In the process, every request has a unique id, which
+is also its progress token. A message of the server goes only to the conversation whose request it names. A
+message that names no request is delivered only while a single client has used the process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SharedTransportOwner(TransportOwner, Protocol):
 
     @property
     def last_received(self) -> float:
-        """When the server last sent something in it."""
+        """When the conversation last received a message."""
 
     def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request with this id is open in the conversation."""
@@ -58,7 +58,8 @@ class SharedTransportOwner(TransportOwner, Protocol):
 def allows_sharing(server: Any) -> bool:
     """Whether clients can share a process of a server with this response to ``server/discover``.
 
-    Tasks and extensions may belong to a connection, and log messages on stdio name no request.
+    Other capabilities prevent sharing: tasks and extensions may belong to a connection, and log messages on stdio name
+    no request.
     """
     capabilities = server.get("capabilities") if isinstance(server, dict) else None
     return isinstance(capabilities, dict) and _CAPABILITIES.issuperset(capabilities)
@@ -85,15 +86,15 @@ class SharedProcess:
         self.undelivered = 0
         """Messages of the server that belong to no open request."""
         self._json = Limits(max_bytes=limits.max_bytes_at_once)
-        self._throttle = ListChangedThrottle(throttle_seconds, self._list_changed)
+        self._throttle = ListChangedThrottle(throttle_seconds, self._broadcast_list_changed)
         self._transports: set[SharedTransport] = set()
         self._attached = 0
         self._ping_id: RequestId = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
         self._ping_timeout: asyncio.TimerHandle | None = None
-        """Replaces the process, unless it answers a ping before."""
+        """Ends the process unless it sends a message before."""
         self._by_id: dict[RequestId, SharedTransport] = {}
         self._queue: deque[SharedTransport] = deque()
-        """Transports with a message that may be written, each once."""
+        """Transports with a message to write. Each occurs once."""
         child.hand_over(self, self.write_queued)
         self._founder = self.attach(founder)
         self.founder_transport = self._founder
@@ -102,28 +103,28 @@ class SharedProcess:
 
     @property
     def client(self) -> str:
-        """The process counts under its own name, not under a client."""
+        """A name that is not a client's, so that the process counts against no client."""
         return f"\0{self.name}"
 
     @property
     def idle(self) -> bool:
-        """Whether no client has a request open in it."""
+        """Whether the process has no open request."""
         return all(transport.owner.idle for transport in self._transports)
 
     @property
-    def used(self) -> float:
-        """When a client last used it."""
-        return max((transport.owner.used for transport in self._transports), default=0.0)
+    def last_used(self) -> float:
+        """When a client last sent a message."""
+        return max((transport.owner.last_used for transport in self._transports), default=0.0)
 
     # For conversations
 
     @property
     def private(self) -> bool:
-        """Whether no second client has ever used it."""
+        """Whether a single client has used the process so far."""
         return self._attached == 1
 
     def attach(self, owner: SharedTransportOwner) -> SharedTransport:
-        """A transport for one more conversation."""
+        """Create a transport for another conversation."""
         transport = SharedTransport(self, owner)
         self._transports.add(transport)
         self._attached += 1
@@ -146,16 +147,18 @@ class SharedProcess:
         return True
 
     def forget(self, request_id: RequestId) -> None:
-        """Deliver nothing more that names this request."""
+        """Stop delivering messages that name this request."""
         self._by_id.pop(request_id, None)
 
-    def lose(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """End the process for all conversations."""
-        self.child.lose(why)
+        self.child.fail(reason)
 
-    def hangs(self, since: float) -> None:
-        """Check the process, because a conversation received nothing since that time. If that is true of all
-        conversations, ping the process, and replace it if it does not answer. Otherwise only one request is late."""
+    def check_hang(self, since: float) -> None:
+        """Ping the process if no conversation has received a message since that time, and end it if it does not answer.
+
+        If any conversation has, the process is alive and only one request is late.
+        """
         if (
             self._ping_timeout is None
             and not self.closed
@@ -163,7 +166,7 @@ class SharedProcess:
         ):
             self.child.write(encode({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
             loop = asyncio.get_running_loop()
-            self._ping_timeout = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
+            self._ping_timeout = loop.call_later(self.limits.shared_ping_seconds, self.fail, _HANGS)
 
     def enqueue(self, transport: SharedTransport) -> None:
         """Queue a transport that has a message to write."""
@@ -171,53 +174,53 @@ class SharedProcess:
         self.write_queued()
 
     def write_queued(self) -> None:
-        """Write one message of each transport in turn, as long as the server reads."""
+        """Write messages round-robin, one per transport, while the server reads."""
         while self._queue and self.child.writable:
             transport = self._queue.popleft()
             transport.write_next(self.child)
 
     # From the process
 
-    def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """Route a message to the conversation that it belongs to, which judges it."""
+    def on_server_message(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
+        """Route a message to the conversation that it belongs to."""
         del expected_id
         if self._ping_timeout is not None:
-            self._ping_timeout.cancel()  # any message is a sign of life
+            self._ping_timeout.cancel()  # any message shows that the process is alive
             self._ping_timeout = None
         request_id = typed_id(guess_response_id(data))
         if request_id is not None:
-            self._answered(request_id, data)
+            self._route_response(request_id, data)
             return True
         message = parse_server(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
         if type(message) is not dict:
-            self._not_delivered()
+            self._count_undelivered()
         elif "method" in message:
-            self._notified(Frame(data, message))
+            self._route_notification(Frame(data, message))
         else:
             request_id = typed_id(message.get("id"))
             if request_id is None:
-                self._not_delivered()
+                self._count_undelivered()
             else:
-                self._answered(request_id, data)
+                self._route_response(request_id, data)
         return True
 
-    def server_lost(self, why: str) -> None:
+    def on_server_lost(self, reason: str) -> None:
         """Fail every open request, because the process ended."""
         self._end()
         for transport in tuple(self._transports):
-            transport.owner.server_lost(why)
+            transport.owner.on_server_lost(reason)
 
-    def _answered(self, request_id: RequestId, data: bytes) -> None:
+    def _route_response(self, request_id: RequestId, data: bytes) -> None:
         transport = self._by_id.pop(request_id, None)
         if transport is not None:
-            transport.answered(request_id)
-            transport.owner.from_server(data)
+            transport.on_response(request_id)
+            transport.owner.on_server_message(data)
         elif self._is_founder_request(request_id):
-            self._founder.owner.from_server(data)
+            self._founder.owner.on_server_message(data)
         elif request_id != self._ping_id:
-            self._not_delivered()
+            self._count_undelivered()
 
-    def _notified(self, frame: Frame) -> None:
+    def _route_notification(self, frame: Frame) -> None:
         """Route a notification to the conversation whose request it names. Requests of the server are dropped."""
         if frame.method == PROGRESS:
             request_id = frame.progress_token
@@ -229,32 +232,32 @@ class SharedProcess:
         if transport is None and request_id is not None and self._is_founder_request(request_id):
             transport = self._founder
         if frame.is_request:
-            self._not_delivered()
+            self._count_undelivered()
         elif transport is not None:
-            transport.owner.from_server(frame.data)
+            transport.owner.on_server_message(frame.data)
         elif frame.method in LIST_CHANGED and request_id is None:
-            if not self._throttle.deferred(frame.data):
-                self._list_changed(frame.data)
+            if not self._throttle.defer(frame.data):
+                self._broadcast_list_changed(frame.data)
         elif request_id is None and self.private:
-            self._founder.owner.from_server(frame.data)
+            self._founder.owner.on_server_message(frame.data)
         else:
-            self._not_delivered()
+            self._count_undelivered()
 
-    def _list_changed(self, data: bytes) -> None:
-        """All sessions list again. The notification itself is delivered only while the process is private."""
+    def _broadcast_list_changed(self, data: bytes) -> None:
+        """Send the notification to all sessions, which list again. Clients get it only while the process is private."""
         for transport in tuple(self._transports):
-            transport.owner.from_server(data)
+            transport.owner.on_server_message(data)
 
     def _is_founder_request(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
         """Whether the first conversation sent a request under this id before the process was shared."""
         founder = self._founder
         return founder in self._transports and founder is not sender and founder.owner.waits_for(request_id)
 
-    def _not_delivered(self) -> None:
+    def _count_undelivered(self) -> None:
         self.undelivered += 1
         if str(self.undelivered).rstrip("0") == "1":  # 1, 10, 100 ...: a server cannot fill the log
             self.child.say(
-                f"the server sent {self.undelivered} messages so far that name no open request; no client gets them"
+                f"the server sent {self.undelivered} messages that belong to no open request; they were dropped"
             )
 
     def _end(self) -> None:
@@ -285,7 +288,7 @@ class SharedTransport:
 
     @property
     def private(self) -> bool:
-        """Whether no other client ever used the process."""
+        """Whether a single client has used the process so far."""
         return self.process.private
 
     @property
@@ -294,7 +297,7 @@ class SharedTransport:
         return self.process.child.evicted
 
     def send(self, frame: Frame, parameters: bytes) -> None:
-        """Send a request, or cancel one. A stateless client sends nothing else."""
+        """Send a request or a cancellation. Other messages do not exist in the stateless era."""
         del parameters
         if frame.is_request:
             if frame.id is not None:
@@ -325,11 +328,11 @@ class SharedTransport:
             self._enqueue(None, _cancellation(request_id))
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Nothing to drop: requests end with the conversation's deadlines."""
+        """Do nothing: the conversation's deadlines end requests."""
 
-    def hangs(self, since: float) -> bool:
-        """Find out whether the process is alive."""
-        self.process.hangs(since)
+    def check_hang(self, since: float) -> bool:
+        """Let the shared process check whether it is alive."""
+        self.process.check_hang(since)
         return True
 
     def close(self) -> None:
@@ -346,8 +349,8 @@ class SharedTransport:
         process.detach(self)
         self.open_ids.clear()
 
-    def answered(self, request_id: RequestId) -> None:
-        """Note that the server answered a request."""
+    def on_response(self, request_id: RequestId) -> None:
+        """Release the request's share of the process after its response."""
         self._end_request(request_id, written=True)
 
     def write_next(self, child: ProcessTransport) -> None:
@@ -374,7 +377,7 @@ class SharedTransport:
     def overflow(self) -> None:
         """End this conversation only: the shared budget is exceeded, and this queue is the largest."""
         self._drop_queue()
-        self.owner.server_lost(_UNREAD)
+        self.owner.on_server_lost(_UNREAD)
 
     def _request(self, request_id: RequestId, method: str, meta: dict[str, Any], data: bytes) -> None:
         token = typed_id(meta.get("progressToken"))
@@ -394,8 +397,8 @@ class SharedTransport:
                 self._streams.add(request_id)
             self._enqueue(request_id, data)
 
-    def _refuse(self, request_id: RequestId, why: str) -> None:
-        asyncio.get_running_loop().call_soon(self.owner.unanswered, request_id, why)
+    def _refuse(self, request_id: RequestId, reason: str) -> None:
+        asyncio.get_running_loop().call_soon(self.owner.on_unanswered, request_id, reason)
 
     def _enqueue(self, request_id: RequestId | None, data: bytes) -> None:
         if self._closed:
@@ -407,7 +410,7 @@ class SharedTransport:
             return
         if self._queued_bytes > self.process.limits.max_unsent_bytes:
             self._drop_queue()
-            asyncio.get_running_loop().call_soon(self.owner.server_lost, _UNREAD)
+            asyncio.get_running_loop().call_soon(self.owner.on_server_lost, _UNREAD)
         else:
             self.process.budget.enter(self)
             self.process.budget.enforce()

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, health, readiness, and OpenTelemetry traces of relayed requests."""
+"""Health and readiness pages, Prometheus metrics, and OpenTelemetry traces of relayed requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.header_checks import NAMED_BY, Client
+from pinwarden.gateway.http.header_checks import ITEM_NAME_PARAMETERS, GatewayClient
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
 from pinwarden.gateway.session.messages import Frame
@@ -24,26 +24,26 @@ Sample = tuple[dict[str, str], float]
 
 
 class StatusPages:
-    """The pages about a running gateway."""
+    """The pages `/healthz`, `/readyz` and `/metrics`."""
 
     def __init__(
-        self, manager: SessionManager, endpoint: Endpoint, connections: ClientConnections, waiting: Callable[[], int]
+        self, manager: SessionManager, endpoint: Endpoint, connections: ClientConnections, sink: Callable[[], int]
     ) -> None:
         self._manager = manager
         self._endpoint = endpoint
         self._connections = connections
-        self._waiting = waiting
+        self._waiting = sink
         self.problems: list[Callable[[], str]] = []
         """Each returns why the gateway is not ready, or an empty string."""
         self.warnings: list[Callable[[], str]] = []
         """Each returns a warning about a gateway that is ready, or an empty string."""
 
-    def health(self, _: Client | None) -> tuple[int, str, bytes]:
-        """The process responds."""
+    def health(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
+        """Report that the process responds."""
         return 200, _JSON, b'{"status":"ok"}'
 
-    def readiness(self, _: Client | None) -> tuple[int, str, bytes]:
-        """Whether the gateway can serve requests."""
+    def readiness(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
+        """Report whether the gateway can serve requests."""
         problems = [problem for check in self.problems if (problem := check())]
         if self._connections.draining:
             problems.append("the gateway is shutting down")
@@ -54,10 +54,10 @@ class StatusPages:
         }
         return (503 if problems else 200), _JSON, orjson.dumps(body)
 
-    def metrics(self, client: Client | None) -> tuple[int, str, bytes]:
+    def metrics(self, client: GatewayClient | None) -> tuple[int, str, bytes]:
         """Metrics in Prometheus' text format, for the servers that the client may use."""
         upstreams = self._manager.upstreams.values()
-        visible = [upstream for upstream in upstreams if client is not None and client.sees(upstream.name)]
+        visible = [upstream for upstream in upstreams if client is not None and client.may_use(upstream.name)]
         return 200, _TEXT, "".join(self._lines(sorted(visible, key=lambda upstream: upstream.name))).encode()
 
     def _lines(self, upstreams: Sequence[Upstream]) -> Iterator[str]:
@@ -88,14 +88,14 @@ class StatusPages:
                 "http_cut_total",
                 "counter",
                 "Client connections that were closed because the client did not read.",
-                connections.cut,
+                connections.slow_disconnects,
             ),
             ("http_unsent_bytes", "gauge", "Bytes in write buffers of client connections.", connections.unsent),
             ("http_body_bytes", "gauge", "Bytes of large requests that are not answered yet.", connections.bodies),
             (
                 "waiting_bytes",
                 "gauge",
-                "Bytes queued for servers, queued for judging, or of incomplete messages of servers.",
+                "Bytes queued for servers, queued for evaluation, or in incomplete messages of servers.",
                 budget.pending_bytes,
             ),
             (
@@ -113,7 +113,7 @@ class StatusPages:
                 self._waiting(),
             ),
         ):
-            yield from _metric(name, kind, help_text, [({}, value)])
+            yield from _metric_lines(name, kind, help_text, [({}, value)])
         yield from _server_metrics(upstreams)
 
 
@@ -126,27 +126,27 @@ def _server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     )
     for name, help_text, count_of in counters:
         samples = [({"server": upstream.name}, float(count_of(upstream))) for upstream in upstreams]
-        yield from _metric(name, "counter", help_text, samples)
+        yield from _metric_lines(name, "counter", help_text, samples)
     kinds = [
         ({"server": upstream.name, "kind": kind}, float(count))
         for upstream in upstreams
         for kind, count in sorted(upstream.recorder.kinds.items())
     ]
-    yield from _metric("events_total", "counter", "Events in the audit log, by kind.", kinds)
+    yield from _metric_lines("events_total", "counter", "Events in the audit log, by kind.", kinds)
 
 
-def _metric(name: str, kind: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
+def _metric_lines(name: str, kind: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
     yield f"# HELP pinwarden_{name} {help_text}\n# TYPE pinwarden_{name} {kind}\n"
     for labels, value in samples:
-        yield f"pinwarden_{name}{_labels(labels.items())} {value:g}\n"
+        yield f"pinwarden_{name}{_format_labels(labels.items())} {value:g}\n"
 
 
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+def _format_labels(labels: Iterable[tuple[str, str]]) -> str:
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in labels)
     return f"{{{text}}}" if text else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -172,8 +172,8 @@ class Tracing:
         self.close = close
         """Export remaining spans."""
 
-    def traced(self, waiting: ResponseSink, frame: Frame, server: str, client: str, call: str) -> Traced:
-        """A response sink that ends the span of its request."""
+    def trace(self, sink: ResponseSink, frame: Frame, server: str, client: str, call: str) -> TracedSink:
+        """Start a span for a request. Returns a sink that ends the span with the response."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -185,7 +185,7 @@ class Tracing:
             "pinwarden.client": client[:_MAX_NAME],
             "pinwarden.call": call[:_MAX_NAME],
         }
-        name = frame.params.get(NAMED_BY.get(frame.method, ""))
+        name = frame.params.get(ITEM_NAME_PARAMETERS.get(frame.method, ""))
         if type(name) is str:
             attributes["gen_ai.tool.name" if frame.method == "tools/call" else "mcp.item"] = name[:_MAX_NAME]
         span = self._tracer.start_span(
@@ -194,16 +194,16 @@ class Tracing:
             kind=SpanKind.SERVER,
             attributes=attributes,
         )
-        return Traced(waiting, span)
+        return TracedSink(sink, span)
 
 
-class Traced:
-    """Ends a span with the response."""
+class TracedSink:
+    """Ends a span when its request ends, and forwards all calls to another sink."""
 
     __slots__ = ("_span", "_waiting")
 
-    def __init__(self, waiting: ResponseSink, span: Span) -> None:
-        self._waiting = waiting
+    def __init__(self, sink: ResponseSink, span: Span) -> None:
+        self._waiting = sink
         self._span = span
 
     @property
@@ -211,33 +211,33 @@ class Traced:
         """Whether messages can still be delivered."""
         return self._waiting.open
 
-    def message(self, frame: Frame) -> None:
-        """A message before the response."""
-        self._waiting.message(frame)
+    def send_message(self, frame: Frame) -> None:
+        """Forward a message before the response."""
+        self._waiting.send_message(frame)
 
-    def answered(self, frame: Frame, status: int) -> None:
-        """The response."""
+    def respond(self, frame: Frame, status: int) -> None:
+        """End the span, and forward the response."""
         error = frame.members.get("error")
         self._end(str(error.get("code")) if isinstance(error, dict) else "")
-        self._waiting.answered(frame, status)
+        self._waiting.respond(frame, status)
 
-    def failed(self, code: int, why: str) -> None:
-        """There will be no response."""
+    def fail(self, code: int, reason: str) -> None:
+        """End the span with the error code."""
         self._end(str(code))
-        self._waiting.failed(code, why)
+        self._waiting.fail(code, reason)
 
-    def refused_unread(self, why: str) -> None:
-        """There will be no response in this session."""
+    def fail_not_executed(self, reason: str) -> None:
+        """End the span, because the server ended the session."""
         self._end("session_ended")
-        self._waiting.refused_unread(why)
+        self._waiting.fail_not_executed(reason)
 
-    def dropped(self) -> None:
-        """The request was cancelled."""
+    def drop(self) -> None:
+        """End the span, because the client cancelled the request."""
         self._end("cancelled")
-        self._waiting.dropped()
+        self._waiting.drop()
 
-    def given_up(self) -> None:
-        """The client left."""
+    def on_cancelled(self) -> None:
+        """End the span, because the client disconnected."""
         self._end("cancelled")
 
     def _end(self, error: str) -> None:

@@ -1,7 +1,7 @@
-"""One connection to a remote server: a request out, its response in, and never the response to another request.
+"""One connection to a remote server. It carries one request at a time, and never mixes up responses.
 
-Any doubt about where a response ends closes the connection, because the next request on it may be another client's.
-When a server sends faster than its messages are judged, the rest waits in the kernel, and other clients are served.
+If the end of a response is ambiguous, the connection is closed, because the next request on it may be another client's.
+If a server sends faster than its messages are processed, the connection stops reading, and other clients are served.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BODILESS = (204, 304)
 
 
 class CachedHead:
-    """The parsed form of a response head."""
+    """A parsed response head."""
 
     __slots__ = ("length", "session", "status")
 
@@ -49,14 +49,14 @@ class ConnectionPool(Protocol):
     budget: MemoryBudget | None
     """The budget for incomplete responses."""
 
-    def made(self, connection: UpstreamConnection) -> None:
-        """A connection was opened."""
+    def on_connection_made(self, connection: UpstreamConnection) -> None:
+        """Add an opened connection."""
 
-    def free(self, connection: UpstreamConnection) -> None:
-        """A connection is free."""
+    def release(self, connection: UpstreamConnection) -> None:
+        """Reuse a connection whose response is complete."""
 
-    def lost(self, connection: UpstreamConnection) -> None:
-        """A connection ended."""
+    def on_connection_lost(self, connection: UpstreamConnection) -> None:
+        """Remove a closed connection."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -73,9 +73,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._heads = pool.heads
         self._fresh = True
-        """Whether nothing of the response was received."""
+        """Whether no byte of the response was processed yet."""
         self._partial = b""
-        """The part of a response with a cached head that has arrived."""
+        """The received part of a response whose head is cached."""
         self._head = b""
         self._unread = b""
         """Received bytes that are not processed yet, from `_offset` on."""
@@ -84,18 +84,18 @@ class UpstreamConnection(asyncio.Protocol):
         """Messages that are not delivered yet."""
         self._paused = False
         self._counted = 0
-        self._begin()
+        self._reset()
 
     @property
     def outgoing(self) -> UpstreamRequest | None:
         """The current request."""
         return self._outgoing
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether a request can be sent."""
         return self._transport is not None and not self._transport.is_closing() and self._outgoing is None
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Reset the state for parsing a response."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
@@ -105,7 +105,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_body = False
         self._body: bytes | bytearray = b""
         self._events: EventParser | None = None
-        self._complete = self._keep = self._until_end = False
+        self._complete = self._keep_alive = self._ends_at_eof = False
 
     def start(self, outgoing: UpstreamRequest) -> None:
         """Send a request."""
@@ -133,31 +133,31 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
         self._transport = cast(asyncio.Transport, transport)
-        self._pool.made(self)
+        self._pool.on_connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The connection is closed."""
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
-        self._pool.lost(self)
+        self._pool.on_connection_lost(self)
         self._fail("the server closed the connection before its response was complete", sent=True)
 
     def eof_received(self) -> bool:
-        """A response without a length ends here. A truncated one is not valid JSON."""
-        if self._until_end and self._outgoing is not None and not self._unread and not self._frames:
-            self._keep = False
+        """Complete a response without a content length. If it was truncated, it is not valid JSON."""
+        if self._ends_at_eof and self._outgoing is not None and not self._unread and not self._frames:
+            self._keep_alive = False
             self._finish()
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the response."""
+        """Handle received bytes. A response with a cached head is not parsed."""
         outgoing = self._outgoing
         if outgoing is None:
             self.abort()  # no request is open
             return
         if self._fresh:
-            waits = not self._partial  # only once: joining many small pieces would take quadratic time
+            waits = not self._partial  # wait once only: joining many small pieces would take quadratic time
             if self._partial:
                 data, self._partial = self._partial + data, b""
             end = data.find(_HEAD_END) + 4
@@ -166,14 +166,14 @@ class UpstreamConnection(asyncio.Protocol):
                 missing = end + head.length - len(data)
                 if not missing:
                     self._outgoing = outgoing.upstream = None
-                    self._pool.free(self)
-                    outgoing.listener.on_whole(head.status, head.session, data[end:])
+                    self._pool.release(self)
+                    outgoing.listener.on_response(head.status, head.session, data[end:])
                     return
                 if missing > 0 and waits and head.length <= _MAX_BUFFERED:  # many servers send the body after the head
                     self._partial = data
                     return
             self._fresh = False
-            self._begin()
+            self._reset()
             self._head = data[:end]
         if self._paused:  # some transports deliver data although they are paused
             self._unread, self._offset = self._unread[self._offset :] + data, 0
@@ -184,9 +184,9 @@ class UpstreamConnection(asyncio.Protocol):
     # Fair portions
 
     def _process(self, outgoing: UpstreamRequest) -> None:
-        """Process a limited part of what arrived, then let other work run."""
+        """Process a limited part of the received bytes, then let other work run."""
         frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
-        while self._outgoing is outgoing and not outgoing.given_up:
+        while self._outgoing is outgoing and not outgoing.cancelled:
             if self._frames:
                 if frames <= 0 or size <= 0:
                     self._pause(outgoing)
@@ -212,7 +212,7 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             outgoing.listener.on_frame(frame)
         except BaseException:
-            self._refuse("a response could not be processed")
+            self._reject("a response could not be processed")
             raise
 
     def _pause(self, outgoing: UpstreamRequest) -> None:
@@ -220,9 +220,9 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        self._loop.call_soon(self._go_on, outgoing)
+        self._loop.call_soon(self._continue, outgoing)
 
-    def _go_on(self, outgoing: UpstreamRequest) -> None:
+    def _continue(self, outgoing: UpstreamRequest) -> None:
         if self._outgoing is outgoing:
             self._process(outgoing)
 
@@ -252,33 +252,33 @@ class UpstreamConnection(asyncio.Protocol):
         self._size += len(piece)
         self._unframed += len(piece)
         if self._size > self._limits.max_answer_bytes:
-            self._refuse("the server sent a response above the size limit")
+            self._reject("the server sent a response above the size limit")
             return len(piece)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserCallbackError as err:
             cause = err.__context__
             if not isinstance(cause, _BadResponseError | PinwardenError):
-                self._refuse("a response could not be processed")
+                self._reject("a response could not be processed")
                 raise
-            self._refuse(str(cause))
+            self._reject(str(cause))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._refuse("the server's response is not HTTP")
+            self._reject("the server's response is not HTTP")
         else:
-            self._check()
+            self._check_limits()
         return len(piece)
 
-    def _check(self) -> None:
+    def _check_limits(self) -> None:
         """Reject an oversized head and surplus data."""
         if self._unframed > self._limits.max_upstream_head_bytes:
-            self._refuse("the head of the server's response is too long")
+            self._reject("the head of the server's response is too long")
         elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
-            self._refuse(_SURPLUS)
+            self._reject(_SURPLUS)
         else:
             self._update_budget()
 
-    def _refuse(self, why: str) -> None:
-        self._fail(why, sent=True)
+    def _reject(self, reason: str) -> None:
+        self._fail(reason, sent=True)
         self.abort()
 
     # Incomplete responses
@@ -289,9 +289,9 @@ class UpstreamConnection(asyncio.Protocol):
         return len(self._body) + (0 if self._events is None else self._events.buffered_bytes)
 
     def overflow(self) -> None:
-        """The shared budget is exceeded, and this response is the largest."""
+        """Reject the response: the shared budget is exceeded, and this response is the largest."""
         self._counted = 0
-        self._refuse("the memory budget for incomplete responses is exceeded, and this response is the largest")
+        self._reject("the memory budget for incomplete responses is exceeded, and this response is the largest")
 
     def _update_budget(self) -> None:
         budget = self._pool.budget
@@ -310,7 +310,7 @@ class UpstreamConnection(asyncio.Protocol):
         headers, head = self._headers, self._head
         length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
-        plain = self._events is None and self._keep and framed and self._size - len(head) == length
+        plain = self._events is None and self._keep_alive and framed and self._size - len(head) == length
         if plain and head.endswith(_HEAD_END) and len(head) <= _MAX_CACHED_BYTES:
             if len(self._heads) >= _MAX_CACHED:
                 self._heads.clear()  # heads contain the time, so old ones do not recur
@@ -320,12 +320,12 @@ class UpstreamConnection(asyncio.Protocol):
     # Callbacks of httptools
 
     def on_message_begin(self) -> None:
-        """A response begins; also after an interim response."""
+        """Reject a second response. An interim response (1xx) may come first."""
         if self._complete:
             raise _BadResponseError(_SURPLUS)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which is ignored."""
+        """Add a header. Trailers are ignored."""
         self._fields += 1
         self._field_bytes += len(name) + len(value) + 4
         limits = self._limits
@@ -335,7 +335,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
+        """Check the head, and pass it to the listener."""
         status = self._parser.get_status_code()
         outgoing = self._outgoing
         if outgoing is None or status < 200:
@@ -350,14 +350,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._unframed = 0
         self._in_body = True
         framed = b"content-length" in headers or b"transfer-encoding" in headers
-        self._until_end = not framed and status not in _BODILESS
+        self._ends_at_eof = not framed and status not in _BODILESS
         kind = headers.get(b"content-type", b"")
         if kind != b"application/json" and kind.partition(b";")[0].strip().lower() == _EVENT_STREAM and status < 300:
             self._events = EventParser(self._limits.max_answer_bytes)
         outgoing.listener.on_head(status, headers.get(b"mcp-session-id", b"").decode("latin-1"))
 
     def on_body(self, data: bytes) -> None:
-        """A part of the body."""
+        """Add a part of the body."""
         self._unframed = 0
         if self._outgoing is None:
             return
@@ -366,17 +366,17 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body = data
             else:
                 if type(self._body) is bytes:
-                    self._body = bytearray(self._body)  # a list of tiny parts takes twenty times their size
+                    self._body = bytearray(self._body)  # a list of tiny parts would take twenty times their size
                 self._body += data
             return
         self._size = 0  # the limit counts for each event of a stream
         self._frames += [event.data for event in self._events.feed(data) if event.name == "message"]
 
     def on_message_complete(self) -> None:
-        """The response is complete, unless it is an interim one (1xx)."""
+        """Complete the response, unless it is an interim response (1xx)."""
         if self._parser.get_status_code() >= 200:
             self._complete = True
-            self._keep = self._parser.should_keep_alive()  # known only here
+            self._keep_alive = self._parser.should_keep_alive()  # known only here
         else:
             self._headers = {}
 
@@ -389,21 +389,21 @@ class UpstreamConnection(asyncio.Protocol):
         body, self._body = self._body, b""
         document = self._events is None
         self._events = None
-        if self._keep and self._transport is not None:
-            self._pool.free(self)
+        if self._keep_alive and self._transport is not None:
+            self._pool.release(self)
         elif self._transport is not None:
             self._transport.close()
         if document and (frame := bytes(body).strip()):
             outgoing.listener.on_frame(frame)
         outgoing.listener.on_end()
 
-    def _fail(self, why: str, *, sent: bool) -> None:
+    def _fail(self, reason: str, *, sent: bool) -> None:
         outgoing, self._outgoing = self._outgoing, None
         self._discard()
         if outgoing is not None:
             outgoing.upstream = None
-            if not outgoing.given_up:
-                outgoing.listener.on_lost(why, sent=sent)
+            if not outgoing.cancelled:
+                outgoing.listener.on_lost(reason, sent=sent)
 
     def _expire(self) -> None:
         self._timer = None
@@ -441,15 +441,15 @@ class ResponseListener(Protocol):
     def on_end(self) -> None:
         """The response is complete."""
 
-    def on_whole(self, status: int, session: str, body: bytes) -> None:
+    def on_response(self, status: int, session: str, body: bytes) -> None:
         """The complete response arrived in one piece."""
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
+    def on_lost(self, reason: str, *, sent: bool) -> None:
         """There is no complete response. Unless ``sent``, the server has not seen the request."""
 
 
 class NullListener:
-    """Ignores everything; splits a response in one piece into its parts for subclasses."""
+    """Ignores the response. Subclasses get a response that arrived in one piece as head, frame and end."""
 
     __slots__ = ()
 
@@ -462,7 +462,7 @@ class NullListener:
     def on_end(self) -> None:
         """Ignored."""
 
-    def on_whole(self, status: int, session: str, body: bytes) -> None:
+    def on_response(self, status: int, session: str, body: bytes) -> None:
         """Call the methods for the parts."""
         self.on_head(status, session)
         body = body.strip()
@@ -470,7 +470,7 @@ class NullListener:
             self.on_frame(body)
         self.on_end()
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
+    def on_lost(self, reason: str, *, sent: bool) -> None:
         """Ignored."""
 
 
@@ -479,11 +479,11 @@ NULL_LISTENER = NullListener()
 
 
 class UpstreamRequest(Protocol):
-    """A request to a remote server, which may be given up."""
+    """A request to a remote server, which can be cancelled."""
 
     data: bytes
     listener: ResponseListener
-    given_up: bool
+    cancelled: bool
     """Whether the response is no longer needed."""
     upstream: Abortable | None
     """The connection that carries it."""
@@ -494,14 +494,14 @@ class UpstreamRequest(Protocol):
     def client(self) -> str:
         """The name of the client."""
 
-    def give_up(self) -> None:
-        """Close the connection immediately."""
+    def cancel(self) -> None:
+        """Cancel the request by closing its connection."""
 
 
 class QueuedRequest:
     """A request that is not a tool call on the fast path."""
 
-    __slots__ = ("client", "data", "given_up", "listener", "stream", "upstream")
+    __slots__ = ("cancelled", "client", "data", "listener", "stream", "upstream")
 
     def __init__(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> None:
         self.data = data
@@ -509,11 +509,11 @@ class QueuedRequest:
         self.client = client
         self.stream = stream
         self.upstream: Abortable | None = None
-        self.given_up = False
+        self.cancelled = False
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the request by closing its connection."""
-        self.given_up = True
+        self.cancelled = True
         self.data = b""  # it may stay in the queue while all connections are in use
         if self.upstream is not None:
             self.upstream.abort()

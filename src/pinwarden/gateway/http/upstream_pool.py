@@ -31,7 +31,7 @@ from pinwarden.system.target import HttpAddress
 
 
 class UpstreamPool:
-    """Keeps connections to a remote server open, within limits for all clients and for each."""
+    """Keeps connections to a remote server open, with a limit for all clients and a limit per client."""
 
     def __init__(self, address: HttpAddress, rules: NetworkRules, limits: HttpLimits) -> None:
         self.address = address
@@ -43,7 +43,7 @@ class UpstreamPool:
         self._queue: deque[UpstreamRequest] = deque()
         self._max_per_client = limits.max_client_upstream_connections
         self._deferred: deque[UpstreamRequest] = deque()
-        """Requests of clients that use their share of connections."""
+        """Requests of clients that use all connections they may use."""
         self._destinations: tuple[Destination, ...] = ()
         self._tls = tls_context(None) if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -51,8 +51,8 @@ class UpstreamPool:
         self.budget: MemoryBudget | None = None
         """The budget for incomplete responses."""
         self.heads: dict[bytes, CachedHead] = {}
-        """Parsed response heads by their exact bytes. Servers repeat theirs, and parsing one takes longer than all
-        other work on a response."""
+        """Parsed response heads by their exact bytes. Servers send the same heads again, and parsing a head takes
+        longer than all other work on a response."""
 
     def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
         """Send a request, on a free connection or a new one."""
@@ -60,23 +60,23 @@ class UpstreamPool:
         self.start(outgoing)
         return outgoing
 
-    def takes_stream(self, client: str) -> bool:
+    def allows_stream(self, client: str) -> bool:
         """Whether a client may open one more stream. Streams are not queued."""
         requests = [*(connection.outgoing for connection in self._open), *self._queue, *self._deferred]
         streams = [
-            request.client for request in requests if request is not None and request.stream and not request.given_up
+            request.client for request in requests if request is not None and request.stream and not request.cancelled
         ]
         limits = self._limits
         return len(streams) < limits.max_upstream_streams and streams.count(client) < limits.max_client_streams
 
     def start(self, outgoing: UpstreamRequest) -> None:
-        """Send a request object of the caller."""
-        if len(self._open) >= self._max_per_client and self._in_use()[outgoing.client] >= self._max_per_client:
+        """Send a request, on an idle connection or a new one. At the limits, queue it."""
+        if len(self._open) >= self._max_per_client and self._count_in_use()[outgoing.client] >= self._max_per_client:
             self._deferred.append(outgoing)
             return
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable():
+            if connection.is_usable():
                 connection.start(outgoing)
                 return
         self._queue.append(outgoing)
@@ -91,15 +91,15 @@ class UpstreamPool:
             task.add_done_callback(self._tasks.discard)
 
     def _open_for_queue(self) -> None:
-        """A connection ended: open another one if more requests are queued than connections are being opened."""
+        """Open another connection if more requests are queued than connections are being opened."""
         if len(self._queue) > self._opening:
             self._open_connection()
 
-    def free(self, connection: UpstreamConnection) -> None:
-        """A connection is free."""
+    def release(self, connection: UpstreamConnection) -> None:
+        """Use a free connection for the next request, or keep it idle."""
         while self._queue:
             outgoing = self._queue.popleft()
-            if not outgoing.given_up:
+            if not outgoing.cancelled:
                 connection.start(outgoing)
                 return
         if self._deferred and (deferred := self._next_deferred()) is not None:
@@ -108,23 +108,23 @@ class UpstreamPool:
         self._idle.append(connection)
         connection.expire_later(self._limits.idle_upstream_seconds)
 
-    def _in_use(self) -> Counter[str]:
+    def _count_in_use(self) -> Counter[str]:
         """The number of connections in use, by client."""
         return Counter(connection.outgoing.client for connection in self._open if connection.outgoing is not None)
 
     def _next_deferred(self) -> UpstreamRequest | None:
-        """The first deferred request whose client is below its share now."""
-        used = self._in_use()
+        """Remove and return the first deferred request whose client is below its limit."""
+        used = self._count_in_use()
         for _ in range(len(self._deferred)):
             outgoing = self._deferred.popleft()
-            if not outgoing.given_up:
+            if not outgoing.cancelled:
                 if used[outgoing.client] < self._max_per_client:
                     return outgoing
                 self._deferred.append(outgoing)
         return None
 
-    def lost(self, connection: UpstreamConnection) -> None:
-        """A connection ended."""
+    def on_connection_lost(self, connection: UpstreamConnection) -> None:
+        """Remove a closed connection, and open another one if requests are queued."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -132,8 +132,8 @@ class UpstreamPool:
             self._queue.append(deferred)
         self._open_for_queue()
 
-    def made(self, connection: UpstreamConnection) -> None:
-        """A connection was opened."""
+    def on_connection_made(self, connection: UpstreamConnection) -> None:
+        """Add an opened connection."""
         self._open.add(connection)
 
     def close(self) -> None:
@@ -147,24 +147,24 @@ class UpstreamPool:
     async def _connect(self) -> None:
         connection = None
         try:
-            connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
+            connection = await asyncio.wait_for(self._create_connection(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._destinations = ()  # the next attempt resolves and checks the name again
             self._fail_next(connection_problem(err, self.address))
         finally:
             self._opening -= 1
         if connection is not None:
-            self.free(connection)
+            self.release(connection)
         self._open_for_queue()
 
-    def _fail_next(self, why: str) -> None:
+    def _fail_next(self, reason: str) -> None:
         while self._queue:
             outgoing = self._queue.popleft()
-            if not outgoing.given_up:
-                outgoing.listener.on_lost(why, sent=False)
+            if not outgoing.cancelled:
+                outgoing.listener.on_lost(reason, sent=False)
                 return
 
-    async def _connected(self) -> UpstreamConnection:
+    async def _create_connection(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         if not self._destinations:
             self._destinations = await loop.run_in_executor(None, resolve_destinations, self.address, self._rules)

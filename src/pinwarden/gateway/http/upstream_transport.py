@@ -18,15 +18,15 @@ class UpstreamTransport(Protocol):
     """Sends messages to a server."""
 
     shared: bool
-    """Whether other clients may use the same process, so that ids have to be unique among all of them."""
+    """Whether other clients may use the same process, so that ids must be unique across clients."""
 
     @property
     def private(self) -> bool:
-        """Whether no other client ever used it: then a message that names no request is for this client."""
+        """Whether a single client has used the server so far, so that a message that names no request is for it."""
 
     @property
     def evicted(self) -> bool:
-        """Whether it was ended, or not started, because too many processes run. The server is not at fault."""
+        """Whether the process was ended or not started because too many processes run. The server did not fail."""
 
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines to send with it over HTTP."""
@@ -38,10 +38,10 @@ class UpstreamTransport(Protocol):
         """Cancel a request."""
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Drop what was sent before that time, except for the requests in ``keep``."""
+        """Drop requests and notifications that were sent before that time, except the requests in ``keep``."""
 
-    def hangs(self, since: float) -> bool:
-        """Handle that the server sent nothing in this conversation since that time, although it should have.
+    def check_hang(self, since: float) -> bool:
+        """Handle that a request timed out and the conversation has received nothing since that time.
 
         Returns whether the conversation continues, because the transport itself checks whether the server is alive.
         """
@@ -51,14 +51,14 @@ class UpstreamTransport(Protocol):
 
 
 class ProcessOwner(Protocol):
-    """Receives what a process sends."""
+    """Receives the messages of a process."""
 
     budget: MemoryBudget
-    """The budget for messages that wait for the server."""
+    """The budget for messages that are queued for the server."""
 
     @property
-    def used(self) -> float:
-        """When the client last sent something."""
+    def last_used(self) -> float:
+        """When the client last sent a message."""
 
     @property
     def client(self) -> str:
@@ -68,31 +68,31 @@ class ProcessOwner(Protocol):
     def idle(self) -> bool:
         """Whether no request is open."""
 
-    def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """Handle a message. ``expected_id`` is the request that it should answer, if that is known.
+    def on_server_message(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
+        """Handle a server message. ``expected_id`` is the request that it should answer, if known.
 
-        Returns whether it may be that response. If that takes longer to find out, the owner answers the request.
+        Returns False if it is not the response. The owner then has to fail the request.
         """
 
-    def server_lost(self, why: str) -> None:
-        """Handle the loss of the server, for this reason."""
+    def on_server_lost(self, reason: str) -> None:
+        """Handle that the server is gone."""
 
 
 class TransportOwner(ProcessOwner, Protocol):
-    """Receives what a server sends."""
+    """Receives the messages of a server."""
 
-    def part_from_server(self, data: bytes, expected_id: RequestId, status: int, then: Callable[[bool], None]) -> None:
-        """Handle a message on a response stream, or with an error status. ``then`` is called with whether it may be
-        the response."""
+    def on_stream_message(self, data: bytes, expected_id: RequestId, status: int, then: Callable[[bool], None]) -> None:
+        """Handle a message on a response stream, or with an error status. ``then`` is called with True if it
+        may be the response."""
 
-    def unanswered(self, request_id: RequestId, why: str) -> None:
+    def on_unanswered(self, request_id: RequestId, reason: str) -> None:
         """Fail a request: the server's HTTP response ended without a response message."""
 
-    def not_understood(self) -> None:
-        """Note that the server rejected a stateless request unread, so it may be of the handshake era."""
+    def on_not_understood(self) -> None:
+        """Handle that the server rejected a stateless request without parsing it: it may be of the handshake era."""
 
-    def refused_unread(self, request_id: RequestId, why: str) -> None:
+    def on_not_executed(self, request_id: RequestId, reason: str) -> None:
         """Handle that the server did not execute a request, because it does not know the session."""
 
-    def session_ended(self, sent: Set[RequestId], why: str) -> None:
+    def on_session_ended(self, sent: Set[RequestId], reason: str) -> None:
         """Handle that the server forgot the session. Only the requests in ``sent`` were sent to it."""

@@ -64,13 +64,13 @@ class Permissions(Record):
 
 
 class LockedUpstreams(Record):
-    """The servers of a lock, as far as they can be served."""
+    """The servers of a lock that the gateway can serve, and the problems of the others."""
 
     upstreams: Mapping[str, Upstream]
     problems: Mapping[str, str] = field(default_factory=dict)
     """Why a server is not served, by name."""
     unapproved: tuple[str, ...] = ()
-    """Servers without any approval. They are served, but everything they send is blocked."""
+    """Names of servers without an approval. The gateway serves them, but blocks everything they send."""
 
     @property
     def needs_consent(self) -> bool:
@@ -79,7 +79,7 @@ class LockedUpstreams(Record):
 
 
 class UpstreamFactory:
-    """Creates upstreams from the lock's entries, and keeps those that did not change."""
+    """Creates upstreams from the lock's entries, and reuses those whose entries did not change."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class UpstreamFactory:
 
     def _process_opener(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
-        _refuse_missing_program(command())  # report a missing program now, not to the first client
+        _refuse_missing_program(command())  # report a missing program at start-up, not to the first client
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
@@ -247,7 +247,7 @@ def _refuse_missing_program(command: ServerCommand) -> None:
 
 
 def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
-    """One server per name, and the problems of names under which clients have different servers."""
+    """Select one server per name. A name that clients use for different servers is a problem."""
     unique: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
     for name, servers in servers_by_name(lock.entries).items():
@@ -262,7 +262,7 @@ def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
 
 
 def _is_private(host: str) -> bool:
-    """Whether the lock names a private address itself, rather than a name that resolves to one."""
+    """Whether the lock contains a private address literally, rather than a name that resolves to one."""
     if host in _LOCAL_NAMES:
         return True
     try:

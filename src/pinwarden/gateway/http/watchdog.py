@@ -1,4 +1,4 @@
-"""Deadlines of requests, and the check for a server that hangs."""
+"""Enforces deadlines of requests, and detects servers that hang."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class WatchedConversation(Protocol):
     """The conversation that a watchdog may end."""
 
     session: Session
-    link: UpstreamTransport | None
+    transport: UpstreamTransport | None
     last_received: float
     """When the server last sent a message."""
 
-    def give_up(self, request_id: RequestId | None) -> None:
+    def cancel(self, request_id: RequestId | None) -> None:
         """Cancel a request."""
 
-    def server_lost(self, why: str) -> None:
+    def on_server_lost(self, reason: str) -> None:
         """End the conversation."""
 
 
 class Watchdog:
     """Fails requests whose deadline passed, and ends the conversation if the server hangs.
 
-    A server hangs if it sent nothing since a request that it did not answer in time. A cancelled request gets no
-    response, so its silence proves nothing: then the server is pinged.
+    A server hangs if it has sent nothing since a request that it did not answer in time. After a cancelled request,
+    silence is normal, so the watchdog pings the server.
     """
 
     def __init__(self, conversation: WatchedConversation, open_requests: OpenRequests, seconds: float) -> None:
@@ -38,37 +38,37 @@ class Watchdog:
         self._open = open_requests
         self._seconds = seconds
         self._pinged: float | None = None
-        """When a ping was sent that has no answer yet."""
+        """When the unanswered ping was sent; None without one."""
 
     def check(self, now: float) -> None:
-        """Look at all deadlines. Called about once a second."""
+        """Check all deadlines. Called about once a second."""
         conversation = self._conversation
         hangs = False
-        for request_id, pending in self._open.due(now):
+        for request_id, pending in self._open.overdue(now):
             silent = conversation.last_received < pending.sent
             if self._open.is_cancelled(pending):
                 self._open.forget(request_id)
-                pending.sink.dropped()
+                pending.sink.drop()
                 if silent:
                     self._ping(now)
             else:
-                conversation.give_up(request_id)
+                conversation.cancel(request_id)
                 hangs = hangs or silent
-                pending.sink.failed(SERVER_UNAVAILABLE, "the server did not answer in time")
+                pending.sink.fail(SERVER_AWAY, "the server did not answer in time")
         if self._pinged is not None and conversation.last_received >= self._pinged:
             self._pinged = None
-        link, oldest = conversation.link, now - self._seconds
+        transport, oldest = conversation.transport, now - self._seconds
         if hangs or (self._pinged is not None and self._pinged <= oldest):
             self._pinged = None
-            if link is None or not link.hangs(oldest):
-                conversation.server_lost("the server does not respond")
-        elif link is not None:
-            link.expire(oldest, self._open.by_id)
+            if transport is None or not transport.check_hang(oldest):
+                conversation.on_server_lost("the server does not respond")
+        elif transport is not None:
+            transport.expire(oldest, self._open.by_id)
 
     def _ping(self, now: float) -> None:
         """Ping the server, unless a ping is open."""
-        link = self._conversation.link
-        if self._pinged is None and link is not None:
+        transport = self._conversation.transport
+        if self._pinged is None and transport is not None:
             self._pinged = now
             ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self._conversation.session.name}/ping", "method": "ping"}
-            link.send(Frame(encode(ping), ping), b"")
+            transport.send(Frame(encode(ping), ping), b"")
