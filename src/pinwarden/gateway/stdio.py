@@ -305,7 +305,7 @@ class StdioLoops:
         ``on_handled`` is called after each chunk that did not take the fast path.
         """
         lines = LineBuffer("server", self._max_frame)
-        relays, writer = self._fast_path.relays, self._to_client
+        relays, writer = self._fast_path.may_relay, self._to_client
         read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = writer.lock.acquire, writer.lock.release, writer.descriptor
         while chunk := read(descriptor, size):
@@ -369,7 +369,7 @@ class StdioLoops:
         now = monotonic()
         allowed: list[bytes] = []
         for frame in frames:
-            if self._fast_path.relays(frame, self._fast_parsed(frame), True):
+            if self._fast_path.may_relay(frame, self._fast_parsed(frame), True):
                 allowed.append(frame)
                 continue
             if allowed:

@@ -82,11 +82,11 @@ class ResponseFuture:
     def fail_not_executed(self, reason: str) -> None:
         """Raise `NotExecutedError` where the response is awaited."""
         if not self._future.done():
-            self._future.set_exception(NotExecutedError(SERVER_AWAY, reason))
+            self._future.set_exception(NotExecutedError(SERVER_UNAVAILABLE, reason))
 
     def drop(self) -> None:
         """Raise `BackendError`, because the request was cancelled."""
-        self.fail(SERVER_AWAY, "the request was cancelled")
+        self.fail(SERVER_UNAVAILABLE, "the request was cancelled")
 
     def __await__(self) -> Any:
         return self._future.__await__()
@@ -170,7 +170,7 @@ class Backend:
             reason = (
                 str(error.get("message")) if isinstance(error, dict) else "the server did not complete the handshake"
             )
-            raise BackendError(SERVER_AWAY, reason[:_MAX_REASON])
+            raise BackendError(SERVER_UNAVAILABLE, reason[:_MAX_REASON])
         initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.notify(Frame(data=encode(initialized), message=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
@@ -228,7 +228,7 @@ class Backend:
     def relay(self, frame: Frame, response: ResponseFuture, parameters: bytes) -> RequestId | None:
         """Forward a request of the client. Returns its upstream id; None if it was not sent."""
         if self.conversation is None or self.conversation.closed:
-            response.fail(SERVER_AWAY, "the server is unavailable")
+            response.fail(SERVER_UNAVAILABLE, "the server is unavailable")
             return None
         if frame.method == "resources/subscribe":
             self.conversation.stream_counts = True  # the client waits for updates
@@ -378,7 +378,7 @@ class ServerRequests:
 
     def cancel(self, backend: Backend, frame: Frame) -> Frame | None:
         """Translate a server's cancellation of its request for the client; None if the server sent no such request."""
-        server_id = request_id_of(frame.params.get("requestId"))
+        server_id = typed_id(frame.params.get("requestId"))
         client_id = None if server_id is None else self._client_id_of(backend, server_id)
         if client_id is None:
             return None
@@ -398,5 +398,9 @@ class ServerRequests:
 
 def refuse(backend: Backend, frame: Frame, reason: str) -> None:
     """Answer a request of a server with an error, on behalf of the client."""
-    response = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": reason}}
+    response = {
+        "jsonrpc": "2.0",
+        "id": frame.members.get("id"),
+        "error": {"code": SERVER_UNAVAILABLE, "message": reason},
+    }
     backend.notify(Frame(encode(response), response))

@@ -167,7 +167,7 @@ class Bridge:
             if relayed.cancelled:
                 sink.drop()
             else:
-                sink.fail(SERVER_AWAY, "the session ended")
+                sink.fail(SERVER_UNAVAILABLE, "the session ended")
             raise
         except Exception as err:
             sink.fail(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
@@ -252,7 +252,7 @@ class Bridge:
         backend = self._backends.get(upstream.slug)
         if backend is None or not backend.is_open:
             reason = self._failures.get(upstream.slug, "its session ended")
-            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is unavailable: {reason}")
+            raise BackendError(SERVER_UNAVAILABLE, f"the server {upstream.slug} is unavailable: {reason}")
         return backend
 
     # Forwarded requests

@@ -129,7 +129,7 @@ class Conversation:
         """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
         now = self.last_used = self._clock()
         if self.closed or self._open.full:
-            sink.fail(SERVER_AWAY, "too many requests are open at this server" if not self.closed else "closed")
+            sink.fail(SERVER_UNAVAILABLE, "too many requests are open at this server" if not self.closed else "closed")
             return None
         if self.ended:
             sink.fail_not_executed("the server ended the session")
@@ -187,7 +187,7 @@ class Conversation:
         try:
             self._executor.reserve(self.client)
         except OverloadedError as err:
-            sink.fail(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
+            sink.fail(SERVER_UNAVAILABLE, f"{err.message}; try again in {err.retry_after} s")
             return False
         self._slow_requests += 1
         return True
@@ -201,13 +201,13 @@ class Conversation:
     ) -> bool:
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
         transport, own = self.transport, message.get("id")
-        request_id = request_id_of(own)
+        request_id = typed_id(own)
         if self.closed or self.ended or transport is None or self._open.full or request_id is None:
             return False
         if type(own) is str and len(own) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
-        token = None if meta is None else request_id_of(meta.get("progressToken"))
+        token = None if meta is None else typed_id(meta.get("progressToken"))
         if token is not None and (self._open.is_taken(request_id) or self._open.is_token(token)):
             return False
         if transport.shared and token is not None:
@@ -376,7 +376,7 @@ class Conversation:
 
     def _fail_unanswered(self, request_id: RequestId, reason: str) -> None:
         if not self.closed:
-            data = error_response(request_id[1], SERVER_AWAY, reason)
+            data = error_response(request_id[1], SERVER_UNAVAILABLE, reason)
             self._decide_server_message(Frame(data, parse_server(data, self._json)), self._clock(), request_id, 0)
 
     def _answer_if_unanswered(self, expected_id: RequestId | None, answers: bool) -> None:
@@ -458,7 +458,7 @@ class Conversation:
             if cancelled:
                 sink.drop()
             else:
-                sink.fail(SERVER_AWAY, reason)
+                sink.fail(SERVER_UNAVAILABLE, reason)
         self.end_stream()
         if self.transport is not None:
             self.transport.close()

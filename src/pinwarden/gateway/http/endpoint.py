@@ -95,7 +95,7 @@ class Endpoint:
         try:
             work()
         except AccessDenied as denied:
-            code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
+            code = SERVER_UNAVAILABLE if denied.status == 503 else INVALID_REQUEST
             reply.send(denied.status, _refusal(code, denied.reason), headers=_STATUS_HEADERS.get(denied.status))
         except PinwardenError as err:
             self.failures += 1
@@ -160,7 +160,9 @@ class Endpoint:
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
         status = 200 if request_id is not None and not stateless else 503
-        reply.send(status, error_response(request_id, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
+        reply.send(
+            status, error_response(request_id, SERVER_UNAVAILABLE, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status)
+        )
 
     def _find_route(self, path: str, client: GatewayClient) -> Route | None:
         if path == "/mcp":
@@ -195,7 +197,9 @@ class Endpoint:
 
         def on_parsed(parsing: asyncio.Future[Frame]) -> None:
             if parsing.cancelled():
-                reply.send(503, _refusal(SERVER_AWAY, "The gateway is shutting down."), headers=_STATUS_HEADERS[503])
+                reply.send(
+                    503, _refusal(SERVER_UNAVAILABLE, "The gateway is shutting down."), headers=_STATUS_HEADERS[503]
+                )
                 return
             err = parsing.exception()
             if isinstance(err, OverloadedError):

@@ -89,10 +89,10 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
         if conversation is not None:
             conversation.cancel(request_id)
         if sink.open:
-            sink.fail(SERVER_AWAY, "the gateway is shutting down")
+            sink.fail(SERVER_UNAVAILABLE, "the gateway is shutting down")
         raise
     except PinwardenError as err:
-        sink.fail(SERVER_AWAY, err.message)
+        sink.fail(SERVER_UNAVAILABLE, err.message)
 
 
 def initialize(

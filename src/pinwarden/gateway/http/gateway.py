@@ -321,7 +321,7 @@ class KnownClients:
 
     def __init__(
         self,
-        read: Callable[[], Sequence[Token]],
+        read: Callable[[], Sequence[GatewayToken]],
         temporary: Mapping[str, GatewayClient],
         say: Callable[[str], None],
         *,

@@ -120,7 +120,7 @@ class MergedConversation(Bridge):
         missing = self._missing_servers()
         if missing and not any(backend.is_open for backend in self._backends.values()):
             reasons = "; ".join(f"{slug}: {reason}" for slug, reason in missing.items())
-            raise BackendError(SERVER_AWAY, f"no server is available: {reasons}")
+            raise BackendError(SERVER_UNAVAILABLE, f"no server is available: {reasons}")
 
     def _missing_servers(self) -> dict[str, str]:
         """The servers without an open session, and the reasons."""

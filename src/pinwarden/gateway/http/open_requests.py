@@ -107,7 +107,7 @@ class OpenRequests:
 
     def cancel(self, request_id: Any) -> None:
         """Mark a request as cancelled by the client."""
-        key = request_id_of(request_id)
+        key = typed_id(request_id)
         pending = None if key is None else self.by_id.get(key)
         if pending is not None:
             self._cancelled.add(pending)
@@ -448,9 +448,9 @@ class HttpResponseSink:
     def fail_not_executed(self, reason: str) -> None:
         """Send status 404, which tells clients of the handshake era to open a new session."""
         if self._stateless or self._reply.streaming:
-            self.fail(SERVER_AWAY, reason)
+            self.fail(SERVER_UNAVAILABLE, reason)
         else:
-            self._reply.send(404, error_response(self._id, SERVER_AWAY, reason), headers=self._headers)
+            self._reply.send(404, error_response(self._id, SERVER_UNAVAILABLE, reason), headers=self._headers)
 
     def drop(self) -> None:
         """End the event stream without a response, as servers do after a cancellation."""

@@ -54,7 +54,7 @@ class Watchdog:
             else:
                 conversation.cancel(request_id)
                 hangs = hangs or silent
-                pending.sink.fail(SERVER_AWAY, "the server did not answer in time")
+                pending.sink.fail(SERVER_UNAVAILABLE, "the server did not answer in time")
         if self._pinged is not None and conversation.last_received >= self._pinged:
             self._pinged = None
         transport, oldest = conversation.transport, now - self._seconds
