@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import Goal, compare, table
 from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
-from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy, descriptor_to_json
+from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, BundleDescriptor, SecurityPolicy, descriptor_to_json
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.digest import document_cid, manifest_root_cid
@@ -134,7 +134,7 @@ def _bundle(number: int) -> _MemoryBundle:
     root = manifest_root_cid(unlinked)
     archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, files)
     descriptor = descriptor_to_json(
-        Descriptor(
+        BundleDescriptor(
             name=f"acme.t{number % 50}",
             display_name="bench",
             version=f"1.0.{number}",

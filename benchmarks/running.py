@@ -21,7 +21,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.project.fetch_context import FetchContext, PackageSources, fetch_files
 from pinwarden.project.project import Project
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchRules
 
 BIN = Path(sys.executable).parent
@@ -194,7 +194,7 @@ def _fetch_with_pinwarden(url: str, digests: list[Digest], folder: Path) -> Call
     closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
     project = Project(root=folder, lock=folder / "mcp-lock.json", home=folder)
     sources = PackageSources(settings=SettingsSources(home=folder, project=None))
-    sources._npm[""] = Endpoint(url=url, configured_by="argument")
+    sources._npm[""] = ServiceEndpoint(url=url, configured_by="argument")
     # One client for all rounds: reading the machine's certificates takes longer than fetching does.
     fetcher = Fetcher(FetchRules(allow_private=True, allow_plain_http=True))
     target = folder / "store"

@@ -26,7 +26,7 @@ from pinwarden.artifacts.evidence import evaluate_artifact, unavailable_artifact
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.lock.extension import Artifact, Extension, ImagePin
+from pinwarden.lock.extension import Artifact, ImagePin, LockExtension
 from pinwarden.surface.drift.changes import ABSENT, Change
 
 NOW = "2026-11-16T00:00:00Z"
@@ -198,9 +198,9 @@ class TestJudging:
         )
 
 
-PINNED = Extension(artifacts=(Artifact(name=FILE, digest=GOOD, size=4),), registry=REGISTRY)
+PINNED = LockExtension(artifacts=(Artifact(name=FILE, digest=GOOD, size=4),), registry=REGISTRY)
 IMAGE_REGISTRY = "https://registry.example.com/v2/"
-PINNED_IMAGE = Extension(image=ImagePin(index=None, platforms={"linux/amd64": GOOD}), registry=IMAGE_REGISTRY)
+PINNED_IMAGE = LockExtension(image=ImagePin(index=None, platforms={"linux/amd64": GOOD}), registry=IMAGE_REGISTRY)
 
 
 def change(kind: str, field: str, before: Any, after: Any) -> Change:
@@ -228,13 +228,15 @@ class TestPins:
         [
             (PINNED, HONEST),
             (PINNED_IMAGE, image()),
-            (Extension(), facts(file(EVIL))),
-            (Extension(), facts(missing="package")),
+            (LockExtension(), facts(file(EVIL))),
+            (LockExtension(), facts(missing="package")),
             (PINNED, facts(listed=(ListedFile(name=FILE, claims=(GOOD,)),))),
         ],
         ids=["file", "image", "nothing pinned", "nothing pinned, nothing there", "listed"],
     )
-    def test_an_artifact_that_matches_its_pins_has_no_changes(self, pinned: Extension, found: ArtifactFacts) -> None:
+    def test_an_artifact_that_matches_its_pins_has_no_changes(
+        self, pinned: LockExtension, found: ArtifactFacts
+    ) -> None:
         assert compare_pins("notes", pinned, found) == ()
 
     @pytest.mark.parametrize(

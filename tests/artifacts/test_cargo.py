@@ -15,7 +15,7 @@ from pinwarden.artifacts.cargo_package import index_path
 from pinwarden.artifacts.endpoints.cargo import default_index, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import tarball
 from tests.servers.plain_http import Asked, Said, plain_server
@@ -57,7 +57,7 @@ class Registry:
             try:
                 wanted = PackageRef(ecosystem="cargo", name=name, version=version)
                 return cargo.fetch_facts(
-                    wanted, client, Endpoint(url=server.url, configured_by="user"), now=NOW, into=into
+                    wanted, client, ServiceEndpoint(url=server.url, configured_by="user"), now=NOW, into=into
                 )
             finally:
                 client.close()
@@ -120,7 +120,7 @@ class TestFacts:
         with plain_server(answer) as server:
             client = Fetcher(FetchRules(), {})
             wanted = PackageRef(ecosystem="cargo", name="server", version="1.2.3")
-            facts = cargo.fetch_facts(wanted, client, Endpoint(url=server.url, configured_by="user"), now=NOW)
+            facts = cargo.fetch_facts(wanted, client, ServiceEndpoint(url=server.url, configured_by="user"), now=NOW)
             client.close()
         assert facts.files[0].sha256.hex == digest
 
@@ -160,7 +160,7 @@ class TestFacts:
 
 class TestSettings:
     @staticmethod
-    def endpoint(root: Path, registry: str | None = None, **variables: str) -> Endpoint:
+    def endpoint(root: Path, registry: str | None = None, **variables: str) -> ServiceEndpoint:
         settings = SettingsSources(home=root / "home", project=root / "project", variables=variables)
         return registry_for(settings, registry=registry)
 

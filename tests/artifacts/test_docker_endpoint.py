@@ -15,7 +15,7 @@ from pinwarden import PinwardenError
 from pinwarden.artifacts.endpoints.docker import HelperLimits, registry_endpoint
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support.registries import scripted
 
@@ -40,7 +40,7 @@ def settings(home: Path, **variables: str) -> SettingsSources:
     return SettingsSources(home=home, project=None, variables=variables)
 
 
-def found(reference: str, where: SettingsSources, configured_by: Origin = "argument") -> Endpoint:
+def found(reference: str, where: SettingsSources, configured_by: Origin = "argument") -> ServiceEndpoint:
     return registry_endpoint(parse_reference(reference), where, configured_by=configured_by)
 
 
@@ -74,7 +74,7 @@ def helper(home: Path, name: str, script: str) -> str:
 )
 def test_a_reference_resolves_to_the_registry_that_docker_uses(reference: str, url: str, tmp_path: Path) -> None:
     endpoint = found(reference, settings(tmp_path), "default")
-    expected = Endpoint(url=url, configured_by="default", source=f"the image {parse_reference(reference)}")
+    expected = ServiceEndpoint(url=url, configured_by="default", source=f"the image {parse_reference(reference)}")
     assert endpoint == expected
 
 

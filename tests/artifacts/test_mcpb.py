@@ -26,7 +26,7 @@ from pinwarden.artifacts.environments.tree import TREE
 from pinwarden.artifacts.mcpb import BundleSettings
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Said, files, plain_server
 from tests.support.bundles import (
@@ -149,7 +149,7 @@ class TestFacts:
         with plain_server(files({"/r/acme.mcpb?key=secret": data})) as server:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}r/acme.mcpb?key=secret", version="1.0.0")
             gone = PackageRef(ecosystem="mcpb", name=f"{server.url}r/none.mcpb")
-            settings = BundleSettings(endpoint=Endpoint(url=server.url, configured_by="user"))
+            settings = BundleSettings(endpoint=ServiceEndpoint(url=server.url, configured_by="user"))
             facts = mcpb.fetch_facts(package, fetcher, settings, now=now(), into=tmp_path)
             nothing = mcpb.fetch_facts(gone, fetcher, settings, now=now())
         assert (facts.files[0].name, facts.files[0].sha256) == ("acme.mcpb", Digest.of_bytes(data))
@@ -168,7 +168,7 @@ class TestFacts:
     def test_a_server_that_fails_is_not_a_missing_bundle(self, fetcher: Fetcher) -> None:
         with plain_server(files({"/a.mcpb": Said(status=500)})) as server:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}a.mcpb")
-            settings = BundleSettings(endpoint=Endpoint(url=server.url, configured_by="user"))
+            settings = BundleSettings(endpoint=ServiceEndpoint(url=server.url, configured_by="user"))
             with pytest.raises(PinwardenError) as caught:
                 mcpb.fetch_facts(package, fetcher, settings, now=now())
         assert caught.value.code == "FETCH_FAILED"

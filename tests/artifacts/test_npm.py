@@ -34,7 +34,7 @@ from pinwarden.artifacts.endpoints.npm import default_registry, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import Verdaccio, package, sri, tarball, verdaccio, version_document
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
@@ -58,7 +58,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdaccio]:
 def look(url: str, name: str, version: str = "1.0.0", **members: Any) -> ArtifactFacts:
     """The facts about a package, at a registry of the user's."""
     into = members.pop("into", None)
-    endpoint = Endpoint(url=url, configured_by="user", **members)
+    endpoint = ServiceEndpoint(url=url, configured_by="user", **members)
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         wanted = PackageRef(ecosystem="npm", name=name, version=version)

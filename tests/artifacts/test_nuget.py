@@ -19,7 +19,7 @@ from pinwarden.artifacts.endpoints.nuget import NugetSources, default_source, so
 from pinwarden.artifacts.nuget_package import normalized_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
 
@@ -49,7 +49,7 @@ def twice(path: str) -> bytes:
 
 def look(server: PlainServer, name: str, version: str, into: Path | None = None) -> ArtifactFacts:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
-    endpoint = Endpoint(url=f"{server.url}v3/", configured_by="user")
+    endpoint = ServiceEndpoint(url=f"{server.url}v3/", configured_by="user")
     try:
         wanted = PackageRef(ecosystem="nuget", name=name, version=version)
         return nuget.fetch_facts(wanted, client, endpoint, now=NOW, into=into)

@@ -33,7 +33,7 @@ from pinwarden.artifacts.oci import ImageOptions, fetch_facts, image_facts, save
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support import images
 from tests.support.images import Blob, BuiltImage, image, index, platform_members, push, push_index, resolve, text_of
@@ -75,8 +75,10 @@ def fetcher() -> Iterator[Fetcher]:
     made.close()
 
 
-def endpoint(host: str, authorization: str | None = None, ca_file: Path | None = None) -> Endpoint:
-    return Endpoint(url=f"http://{host}/v2/", configured_by="argument", authorization=authorization, ca_file=ca_file)
+def endpoint(host: str, authorization: str | None = None, ca_file: Path | None = None) -> ServiceEndpoint:
+    return ServiceEndpoint(
+        url=f"http://{host}/v2/", configured_by="argument", authorization=authorization, ca_file=ca_file
+    )
 
 
 def package(reference: str) -> PackageRef:

@@ -15,7 +15,7 @@ from pinwarden.artifacts.provenance import RegistryKey, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import package, version_document
 from tests.servers.plain_http import Answerer, files, plain_server
@@ -64,7 +64,7 @@ def test_a_release_is_verified_and_a_later_one_from_a_fork_is_detected(tmp_path:
     def look(who: Build) -> Any:
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
         with plain_server(registry(who)) as server:
-            endpoint = Endpoint(url=server.url, configured_by="user")
+            endpoint = ServiceEndpoint(url=server.url, configured_by="user")
             wanted = PackageRef(ecosystem="npm", name="tool", version="1.0.0")
             facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
             verifier = ProvenanceVerifier(now=NOW, trust_root=root, registry_keys=registry_keys(client, endpoint))
@@ -90,7 +90,7 @@ def keys_of(body: bytes | None) -> tuple[RegistryKey, ...]:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         with plain_server(files({} if body is None else {"/-/npm/v1/keys": body})) as server:
-            return registry_keys(client, Endpoint(url=server.url, configured_by="user"))
+            return registry_keys(client, ServiceEndpoint(url=server.url, configured_by="user"))
     finally:
         client.close()
 

@@ -21,7 +21,7 @@ from pinwarden.artifacts.endpoints.pypi import indexes
 from pinwarden.artifacts.pypi import fetch_facts
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Answerer, Asked, PlainServer, Said, files, plain_server
 from tests.support.wheels import make_wheel, make_zip, package_index, wheel_name
@@ -37,8 +37,8 @@ def fetcher() -> Fetcher:
     return Fetcher(FetchRules(limits=FetchLimits(attempts=1, idle_seconds=60)), {})
 
 
-def endpoint(url: str, **more: Any) -> Endpoint:
-    return Endpoint(url=url, configured_by="environment", **more)
+def endpoint(url: str, **more: Any) -> ServiceEndpoint:
+    return ServiceEndpoint(url=url, configured_by="environment", **more)
 
 
 def look(url: str, package: PackageRef = NOTES, **more: Any) -> ArtifactFacts:
@@ -446,7 +446,7 @@ def test_attack_an_ambiguous_listing_is_refused(row: dict[str, Any]) -> None:
 # The index that a user without settings has
 
 
-def default_index(nowhere: Path) -> Endpoint:
+def default_index(nowhere: Path) -> ServiceEndpoint:
     index = indexes(SettingsSources(home=nowhere, project=None), system=nowhere).main
     place = urlsplit(index.url)
     try:

@@ -15,7 +15,7 @@ from packageurl.contrib.purl2url import get_repo_url
 
 from pinwarden.artifacts.endpoints.pypi import Client, Indexes, index_parent, indexes, json_api_url
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 
 SECRET = "hunter2-hunter2"
 
@@ -32,7 +32,7 @@ def look(home: Path, project: Path | None = None, /, **variables: str) -> Indexe
     return indexes(settings, system=home.parent / "system")
 
 
-def look_as(client: Client, home: Path, variables: Mapping[str, str]) -> Endpoint:
+def look_as(client: Client, home: Path, variables: Mapping[str, str]) -> ServiceEndpoint:
     settings = SettingsSources(home=home, project=None, variables=variables)
     return indexes(settings, client=client, system=home.parent / "system").main
 
@@ -50,7 +50,7 @@ def basic(pair: str) -> str:
 def test_without_settings_the_default_comes_from_the_table_of_package_addresses(home: Path) -> None:
     found = look(home)
     default = urlsplit(str(get_repo_url("pkg:pypi/anything")))  # type: ignore[no-untyped-call]
-    expected = Endpoint(
+    expected = ServiceEndpoint(
         url=f"{default.scheme}://{default.netloc}/simple/", configured_by="default", source="the clients' own default"
     )
     assert found == Indexes(main=expected)
@@ -235,7 +235,7 @@ def test_unreadable_settings_are_an_error_without_secrets(home: Path, path: str,
     ],
 )
 def test_files_and_other_apis_are_below_the_parent_url(url: str, above: str, json: str | None) -> None:
-    index = Endpoint(url=url, configured_by="user")
+    index = ServiceEndpoint(url=url, configured_by="user")
     assert (index_parent(index).url, json_api_url(index)) == (above, json)
 
 

@@ -24,7 +24,7 @@ from pinwarden.artifacts.python_package import best_wheel, marker_applies
 from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from tests.servers.plain_http import Asked, Said, files, plain_server
 from tests.support.needs import missing
 from tests.support.wheels import make_wheel, package_index, wheel_name
@@ -47,7 +47,7 @@ def uv() -> Path:
 
 
 def run(url: str, name: str = "acme-notes", version: str = "1.0", **more: Any) -> bytes:
-    index = Endpoint(url=url, configured_by="environment", authorization=more.pop("authorization", None))
+    index = ServiceEndpoint(url=url, configured_by="environment", authorization=more.pop("authorization", None))
     return resolve(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 240.0, **more})
 
 
@@ -143,7 +143,9 @@ def test_a_resolver_that_never_ends_is_ended(tmp_path: Path) -> None:
 def test_attack_uv_is_not_sent_where_our_own_client_would_not_go(url: str, configured_by: Origin, code: str) -> None:
     """A repository that names an index inside the user's network, and an index over plain HTTP."""
     with pytest.raises(PinwardenError) as caught:
-        resolve("notes", "1.0", Endpoint(url=url, configured_by=configured_by), uv=Path("/nowhere/uv"), variables={})
+        resolve(
+            "notes", "1.0", ServiceEndpoint(url=url, configured_by=configured_by), uv=Path("/nowhere/uv"), variables={}
+        )
     assert caught.value.code == code
 
 

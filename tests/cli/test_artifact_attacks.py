@@ -18,7 +18,7 @@ import pytest
 
 from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
 from pinwarden.project.client_install import with_approved_start
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio
 from tests.support import images
@@ -576,7 +576,7 @@ def test_attack_settings_beside_the_folder_in_which_npm_resolves_are_not_followe
     monkeypatch.setattr("tempfile.tempdir", str(shared))
     lock, _ = resolve_npm(
         NpmRequirement(name="shared-notes", version="1.0.0", required_scopes=frozenset({""})),
-        {"": Endpoint(url=npm.url, configured_by="user")},
+        {"": ServiceEndpoint(url=npm.url, configured_by="user")},
         {"PATH": os.environ["PATH"], "HOME": str(user.home)},
         allow_plain_http=True,
     )

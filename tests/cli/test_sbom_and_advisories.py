@@ -16,7 +16,7 @@ from pinwarden.core.record import replace
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended, extension_of
+from pinwarden.lock.extension import Artifact, ClosurePin, ImagePin, LockExtension, extended, extension_of
 from pinwarden.lock.lockfile import relock
 from tests.cli.project import ProjectFolder
 
@@ -50,7 +50,7 @@ class World(ProjectFolder):
 
         def change(old: Any) -> lock_store.LockWrite:
             made = [
-                extended(entry, replace(extension_of(entry) or Extension(), **members))
+                extended(entry, replace(extension_of(entry) or LockExtension(), **members))
                 for entry in old.entries
                 if entry.name == server
             ]

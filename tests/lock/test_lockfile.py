@@ -19,9 +19,9 @@ from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, seal_of, with_integrity
 from pinwarden.lock.extension import (
     FORMAT,
-    Approval,
     ClosurePin,
-    Extension,
+    LockApproval,
+    LockExtension,
     extended,
     extension_of,
     parse_record,
@@ -428,7 +428,7 @@ def test_a_malformed_extension_is_refused(member: str, value: Any) -> None:
 )
 def test_a_surface_pin_outside_its_folder_is_refused(path: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        extended(entry(), Extension(surface=pin_surface(SURFACE, path)))
+        extended(entry(), LockExtension(surface=pin_surface(SURFACE, path)))
     assert caught.value.code == "LOCK_INVALID"
 
 
@@ -462,7 +462,7 @@ def test_the_approved_surface_is_compared_with_its_pin() -> None:
 
 def test_a_pin_with_item_digests_that_do_not_match_its_file_is_detected() -> None:
     pin = replace(pin_surface(SURFACE, surface_path("io.github.acme/notes")), items={"tools": {}})
-    lock = relock(None, [extended(entry(), Extension(surface=pin))], NOON)
+    lock = relock(None, [extended(entry(), LockExtension(surface=pin))], NOON)
     problems = verify_files(lock, {pin.path: encode_surface(SURFACE)})
     assert [problem.code for problem in problems] == ["surface_mismatch"]
 
@@ -522,7 +522,7 @@ def test_a_sealed_lock_can_be_made_plain_and_keeps_its_times() -> None:
 
 def test_another_approver_or_reason_is_a_change() -> None:
     lock = relock(None, [our_entry()], NOON)
-    approval = Approval(by="bob@example.org", at=LATER, why="second pair of eyes")
+    approval = LockApproval(by="bob@example.org", at=LATER, why="second pair of eyes")
     changed = relock(lock, [extended(entry(at=LATER), record(approval=approval))], LATER)
     assert changed is not lock
     extension = extension_of(changed.entries[0])

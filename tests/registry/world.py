@@ -14,7 +14,7 @@ from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
-    Descriptor,
+    BundleDescriptor,
     SecurityPolicy,
     descriptor_to_json,
     linked_manifest,
@@ -71,7 +71,7 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
     root = manifest_root_cid(unlinked)
     archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, sorted(files, key=lambda file: file.path))
     described = descriptor_to_json(
-        Descriptor(
+        BundleDescriptor(
             name=name,
             display_name=name,
             version=version,

@@ -10,7 +10,7 @@ from pinwarden.bundle import attestation
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
-    Descriptor,
+    BundleDescriptor,
     ManifestEntry,
     SecurityPolicy,
     descriptor_to_json,
@@ -58,8 +58,8 @@ def entries_of(files: Mapping[str, bytes]) -> tuple[ManifestEntry, ...]:
     )
 
 
-def descriptor_of(root_cid: str, **changes: Any) -> Descriptor:
-    made = Descriptor(
+def descriptor_of(root_cid: str, **changes: Any) -> BundleDescriptor:
+    made = BundleDescriptor(
         name="acme.notes",
         display_name="Notes",
         version="1.0.0",

@@ -15,7 +15,7 @@ from typing import Any
 from pinwarden.artifacts.oci_reference import ImageReference
 from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.core.digest import Digest
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher
 from pinwarden.system.net.network_errors import fetch_failed
 from tests.support.registries import DockerRegistry
@@ -148,7 +148,7 @@ def write_layout(folder: Path, built: BuiltImage, tag: str) -> None:
 
 
 def resolve(
-    reference: ImageReference, fetcher: Fetcher, endpoint: Endpoint, *, tokens: RegistryTokens | None = None
+    reference: ImageReference, fetcher: Fetcher, endpoint: ServiceEndpoint, *, tokens: RegistryTokens | None = None
 ) -> Digest:
     """The digest that a registry gives out for a reference now."""
     registry = OciRegistry(reference, fetcher, endpoint, tokens)

@@ -18,10 +18,10 @@ from pinwarden.lock.entry import (
     with_integrity,
 )
 from pinwarden.lock.extension import (
-    Approval,
     Artifact,
-    Extension,
     ImagePin,
+    LockApproval,
+    LockExtension,
     extended,
     pin_surface,
     surface_path,
@@ -147,7 +147,7 @@ def entry(name: str = "io.github.acme/notes", client: str = "claude", at: str = 
     return new_entry(plan(name, client, **changes), at)
 
 
-def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -> Extension:
+def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -> LockExtension:
     """Our record with every member filled in but the closure, whose file would have to be there."""
     parts: dict[str, Any] = {
         "surface": pin_surface(SURFACE, surface_path(name)),
@@ -156,9 +156,9 @@ def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -
         "image": ImagePin(index=Digest.of_bytes(b"index"), platforms={"linux/amd64": Digest.of_bytes(b"amd64")}),
         "provenance": {"issuer": "https://token.actions.example", "repository": "https://git.example/acme/notes"},
         "registry": "https://registry.example/v0.1",
-        "approval": Approval(by="ada@example.org", at=at, why="read every tool"),
+        "approval": LockApproval(by="ada@example.org", at=at, why="read every tool"),
     }
-    return Extension(**{**parts, **changes})
+    return LockExtension(**{**parts, **changes})
 
 
 def our_entry(name: str = "io.github.acme/notes", client: str = "claude", at: str = NOON, **changes: Any) -> Entry:

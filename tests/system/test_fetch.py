@@ -17,7 +17,7 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Endpoint, Origin, proxy_for
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, proxy_for
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules
 from pinwarden.system.target import HttpAddress
 from tests.servers.authority import Authority
@@ -38,7 +38,7 @@ def fetcher(**members: Any) -> Fetcher:
 
 def wanted(url: str, path: str = "", **members: Any) -> FetchRequest:
     configured_by: Origin = members.pop("configured_by", "user")
-    endpoint = Endpoint(url=url, configured_by=configured_by, ca_file=members.pop("ca_file", None), **members)
+    endpoint = ServiceEndpoint(url=url, configured_by=configured_by, ca_file=members.pop("ca_file", None), **members)
     return FetchRequest(endpoint=endpoint, url=path if "://" in path else f"{url}{path}")
 
 
@@ -440,7 +440,7 @@ class TestCredentials:
     def test_a_token_stands_in_for_the_endpoints_own(self) -> None:
         with plain_server(files({"/a": b"x"})) as server:
             client = fetcher()
-            endpoint = Endpoint(url=server.url, configured_by="user", authorization=SECRET)
+            endpoint = ServiceEndpoint(url=server.url, configured_by="user", authorization=SECRET)
             client.get(FetchRequest(endpoint=endpoint, url=f"{server.url}a", authorization="Bearer t"))
             client.close()
         assert server.sent("authorization") == ["Bearer t"]

@@ -13,7 +13,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, kind_table
 from pinwarden.lock.closure import Closure, ClosurePackage
-from pinwarden.lock.extension import Artifact, Extension, ImagePin
+from pinwarden.lock.extension import Artifact, ImagePin, LockExtension
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ ARTIFACT_KINDS: FindingKinds = kind_table(
 """Severity and explanation of each kind of change."""
 
 
-def compare_pins(server: str, pinned: Extension, facts: ArtifactFacts) -> tuple[Change, ...]:
+def compare_pins(server: str, pinned: LockExtension, facts: ArtifactFacts) -> tuple[Change, ...]:
     """Every difference between an artifact and its pins. Properties that were not pinned are not compared."""
     return tuple(_differences(server, pinned, facts))
 
@@ -68,7 +68,7 @@ def registry_change(server: str, locked: str, configured: str) -> Change:
     return _change("registry_changed", server, "registry", locked, configured)
 
 
-def _differences(server: str, pinned: Extension, facts: ArtifactFacts) -> Iterator[Change]:
+def _differences(server: str, pinned: LockExtension, facts: ArtifactFacts) -> Iterator[Change]:
     if facts.missing is not None and (pinned.artifacts or pinned.image):
         yield _change("version_vanished", server, "version", str(facts.package), ABSENT)
         return

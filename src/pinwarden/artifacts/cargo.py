@@ -19,7 +19,7 @@ from pinwarden.artifacts.downloads import open_download
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress
@@ -32,7 +32,7 @@ _FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
 def fetch_facts(
-    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's index entry and crate, and hash the crate."""
     name, version = check_name(package.name), check_version(package.version)
@@ -86,7 +86,7 @@ class _Content(Record):
     problems: tuple[ArtifactProblem, ...] = ()
 
 
-def _fetch_download_template(fetcher: Fetcher, endpoint: Endpoint) -> str:
+def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str:
     response = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
     config: Any = None
     if response.found:
@@ -100,7 +100,7 @@ def _fetch_download_template(fetcher: Fetcher, endpoint: Endpoint) -> str:
     return template
 
 
-def _download_host(url: str, endpoint: Endpoint) -> str | None:
+def _download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
     """The download host if it differs from the registry's. Plain HTTP is accepted only for the registry's own host."""
     try:
         address = HttpAddress.parse(url)

@@ -15,7 +15,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchLimits, FetchRequest
 from pinwarden.system.target import HttpAddress
 
@@ -65,7 +65,7 @@ class StagedFile(Record):
 
 @contextmanager
 def staged_file(
-    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint | None, *, into: Path | None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint | None, *, into: Path | None
 ) -> Iterator[StagedFile | None]:
     """Download or copy a file named by URL or path; None if it does not exist.
 
@@ -99,11 +99,11 @@ def is_url(name: str) -> bool:
     return name.lower().startswith(("https://", "http://"))
 
 
-def parent_endpoint(url: str) -> Endpoint:
+def parent_endpoint(url: str) -> ServiceEndpoint:
     """The endpoint for a URL's parent folder. It must be public, because the user's settings do not name it."""
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
-    return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")
+    return ServiceEndpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")
 
 
 def display_source(name: str) -> str:

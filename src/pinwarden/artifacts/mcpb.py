@@ -13,7 +13,7 @@ from pinwarden.artifacts.downloads import display_source, staged_file
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher
 
 ARCHIVE_UNSAFE = "mcpb_unsafe_archive"
@@ -26,7 +26,7 @@ SIGNATURE_UNTRUSTED = "mcpb_signature_untrusted"
 class BundleSettings(Record):
     """Requirements of the user's settings and the policy for a bundle."""
 
-    endpoint: Endpoint | None = None
+    endpoint: ServiceEndpoint | None = None
     """Set if the user's own settings name the bundle's host; otherwise the host must be public."""
     manifest_name: str | None = None
     """The name that the manifest must state."""

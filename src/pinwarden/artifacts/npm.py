@@ -42,7 +42,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress
@@ -59,7 +59,7 @@ _KEY_SCHEME = "ecdsa-sha2-nistp256"
 
 
 def fetch_facts(
-    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
     registry = _PackageSource(
@@ -94,7 +94,7 @@ def fetch_facts(
     )
 
 
-def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) -> NewestRelease | None:
+def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
     """The release that npm would install today; None if the registry has no such package."""
     registry = _PackageSource(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
     body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
@@ -106,7 +106,7 @@ class _PackageSource(Record):
 
     name: NpmName
     version: str
-    endpoint: Endpoint
+    endpoint: ServiceEndpoint
     fetcher: Fetcher
 
     def fetch(self, path: str, limits: Limits) -> bytes | None:
@@ -131,7 +131,7 @@ def _announced_script(release: VersionDocument, tarball: _Tarball) -> set[str]:
 # The tarball
 
 
-def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
+def tarball_url(release: VersionDocument, endpoint: ServiceEndpoint) -> str:
     """The URL of the tarball: the one in the packument, or the same path at a mirror of the default registry.
 
     The latter follows npm's ``replace-registry-host``. Plain HTTP is accepted only for the registry's own host.

@@ -35,7 +35,7 @@ from pinwarden.artifacts.nuget_package import (
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress
@@ -55,7 +55,7 @@ _DECODE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,
 
 
 def fetch_facts(
-    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
     source = _PackageSource(
@@ -100,7 +100,7 @@ class _PackageSource(Record):
 
     name: str
     version: str
-    endpoint: Endpoint
+    endpoint: ServiceEndpoint
     fetcher: Fetcher
 
     def get(self, url: str, accept: str = "application/json") -> bytes | None:

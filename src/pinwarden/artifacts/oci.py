@@ -46,7 +46,7 @@ from pinwarden.artifacts.oci_registry import FetchedDocument, OciRegistry
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher
 from pinwarden.system.net.network_errors import fetch_failed
 
@@ -66,14 +66,14 @@ class ImageOptions(Record):
 
 
 def fetch_facts(
-    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch what the registry serves for a reference: index, every platform's manifest and config, attestations."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
     return image_facts(package, registry, ImageOptions(), now=now, into=into)
 
 
-def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) -> NewestRelease | None:
+def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
     """The highest tag of the same form as the package's own tag, and the digest it points to now."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
     tag = newest_tag(registry.tags(), registry.reference.tag or "")

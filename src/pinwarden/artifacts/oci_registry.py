@@ -28,7 +28,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import Limits
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, RequestBody
 from pinwarden.system.net.network_errors import fetch_failed, too_large
 from pinwarden.system.target import HttpAddress
@@ -86,7 +86,11 @@ class OciRegistry:
     """The actions that tokens are requested for."""
 
     def __init__(
-        self, reference: ImageReference, fetcher: Fetcher, endpoint: Endpoint, tokens: RegistryTokens | None = None
+        self,
+        reference: ImageReference,
+        fetcher: Fetcher,
+        endpoint: ServiceEndpoint,
+        tokens: RegistryTokens | None = None,
     ) -> None:
         self.reference = reference
         self.url = endpoint.url
@@ -219,7 +223,7 @@ class OciRegistry:
         if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
             raise fetch_failed("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
         is_same_owner = may_receive_credential(registry, address)
-        endpoint = Endpoint(
+        endpoint = ServiceEndpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
             # A realm on a domain other than the registry's must not be in a private network.
             configured_by=self._endpoint.configured_by if is_same_owner else "project",
@@ -310,7 +314,7 @@ def _realm_address(realm: str) -> HttpAddress:
 
 
 def _token_request(
-    endpoint: Endpoint, realm: str, service: str, scope: str, credential: Credential | None
+    endpoint: ServiceEndpoint, realm: str, service: str, scope: str, credential: Credential | None
 ) -> FetchRequest:
     query = {"service": service, "scope": scope} if service else {"scope": scope}
     if credential is not None and credential.user == IDENTITY_TOKEN_USER:

@@ -44,7 +44,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 if TYPE_CHECKING:
-    from pinwarden.system.net.connections import Endpoint
+    from pinwarden.system.net.connections import ServiceEndpoint
     from pinwarden.system.net.fetch import Fetcher
 
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
@@ -55,7 +55,7 @@ _VERIFICATION_ERRORS = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICA
 """Errors about the attestation itself; others mean that it could not be checked."""
 
 
-def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ...]:
+def registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[RegistryKey, ...]:
     """The keys that an npm registry publishes; empty if it publishes none."""
     from pinwarden.system.net.fetch import FetchRequest
     from pinwarden.system.net.network_errors import fetch_failed

@@ -50,7 +50,7 @@ from pinwarden.artifacts.python_package import (
 )
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.target import HttpAddress
 
@@ -61,7 +61,7 @@ _PARALLEL_DOWNLOADS = 8
 def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and which files
     package: PackageRef,
     fetcher: Fetcher,
-    index: Endpoint,
+    index: ServiceEndpoint,
     *,
     now: str,
     into: Path | None = None,
@@ -111,7 +111,7 @@ def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and w
     )
 
 
-def newest_release(package: PackageRef, fetcher: Fetcher, index: Endpoint) -> NewestRelease | None:
+def newest_release(package: PackageRef, fetcher: Fetcher, index: ServiceEndpoint) -> NewestRelease | None:
     """The release that installers would choose today; None if the index has no such package."""
     name = normalized_name(package.name)
     page = _fetch_simple_page(fetcher, index, name)
@@ -128,7 +128,7 @@ def newest_release(package: PackageRef, fetcher: Fetcher, index: Endpoint) -> Ne
 # The index
 
 
-def _fetch_simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | None:
+def _fetch_simple_page(fetcher: Fetcher, index: ServiceEndpoint, name: str) -> SimplePage | None:
     url = f"{index.url}{quote_path_segment(name)}/"
     response = fetcher.get(
         FetchRequest(endpoint=index, url=url, accept=SIMPLE_ACCEPT), max_bytes=DOCUMENT_LIMITS.max_bytes
@@ -140,7 +140,7 @@ def _fetch_simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePa
     return parse_simple_page(response.body, response.headers.get("content-type", ""), page_url)
 
 
-def _fetch_json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) -> JsonRelease | None:
+def _fetch_json_release(fetcher: Fetcher, index: ServiceEndpoint, name: str, version: str) -> JsonRelease | None:
     """The release in the JSON API; None if the index has no such API, which is not part of any standard."""
     base = json_api_url(index)
     if base is None:
@@ -202,7 +202,7 @@ class _DownloadedFile(Record):
 
 
 def _download_file(
-    fetcher: Fetcher, index: Endpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
+    fetcher: Fetcher, index: ServiceEndpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
 ) -> _DownloadedFile:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
     request = FetchRequest(endpoint=index_parent(index), url=file.url)
@@ -258,7 +258,7 @@ def _find_repository(downloads: Sequence[_DownloadedFile], json_release: JsonRel
 
 
 def _fetch_attestations(
-    fetcher: Fetcher, index: Endpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
+    fetcher: Fetcher, index: ServiceEndpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
 ) -> tuple[tuple[ArtifactAttestation, ...], tuple[ArtifactProblem, ...]]:
     url = file.provenance or _conventional_provenance_url(index, page, file, name_and_version)
     if url is None:
@@ -293,7 +293,7 @@ def _fetch_attestations(
 
 
 def _conventional_provenance_url(
-    index: Endpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
+    index: ServiceEndpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
 ) -> str | None:
     """The conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
     if page.announces_provenance or json_api_url(index) is None:

@@ -20,7 +20,13 @@ from pinwarden.core.record import Record
 from pinwarden.lock.closure import LIMITS
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.files import find_program, read_file
-from pinwarden.system.net.connections import Endpoint, HostNotFoundError, NetworkRules, proxy_for, resolve_destinations
+from pinwarden.system.net.connections import (
+    HostNotFoundError,
+    NetworkRules,
+    ServiceEndpoint,
+    proxy_for,
+    resolve_destinations,
+)
 from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.processes import BoundedTask, run_bounded
 
@@ -38,7 +44,9 @@ def run_resolver(
     return run_bounded(command, folder, environment, task)
 
 
-def check_registry_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
+def check_registry_address(
+    index: ServiceEndpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False
+) -> None:
     """Raise if Pinwarden's own HTTP client would not contact this registry. A resolver would contact any address."""
     if proxy_for(index.address, variables) is not None:
         return  # the proxy resolves the host
@@ -71,7 +79,7 @@ def find_uv(variables: Mapping[str, str]) -> Path:
 def resolve(  # noqa: PLR0913  everything the result depends on
     name: str,
     version: str,
-    index: Endpoint,
+    index: ServiceEndpoint,
     *,
     uv: Path,
     variables: Mapping[str, str],
@@ -113,7 +121,9 @@ def _requirement(name: str, version: str, extras: Sequence[str]) -> str:
     return f"{normalized_name(name)}{f'[{extra_names}]' if extra_names else ''}=={exact_version(version)}"
 
 
-def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) -> tuple[dict[str, str], list[str]]:
+def _environment(
+    index: ServiceEndpoint, variables: Mapping[str, str], folder: Path
+) -> tuple[dict[str, str], list[str]]:
     """An environment in which uv uses one index and no settings, netrc or cache; and the secrets it contains."""
     settings = {
         "HOME": str(folder),
@@ -167,7 +177,7 @@ class NpmRequirement(Record):
 
 def resolve_npm(
     wanted: NpmRequirement,
-    registries: Mapping[str, Endpoint],
+    registries: Mapping[str, ServiceEndpoint],
     variables: Mapping[str, str],
     *,
     allow_plain_http: bool = False,

@@ -30,7 +30,7 @@ class Claim(Record):
     expires_at_utc: str | None = None
 
 
-class Attestation(Record):
+class BundleAttestation(Record):
     """Claims about one bundle under common signatures."""
 
     root_cid: str
@@ -42,16 +42,16 @@ class Attestation(Record):
     """The whole document, including members that Pinwarden does not know."""
 
 
-def parse_attestation(data: bytes) -> Attestation:
+def parse_attestation(data: bytes) -> BundleAttestation:
     """Parse an attestation. Its signatures are not verified."""
     return attestation_from_json(read_json(data))
 
 
-def attestation_from_json(document: Any) -> Attestation:
+def attestation_from_json(document: Any) -> BundleAttestation:
     """Build an attestation from a strictly parsed value. Its signatures are not verified."""
     reader = DocumentReader.for_schema(document, ATTESTATION_SCHEMA)
     subject = reader.object("subject")
-    return Attestation(
+    return BundleAttestation(
         root_cid=subject.cid("root_cid"),
         descriptor_cid=subject.cid("descriptor_cid"),
         cid_profile=read_profile(subject),
@@ -92,7 +92,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
     return {**value, "issuer": issuer, "payload": dict(claim.payload)}
 
 
-def current_attestations(attestations: Mapping[str, Attestation]) -> list[str]:
+def current_attestations(attestations: Mapping[str, BundleAttestation]) -> list[str]:
     """The names of the attestations that were not renewed, in order.
 
     An expired claim of a trusted key stops every install. So registries stop listing an attestation once its issuer
@@ -105,7 +105,7 @@ def current_attestations(attestations: Mapping[str, Attestation]) -> list[str]:
     ]
 
 
-def _renews(new: Attestation, old: Attestation) -> bool:
+def _renews(new: BundleAttestation, old: BundleAttestation) -> bool:
     """Only the signer of a claim can renew it; others must not be able to hide it."""
     signers = {
         signature.key_id

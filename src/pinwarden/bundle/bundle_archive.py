@@ -20,13 +20,13 @@ from pinwarden.bundle import tar_zstd
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
     DEFAULT_LIMITS,
+    BundleDescriptor,
     BundleLimits,
-    Descriptor,
     Manifest,
     ManifestEntry,
 )
 from pinwarden.bundle.source_tree import SourceFile
-from pinwarden.bundle.tar_zstd import TarFile, max_tar_bytes, tar_headers, write_tar
+from pinwarden.bundle.tar_zstd import TarInput, max_tar_bytes, tar_headers, write_tar
 from pinwarden.core.digest import BLOB_PREFIX, Cid, blob_cid, document_cbor
 from pinwarden.core.errors import PinwardenError
 
@@ -48,12 +48,12 @@ def make_archive(
     if media_type == CAR_MEDIA_TYPE:
         blobs = ((blob_cid(file.data), file.data) for file in files)
         return write_car(root, document_cbor(dict(unlinked)), blobs)
-    plain = write_tar(TarFile(path=file.path, data=file.data, executable=file.executable) for file in files)
+    plain = write_tar(TarInput(path=file.path, data=file.data, executable=file.executable) for file in files)
     return (tar_zstd.compressed_frame if compress else tar_zstd.stored_frame)(plain)
 
 
 def check_archive(
-    descriptor: Descriptor, manifest: Manifest, archive: bytes, limits: BundleLimits = DEFAULT_LIMITS
+    descriptor: BundleDescriptor, manifest: Manifest, archive: bytes, limits: BundleLimits = DEFAULT_LIMITS
 ) -> FileContents:
     """Verify an archive against its documents and return the files.
 

@@ -54,7 +54,7 @@ class SchemaLink(Record):
     cid: str
 
 
-class Descriptor(Record):
+class BundleDescriptor(Record):
     """One version of a tool."""
 
     name: str
@@ -82,17 +82,17 @@ class Descriptor(Record):
         return self.target.partition(":")[0]
 
 
-def parse_descriptor(data: bytes) -> Descriptor:
+def parse_descriptor(data: bytes) -> BundleDescriptor:
     """Parse a descriptor."""
     return descriptor_from_json(read_json(data))
 
 
-def descriptor_from_json(document: Any) -> Descriptor:
+def descriptor_from_json(document: Any) -> BundleDescriptor:
     """Build a descriptor from a strictly parsed value."""
     reader = DocumentReader.for_schema(document, DESCRIPTOR_SCHEMA)
     tool, artifact, entrypoint = reader.object("tool"), reader.object("artifact"), reader.object("entrypoint")
     schemas, policy = reader.object("schemas"), reader.object("security").object("policy")
-    return Descriptor(
+    return BundleDescriptor(
         name=_matching(tool, "name", TOOL_NAME_PATTERN),
         display_name=tool.text("display_name"),
         version=_matching(tool, "version", VERSION_PATTERN),
@@ -131,7 +131,7 @@ def _read_schema_link(reader: DocumentReader) -> SchemaLink:
     return SchemaLink(name=reader.text("name"), cid=reader.text("cid"))
 
 
-def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
+def descriptor_to_json(descriptor: BundleDescriptor) -> dict[str, Any]:
     """The document, without unknown members."""
     return {
         "schema_version": DESCRIPTOR_SCHEMA,
@@ -188,10 +188,10 @@ def tool_name(server: str) -> str:
 
 def describe(
     server: ServerManifest, policy: Mapping[str, str], root_cid: str, media_type: str, size: int
-) -> Descriptor:
+) -> BundleDescriptor:
     """Describe a server's bundle. Permissions that ``policy`` omits come from the server's own manifest."""
     name = tool_name(server.name)
-    return Descriptor(
+    return BundleDescriptor(
         name=name,
         display_name=_text(server, "display_name") or server.name,
         version=server.version,
@@ -340,7 +340,7 @@ def linked_manifest(unlinked: Mapping[str, Any], descriptor_cid: str) -> dict[st
 class BundleDocuments(Record):
     """A descriptor and a manifest that belong to the same bundle."""
 
-    descriptor: Descriptor
+    descriptor: BundleDescriptor
     manifest: Manifest
     descriptor_cid: str
 

@@ -14,8 +14,8 @@ from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
     DEFAULT_LIMITS,
     TAR_ZSTD_MEDIA_TYPE,
+    BundleDescriptor,
     BundleDocuments,
-    Descriptor,
     ManifestEntry,
 )
 from pinwarden.bundle.document import DOCUMENT_LIMITS
@@ -210,7 +210,7 @@ def _identity(documents: BundleDocuments) -> dict[str, Any]:
     }
 
 
-def _policy(descriptor: Descriptor) -> dict[str, str]:
+def _policy(descriptor: BundleDescriptor) -> dict[str, str]:
     policy = descriptor.policy
     return {"network": policy.network, "filesystem": policy.filesystem, "exec": policy.exec}
 

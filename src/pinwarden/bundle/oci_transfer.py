@@ -18,7 +18,7 @@ from pinwarden.artifacts.oci_reference import DEFAULT_TAG, ImageReference, parse
 from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
 from pinwarden.bundle.acceptance import Provenance, accept, check_documents, provenance_to_json, rejection_from_error
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES, parse_attestation
-from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, MEDIA_TYPES, Descriptor
+from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, MEDIA_TYPES, BundleDescriptor
 from pinwarden.bundle.bundle_files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files, unpack
 from pinwarden.bundle.document import DOCUMENT_LIMITS, document_bytes
 from pinwarden.bundle.evidence import AcceptanceRequest
@@ -29,7 +29,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, plural
 from pinwarden.system.files import read_file, write_atomically
-from pinwarden.system.net.connections import Endpoint, SettingsSources
+from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher
 
 SCHEME = "oci://"
@@ -48,7 +48,7 @@ class OciNetwork:
         self.fetcher = fetcher
         self._settings = settings
 
-    def endpoint(self, reference: ImageReference) -> Endpoint:
+    def endpoint(self, reference: ImageReference) -> ServiceEndpoint:
         """The registry endpoint of a reference."""
         return registry_endpoint(reference, self._settings, configured_by="argument")
 
@@ -223,7 +223,7 @@ def accept_pulled(pulled: PulledBundle, options: AcceptanceOptions) -> Provenanc
 
 
 def _files_of(
-    parts: BundleParts, descriptor: Descriptor, output: Path, provenance: Provenance | None
+    parts: BundleParts, descriptor: BundleDescriptor, output: Path, provenance: Provenance | None
 ) -> dict[Path, bytes]:
     archive = output / f"{descriptor.name}-{descriptor.version}{SUFFIXES[descriptor.media_type]}"
     written = {"": parts.archive, ".descriptor.json": parts.descriptor, ".manifest.json": parts.manifest}

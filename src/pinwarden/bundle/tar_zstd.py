@@ -134,7 +134,7 @@ def _by_library(data: bytes, most: int) -> bytes:
 TAR_END = b"\0" * (2 * BLOCK)
 
 
-class TarFile(NamedTuple):
+class TarInput(NamedTuple):
     """One file to write. A tuple for speed, like the entries of a manifest."""
 
     path: str
@@ -142,7 +142,7 @@ class TarFile(NamedTuple):
     executable: bool
 
 
-def write_tar(files: Iterable[TarFile]) -> bytes:
+def write_tar(files: Iterable[TarInput]) -> bytes:
     """Write files in order; the same files give the same bytes on every machine."""
     parts: list[bytes | memoryview] = []
     for file in files:

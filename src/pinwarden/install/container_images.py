@@ -17,7 +17,7 @@ from pinwarden.install.staging import api_surface_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, ImagePin, extended, extension_of
+from pinwarden.lock.extension import ImagePin, LockExtension, extended, extension_of
 from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
@@ -115,7 +115,7 @@ def _refused(candidate: ApprovalCandidate) -> Report:
 
 
 def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
-    extension = extension_of(entry) or Extension()
+    extension = extension_of(entry) or LockExtension()
     fresh = extension_for(candidate, request.project, request.name, request.lock_options)
     return extended(
         entry, replace(extension, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)

@@ -19,7 +19,7 @@ from pinwarden.install.staging import HERE, StagedBundle, bundle_pin, stage_bund
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, extended
+from pinwarden.lock.extension import LockExtension, extended
 from pinwarden.lock.install_plan import PlanOptions, Scope, install_plan
 from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.server_entry import from_value
@@ -163,7 +163,7 @@ def _entry(  # noqa: PLR0913, PLR0917
 
 def _extension(
     project: Project, staged: StagedBundle, candidate: ApprovalCandidate | None, lock_options: LockOptions
-) -> Extension:
+) -> LockExtension:
     pin = staged.pin
     return replace(
         extension_for(candidate, project, pin.tool, lock_options),

@@ -17,7 +17,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import pattern
 from pinwarden.core.typed_json import JsonObject
-from pinwarden.lock.extension import Extension, ScriptApproval
+from pinwarden.lock.extension import LockExtension, ScriptApproval
 
 FORMAT = "pinwarden-closure/1"
 LIMITS = Limits(max_bytes=64 * 1024 * 1024)
@@ -224,7 +224,7 @@ def _error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("CLOSURE_INVALID", f"the dependency closure{path and f': {path}'} {problem}")
 
 
-def approved_digests(extension: Extension | None) -> frozenset[Digest]:
+def approved_digests(extension: LockExtension | None) -> frozenset[Digest]:
     """The digests of archives whose install scripts may run."""
     return (
         frozenset(approval.digest for approval in extension.install_scripts) if extension is not None else frozenset()

@@ -71,7 +71,7 @@ FilePin = SurfacePin | ClosurePin
 """The pin of a file beside the lock."""
 
 
-class Approval(Record):
+class LockApproval(Record):
     """Who approved the entry, when, and why."""
 
     by: str
@@ -110,7 +110,7 @@ class LaunchCommand(Record):
     cwd: str | None = None
 
 
-class Extension(Record):
+class LockExtension(Record):
     """What Pinwarden records about one entry. Members that only a newer version knows are kept in ``others``."""
 
     surface: SurfacePin | None = None
@@ -122,7 +122,7 @@ class Extension(Record):
     """The identity that signed the build, as the verifier reported it."""
     registry: str | None = None
     """The registry endpoint that answered."""
-    approval: Approval | None = None
+    approval: LockApproval | None = None
     bundle: Mapping[str, Any] | None = None
     """The pin of a server installed from a bundle registry; ``bundle/bundle_pin.py`` reads it."""
     configured_in: ConfiguredIn | None = None
@@ -203,7 +203,7 @@ def policy_facts(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
     return (evidence if isinstance(evidence, list) else []), record.get("publishedAt")
 
 
-def with_optional_members_of(earlier: Extension, fresh: Extension) -> Extension:
+def with_optional_members_of(earlier: LockExtension, fresh: LockExtension) -> LockExtension:
     """``fresh`` with the optional members of ``earlier`` that it does not have itself."""
     return replace(
         fresh,
@@ -225,7 +225,7 @@ def with_optional_members_of(earlier: Extension, fresh: Extension) -> Extension:
 # Format
 
 
-def extension_of(entry: Entry) -> Extension | None:
+def extension_of(entry: Entry) -> LockExtension | None:
     """The Pinwarden extension of an entry; None if it has none."""
     if EXTENSION not in entry.manifest:
         return None
@@ -239,7 +239,7 @@ def has_surface(entry: Entry) -> bool:
     return extension is not None and extension.surface is not None
 
 
-def extended(entry: Entry, extension: Extension) -> Entry:
+def extended(entry: Entry, extension: LockExtension) -> Entry:
     """The entry with this extension, sealed. The entry must have a capability manifest."""
     if not entry.manifest:
         invalid(
@@ -251,7 +251,7 @@ def extended(entry: Entry, extension: Extension) -> Entry:
     return with_record(unsealed, {**record, "integrity": seal_of(unsealed)})
 
 
-def _to_json(extension: Extension) -> dict[str, Any]:
+def _to_json(extension: LockExtension) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT}
     if (surface := extension.surface) is not None:
         record["surface"] = {
@@ -284,7 +284,7 @@ def _to_json(extension: Extension) -> dict[str, Any]:
     return {**record, **in_order(optional, extension.member_order)}
 
 
-def _optional_members(extension: Extension) -> dict[str, Any]:
+def _optional_members(extension: LockExtension) -> dict[str, Any]:
     members: dict[str, Any] = {}
     if extension.bundle is not None:
         members["bundle"] = dict(extension.bundle)
@@ -341,12 +341,12 @@ _OPTIONAL = (
 )
 
 
-def parse_record(value: Any, path: str) -> Extension:
+def parse_record(value: Any, path: str) -> LockExtension:
     """Parse an extension; ``path`` is its JSON Pointer, for error messages."""
     record = JsonObject(value, path, lock_error)
     if record.string("format") != FORMAT:
         record.fail("format", f"is not {FORMAT}; a newer Pinwarden wrote it")
-    return Extension(
+    return LockExtension(
         surface=_surface(record.object("surface")) if "surface" in record else None,
         api_surface=_text(record, "apiSurface"),
         artifacts=tuple(map(_artifact, record.objects("artifacts", default=[]))),
@@ -420,8 +420,8 @@ def _image(image: JsonObject) -> ImagePin:
     )
 
 
-def _approval(approval: JsonObject) -> Approval:
-    return Approval(by=approval.string("by"), at=approval.string("at"), why=approval.string("why"))
+def _approval(approval: JsonObject) -> LockApproval:
+    return LockApproval(by=approval.string("by"), at=approval.string("at"), why=approval.string("why"))
 
 
 def _configured_in(configured: JsonObject) -> ConfiguredIn:

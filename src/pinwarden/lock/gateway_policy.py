@@ -15,7 +15,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.policy_table import Pattern, Table, policy_error
+from pinwarden.lock.policy_table import Pattern, PolicyTable, policy_error
 
 ENFORCEMENTS = ("audit", "warn", "block")
 """What happens to a change at level ``block-at`` or above: recorded, also reported to the client, or blocked."""
@@ -221,7 +221,7 @@ class GatewayPolicy(Record):
 
 def gateway_policy(value: Any) -> GatewayPolicy:
     """Build the gateway policy from its parsed table."""
-    table = Table(value, "policy.gateway")
+    table = PolicyTable(value, "policy.gateway")
     table.refuse_unknown(_KEYS)
     if not table.value:
         raise policy_error(table.path, "is empty")
@@ -290,7 +290,7 @@ def _stricter_settings(settings: dict[str, Any], other: dict[str, Any]) -> dict[
     return stricter
 
 
-def _settings(table: Table) -> dict[str, Any]:
+def _settings(table: PolicyTable) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, allowed in _WORDS.items():
         if key in table:
@@ -308,7 +308,7 @@ def _settings(table: Table) -> dict[str, Any]:
     return settings
 
 
-def _rule(table: Table) -> GatewayRule:
+def _rule(table: PolicyTable) -> GatewayRule:
     table.refuse_unknown(("server", "item", "client", *_RULE_KEYS))
     settings = _settings(table)
     if not settings:
@@ -326,7 +326,7 @@ def _rule(table: Table) -> GatewayRule:
     )
 
 
-def _allowed(table: Table) -> AllowedDigest:
+def _allowed(table: PolicyTable) -> AllowedDigest:
     table.refuse_unknown(("server", "client", "tool", "digest", "profile"))
     text = table.required_text("digest")
     try:
@@ -343,12 +343,12 @@ def _allowed(table: Table) -> AllowedDigest:
     )
 
 
-def _results(table: Table) -> ResultPolicy:
+def _results(table: PolicyTable) -> ResultPolicy:
     hidden = table.one_of("hidden-characters", HIDDEN, default=DEFAULTS["hidden-characters"])
     return ResultPolicy(max_bytes=table.number("max-bytes", 1 << 30) or 0, hidden_characters=hidden)
 
 
-def _pattern_or_any(table: Table, key: str) -> Pattern:
+def _pattern_or_any(table: PolicyTable, key: str) -> Pattern:
     return table.pattern(table.required_text(key)) if key in table else _ANY
 
 

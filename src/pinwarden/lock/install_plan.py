@@ -18,8 +18,8 @@ from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS, LOCK_INTEGRITY_EVIDENCE
 from pinwarden.lock.launch_choice import (
     REMOTE_NOTE,
-    Command,
     Dialect,
+    InstallCommand,
     LaunchTarget,
     as_text,
     filled_in,
@@ -112,7 +112,7 @@ def _toolpin_body(target: LaunchTarget, client: str) -> _Body:
     return _Body(members=_local(command, client, env), note=command.note)
 
 
-def _local(command: Command, client: str, env: dict[str, Any]) -> dict[str, Any]:
+def _local(command: InstallCommand, client: str, env: dict[str, Any]) -> dict[str, Any]:
     spelling = client_of(client).spelling
     if spelling.command_list:
         words = [command.program, *command.arguments]

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.server_entry import Argument, Input, Package, Remote, ServerEntry
+from pinwarden.lock.server_entry import DeclaredArgument, DeclaredPackage, Input, Remote, ServerEntry
 
 Dialect = Literal["toolpin", "modern"]
-LaunchTarget = Package | Remote
+LaunchTarget = DeclaredPackage | Remote
 
 PACKAGE_TYPES = ("npm", "pypi", "oci", "mcpb", "nuget", "cargo")
 REMOTE = "remote"
@@ -32,7 +32,7 @@ _TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash is that of a por
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
-class Command(Record):
+class InstallCommand(Record):
     """A program with its arguments, and a note for the user."""
 
     program: str
@@ -109,24 +109,24 @@ def selected_target(target: LaunchTarget) -> dict[str, Any]:
 # Commands as ToolPin writes them
 
 
-def toolpin_command(package: Package) -> Command:
+def toolpin_command(package: DeclaredPackage) -> InstallCommand:
     """The command that ToolPin 0.5.4 writes: only string arguments, and only for npm and unknown package types."""
     if package.command:
         return _declared_command(package)
     plain = tuple(argument.value or "" for argument in package.package_arguments if argument.kind == "text")
     program, fixed, separator, note = _launcher(package)
     if package.registry_type == "oci":
-        return Command(program=program, arguments=(*fixed, *_forwarded(package), package.identifier), note=note)
+        return InstallCommand(program=program, arguments=(*fixed, *_forwarded(package), package.identifier), note=note)
     if package.registry_type == "cargo":
-        return Command(program=package.identifier, arguments=(), note=note)
+        return InstallCommand(program=package.identifier, arguments=(), note=note)
     if package.registry_type not in PACKAGE_TYPES:
-        return Command(program=package.identifier, arguments=plain, note=note)
+        return InstallCommand(program=package.identifier, arguments=plain, note=note)
     versioned = package.identifier + (f"{separator}{package.version}" if separator and package.version else "")
     arguments = (*fixed, versioned, *(plain if package.registry_type == "npm" else ()))
-    return Command(program=program, arguments=arguments, note=note)
+    return InstallCommand(program=program, arguments=arguments, note=note)
 
 
-def _declared_command(package: Package) -> Command:
+def _declared_command(package: DeclaredPackage) -> InstallCommand:
     match package.runtime_hint:
         case None | "":
             note = _COMMAND_NOTE
@@ -136,10 +136,10 @@ def _declared_command(package: Package) -> Command:
             note = _DOCKER_NOTE
         case runtime:
             note = f"Requires {runtime} on PATH."
-    return Command(program=package.command or "", arguments=package.args, note=note)
+    return InstallCommand(program=package.command or "", arguments=package.args, note=note)
 
 
-def _launcher(package: Package) -> tuple[str, tuple[str, ...], str, str]:
+def _launcher(package: DeclaredPackage) -> tuple[str, tuple[str, ...], str, str]:
     """Program, fixed arguments, the separator of identifier and version, and ToolPin's note."""
     match package.registry_type:
         case "npm" if package.runtime_hint == "bun":
@@ -160,7 +160,7 @@ def _launcher(package: Package) -> tuple[str, tuple[str, ...], str, str]:
             return "", (), "", f"Unknown registry type {other}; generated a placeholder command."
 
 
-def _forwarded(package: Package) -> tuple[str, ...]:
+def _forwarded(package: DeclaredPackage) -> tuple[str, ...]:
     names = dict.fromkeys(variable.name for variable in package.environment_variables)
     return tuple(word for name in names for word in ("-e", name))
 
@@ -168,7 +168,7 @@ def _forwarded(package: Package) -> tuple[str, ...]:
 # Commands that support all of server.json
 
 
-def modern_command(package: Package, placeholder: Callable[[str], str]) -> Command:
+def modern_command(package: DeclaredPackage, placeholder: Callable[[str], str]) -> InstallCommand:
     """The command with all arguments of ``server.json``. ``placeholder`` spells a variable as the client reads it."""
     if package.command:
         return _declared_command(package)
@@ -191,8 +191,8 @@ def modern_command(package: Package, placeholder: Callable[[str], str]) -> Comma
             arguments = (*fixed, *runtime, versioned, *own)
         case _:
             program, arguments = package.identifier, own
-    command = Command(program=program, arguments=arguments, note=note)
-    return Command(
+    command = InstallCommand(program=program, arguments=arguments, note=note)
+    return InstallCommand(
         program=command.program,
         arguments=command.arguments,
         note=note,
@@ -200,7 +200,7 @@ def modern_command(package: Package, placeholder: Callable[[str], str]) -> Comma
     )
 
 
-def words(arguments: Iterable[Argument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
+def words(arguments: Iterable[DeclaredArgument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
     """The command-line words of arguments. Optional arguments without a value are left out."""
     names: list[str] = []
     for argument in arguments:
@@ -213,7 +213,7 @@ def words(arguments: Iterable[Argument], placeholder: Callable[[str], str]) -> t
     return tuple(names)
 
 
-def _value(argument: Argument, placeholder: Callable[[str], str]) -> str | None:
+def _value(argument: DeclaredArgument, placeholder: Callable[[str], str]) -> str | None:
     """The value of an argument: empty for a flag, None if the argument is left out."""
     if argument.kind == "text":
         return argument.value
@@ -257,7 +257,7 @@ def variable_name(name: str) -> str:
     return f"_{plain}" if plain[:1].isdigit() else plain or "VALUE"
 
 
-def _image(package: Package) -> str:
+def _image(package: DeclaredPackage) -> str:
     image = package.identifier
     if package.version and "@" not in image and not _TAG.search(image):
         return f"{image}:{package.version}"
@@ -268,7 +268,7 @@ def _without(words: tuple[str, ...], *unwanted: str) -> tuple[str, ...]:
     return tuple(word for word in words if word not in unwanted)
 
 
-def _command_differences(package: Package, command: Command) -> Iterable[str]:
+def _command_differences(package: DeclaredPackage, command: InstallCommand) -> Iterable[str]:
     old = toolpin_command(package)
     kind = package.registry_type
     if package.runtime_arguments:

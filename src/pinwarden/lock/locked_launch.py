@@ -13,7 +13,7 @@ from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, LaunchCommand, extension_of
+from pinwarden.lock.extension import LaunchCommand, LockExtension, extension_of
 from pinwarden.lock.locked_config import locked_config
 from pinwarden.system.target import StdioTarget
 
@@ -42,7 +42,7 @@ def locked_launch(entry: Entry) -> LockedLaunch:
     return _configured(entry, extension)
 
 
-def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
+def _configured(entry: Entry, extension: LockExtension | None) -> LockedLaunch:
     """The command of the approved configuration itself."""
     configured = extension.configured_in if extension is not None else None
     client = client_of(configured.client if configured is not None else entry.client)
@@ -109,7 +109,7 @@ def _release(runs: Launch) -> str | None:
     return package.purl if package.pinned or package.kind == "oci" else None
 
 
-def with_bytes_of(earlier: Extension, fresh: Extension, *, same: bool) -> Extension:
+def with_bytes_of(earlier: LockExtension, fresh: LockExtension, *, same: bool) -> LockExtension:
     """``fresh`` with the pinned bytes of ``earlier``. ``same``: the configuration did not change either."""
     return replace(
         fresh,

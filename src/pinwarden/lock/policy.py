@@ -17,8 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS, TIERS_WORST_FIRST
 from pinwarden.lock.gateway_policy import GatewayPolicy, gateway_policy
-from pinwarden.lock.policy_table import Pattern, plain_host, policy_error
-from pinwarden.lock.policy_table import Table as _Table
+from pinwarden.lock.policy_table import Pattern, PolicyTable, plain_host, policy_error
 
 # ToolPin's policy
 
@@ -315,13 +314,13 @@ def parse_policy(data: bytes) -> Policy:
 
 def policy_from_table(value: Any) -> Policy:
     """Build a policy from its parsed table."""
-    table = _Table(value, "policy")
+    table = PolicyTable(value, "policy")
     table.refuse_unknown(_KEYS)
     version = table.value.get("version", 1)
     if version != 1 or isinstance(version, bool):
         table.fail("version", "is not 1")
     age = table.table("release-age", ("minimum-days", "exempt"))
-    require = table.table("require", _REQUIRE) or _Table({}, "policy.require")
+    require = table.table("require", _REQUIRE) or PolicyTable({}, "policy.require")
     evidence = table.table("evidence", ("require", "proved"))
     policy = Policy(
         servers=_choice(table.table("servers", _CHOICE_KEYS)),
@@ -352,7 +351,7 @@ def policy_from_table(value: Any) -> Policy:
     return policy
 
 
-def _choice(table: _Table | None) -> Choice:
+def _choice(table: PolicyTable | None) -> Choice:
     if table is None:
         return Choice()
     allow, deny = table.patterns("allow"), table.patterns("deny")
@@ -371,7 +370,7 @@ def _plain_hosts(choice: Choice) -> Choice:
     return Choice(allow=None if choice.allow is None else plain(choice.allow), deny=plain(choice.deny))
 
 
-def _minimum_tier(table: _Table) -> Mapping[str, str]:
+def _minimum_tier(table: PolicyTable) -> Mapping[str, str]:
     value = table.value.get("minimum-tier", {})
     tiers = {"default": value} if isinstance(value, str) else value
     if not isinstance(tiers, dict):
@@ -384,7 +383,7 @@ def _minimum_tier(table: _Table) -> Mapping[str, str]:
     return tiers
 
 
-def _evidence(table: _Table | None) -> tuple[str, ...]:
+def _evidence(table: PolicyTable | None) -> tuple[str, ...]:
     if table is None:
         return ()
     codes = table.texts("require")
@@ -396,7 +395,7 @@ def _evidence(table: _Table | None) -> tuple[str, ...]:
     return codes or ()
 
 
-def _waiver(table: _Table) -> Waiver:
+def _waiver(table: PolicyTable) -> Waiver:
     table.refuse_unknown(("server", "code", "reason", "owner", "expires"))
     code = table.required_text("code")
     if code not in WAIVABLE_CODES:
@@ -410,7 +409,7 @@ def _waiver(table: _Table) -> Waiver:
     )
 
 
-def _sandbox(table: _Table) -> SandboxRule:
+def _sandbox(table: PolicyTable) -> SandboxRule:
     table.refuse_unknown(("server", "network", "read", "write"))
     read, write = table.texts("read") or (), table.texts("write") or ()
     for path in (*read, *write):
@@ -421,7 +420,7 @@ def _sandbox(table: _Table) -> SandboxRule:
     )
 
 
-def _mcpb_rule(table: _Table) -> McpbRule:
+def _mcpb_rule(table: PolicyTable) -> McpbRule:
     table.refuse_unknown(("server", "anchors", "name"))
     anchors = table.texts("anchors") or ()
     for text in anchors:

@@ -31,7 +31,7 @@ class Pattern(Record):
         return _match_pieces(re.findall(r"\*\*+|.", self.text, re.DOTALL), name)
 
 
-class Table(JsonObject):
+class PolicyTable(JsonObject):
     """A table of a policy. Errors are ``POLICY_INVALID``."""
 
     __slots__ = ()

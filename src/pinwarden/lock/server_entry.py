@@ -41,7 +41,7 @@ class Input(Record):
     raw: Mapping[str, Any]
 
 
-class Argument(Record):
+class DeclaredArgument(Record):
     """One argument of a command line: plain text (not in the schema, but in use), positional or named."""
 
     kind: Literal["text", "positional", "named"]
@@ -59,7 +59,7 @@ class Argument(Record):
     raw: str | Mapping[str, Any]
 
 
-class Package(Record):
+class DeclaredPackage(Record):
     """A package that contains the server. ``command`` and ``args`` are not in the schema; ToolPin reads them first."""
 
     registry_type: str
@@ -71,8 +71,8 @@ class Package(Record):
     transport: str | None
     serves: Remote | None
     """The URL of the running server, if it does not use stdio."""
-    runtime_arguments: tuple[Argument, ...]
-    package_arguments: tuple[Argument, ...]
+    runtime_arguments: tuple[DeclaredArgument, ...]
+    package_arguments: tuple[DeclaredArgument, ...]
     environment_variables: tuple[Input, ...]
     command: str | None
     args: tuple[str, ...]
@@ -106,7 +106,7 @@ class ServerEntry(Record):
     published_at: str | None
     discovery_only: bool
     """The registry lists servers without install instructions."""
-    packages: tuple[Package, ...]
+    packages: tuple[DeclaredPackage, ...]
     remotes: tuple[Remote, ...]
     server: Mapping[str, Any]
     """The ``server.json``, verbatim."""
@@ -254,10 +254,10 @@ def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
     )
 
 
-def _package(value: _Object) -> Package:
+def _package(value: _Object) -> DeclaredPackage:
     transport = value.optional_object("transport")
     args = value.value.get("args")
-    return Package(
+    return DeclaredPackage(
         registry_type=value.required_text("registryType"),
         identifier=value.required_text("identifier"),
         version=value.optional_string("version"),
@@ -303,11 +303,11 @@ def _named_input(name: str, value: _Object) -> Input:
     )
 
 
-def _argument(value: _Object) -> Argument:
+def _argument(value: _Object) -> DeclaredArgument:
     kind = value.optional_string("type")
     if kind not in ("positional", "named"):
         value.fail("type", "is neither positional nor named")
-    return Argument(
+    return DeclaredArgument(
         kind="named" if kind == "named" else "positional",
         name=value.required_text("name") if kind == "named" else value.optional_string("name"),
         value=value.optional_string("value"),
@@ -323,8 +323,8 @@ def _argument(value: _Object) -> Argument:
     )
 
 
-def _text_argument(text: str) -> Argument:
-    return Argument(
+def _text_argument(text: str) -> DeclaredArgument:
+    return DeclaredArgument(
         kind="text",
         name=None,
         value=text,
@@ -357,7 +357,7 @@ class _Object(JsonObject):
     def flag(self, name: str) -> bool:
         return self.value.get(name) is not None and self.boolean(name)
 
-    def arguments(self, name: str) -> tuple[Argument, ...]:
+    def arguments(self, name: str) -> tuple[DeclaredArgument, ...]:
         return tuple(
             _text_argument(item)
             if isinstance(item, str)

@@ -17,12 +17,12 @@ from pinwarden.lock.launch_choice import LaunchTarget, choose_target
 from pinwarden.lock.server_entry import (
     ATTESTATIONS_META,
     CAPABILITIES_META,
-    Package,
+    DeclaredPackage,
     Remote,
     ServerEntry,
     capability_manifest,
 )
-from pinwarden.lock.trust_explanation import Grounds, Verdict, decide
+from pinwarden.lock.trust_explanation import Grounds, TrustDecision, decide
 from pinwarden.lock.trust_tiers import (
     MISSING_FILE_HASH,
     Evidence,
@@ -99,7 +99,7 @@ class VerificationReport(Record):
     result: Verified
     trust: TrustReport = field(repr=False)
     """The trust report including this verification."""
-    verdict: Verdict
+    verdict: TrustDecision
 
     @property
     def ok(self) -> bool:
@@ -238,7 +238,7 @@ def _transport_row(status: str, message: str, url: str) -> Evidence:
     return {**row, "required": True} if status == "failed" else row
 
 
-def _judge_package(findings: _Findings, package: Package, artifact: ArtifactOutcome | None, now: str) -> None:
+def _judge_package(findings: _Findings, package: DeclaredPackage, artifact: ArtifactOutcome | None, now: str) -> None:
     if package.registry_type == "oci":
         problem = oci_pin_problem(package.identifier)
         if problem is not None:
@@ -261,7 +261,7 @@ def _judge_package(findings: _Findings, package: Package, artifact: ArtifactOutc
     findings.badges += [row["code"].replace("_", "-") for row in artifact.evidence if row["status"] == "passed"]
 
 
-def _refuse_unpinned_npm(findings: _Findings, package: Package, now: str) -> None:
+def _refuse_unpinned_npm(findings: _Findings, package: DeclaredPackage, now: str) -> None:
     claim = f"{package.identifier}@{package.version}" if package.version else package.identifier
     failed = f"npm integrity verification failed for {claim}"
     reason = "npm package target must declare an exact version"
@@ -292,7 +292,7 @@ _ARTIFACT_ROWS = {
 }
 
 
-def _unchecked_bytes(package: Package) -> list[Evidence]:
+def _unchecked_bytes(package: DeclaredPackage) -> list[Evidence]:
     """Evidence about bytes that were not downloaded; with ToolPin's reason if it would not download them either."""
     identifier = package.identifier
     match package.registry_type:

@@ -132,7 +132,7 @@ def _sentence(text: str) -> str:
 WEAK_PIN_CODES = ("mutable_oci_tag", "missing_mcpb_hash")
 
 
-class Verdict(Record):
+class TrustDecision(Record):
     """The verdict in ToolPin's words, with its reason."""
 
     verdict: Literal["verified", "needs-review", "blocked"]
@@ -156,7 +156,7 @@ class Grounds(Record):
     """The outcome of a verification, if there was one."""
 
 
-def verdict_of(report: TrustReport, *, now: str) -> Verdict:
+def verdict_of(report: TrustReport, *, now: str) -> TrustDecision:
     """The verdict on a trust report."""
     grounds = Grounds(
         tier=report.tier,
@@ -168,14 +168,14 @@ def verdict_of(report: TrustReport, *, now: str) -> Verdict:
     return decide(grounds, now=now)
 
 
-def decide(grounds: Grounds, *, now: str) -> Verdict:
+def decide(grounds: Grounds, *, now: str) -> TrustDecision:
     """The verdict, with the first reason that applies."""
     tier = grounds.tier
     if tier == "blocked" or not grounds.ok:
-        return Verdict(verdict="blocked", reason=_why_blocked(grounds), tier=tier)
+        return TrustDecision(verdict="blocked", reason=_why_blocked(grounds), tier=tier)
     if tier == "verified":
-        return Verdict(verdict="verified", reason="fresh verified artifact proof", tier=tier)
-    return Verdict(verdict="needs-review", reason=_why_review(grounds, now), tier=tier)
+        return TrustDecision(verdict="verified", reason="fresh verified artifact proof", tier=tier)
+    return TrustDecision(verdict="needs-review", reason=_why_review(grounds, now), tier=tier)
 
 
 def _why_blocked(grounds: Grounds) -> str:

@@ -23,7 +23,7 @@ from pinwarden.lock.server_entry import (
     ATTESTATIONS_META,
     CAPABILITIES_META,
     EVIDENCE_META,
-    Package,
+    DeclaredPackage,
     Remote,
     ServerEntry,
 )
@@ -390,7 +390,7 @@ def collect(entry: ServerEntry) -> Tally:
     return tally
 
 
-def _collect_package(tally: Tally, package: Package) -> None:
+def _collect_package(tally: Tally, package: DeclaredPackage) -> None:
     kind, identifier = package.registry_type, package.identifier
     if kind in PACKAGE_TYPES:
         tally.merit(9 if kind in ("oci", "mcpb") else 5, kind)
@@ -449,7 +449,7 @@ _HEX_64 = re.compile(r"[0-9a-fA-F]{64}")
 _OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
 
 
-def package_rows(package: Package) -> list[Evidence]:
+def package_rows(package: DeclaredPackage) -> list[Evidence]:
     """Evidence of how a package is pinned, as its metadata declares. Nothing is verified."""
     identifier, version = package.identifier, package.version
     rows: list[Evidence] = []
@@ -495,7 +495,7 @@ def _metadata_row(code: str, status: str, message: str, claim: str, failure: str
     return row if failure is None else {**row, "failureReason": failure}
 
 
-def pinned_version(package: Package) -> bool:
+def pinned_version(package: DeclaredPackage) -> bool:
     """Whether ToolPin considers the package pinned by its version."""
     return bool(package.version) and not is_floating_for_toolpin(package.version or "")
 
@@ -507,7 +507,7 @@ def oci_pin_problem(identifier: str) -> str | None:
     return "does not contain a valid sha256 digest pin" if "@sha256:" in identifier else "is not pinned by digest"
 
 
-def has_file_hash(package: Package) -> bool:
+def has_file_hash(package: DeclaredPackage) -> bool:
     """Whether a bundle declares the SHA-256 of its file."""
     return _HEX_64.fullmatch(package.file_sha256 or "") is not None
 

@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, plural, row_facts
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import Extension, extended, extension_of, surface_path
+from pinwarden.lock.extension import LockExtension, extended, extension_of, surface_path
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.surface import Surface
 
@@ -161,4 +161,4 @@ def _free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> st
 
 
 def _with_pin(entry: Entry, pin: SurfacePin) -> Entry:
-    return extended(entry, replace(extension_of(entry) or Extension(), surface=pin))
+    return extended(entry, replace(extension_of(entry) or LockExtension(), surface=pin))

@@ -19,10 +19,10 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FAILING_SEVERITIES, Row, is_failing
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, extension_of
+from pinwarden.lock.extension import LockExtension, extension_of
 from pinwarden.lock.launch_choice import LaunchTarget
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
-from pinwarden.lock.server_entry import Package, Remote
+from pinwarden.lock.server_entry import DeclaredPackage, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
 from pinwarden.lock.trust_tiers import Evidence
 from pinwarden.project.fetch_context import FetchContext
@@ -63,7 +63,7 @@ def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedA
     package, claim = package_of_entry(entry)
     if package.ecosystem not in ("mcpb", "cargo"):
         refuse_other_index(locked_launch(entry))
-    pinned = extension_of(entry) or Extension()
+    pinned = extension_of(entry) or LockExtension()
     configured = registry_of(package, context)
     if pinned.registry is not None and configured is not None and configured != pinned.registry:
         return _registry_changed_result(entry.name, pinned.registry, package, configured, now)
@@ -202,7 +202,7 @@ def refuse_other_index(launch: LockedLaunch) -> None:
         raise PinwardenError("REGISTRY_IN_COMMAND", f"{named[0][:80]} says where the package comes from")
 
 
-def declared_package(package: Package) -> PackageRef | None:
+def declared_package(package: DeclaredPackage) -> PackageRef | None:
     """The package that a server's metadata names; None for kinds that have no registry."""
     ecosystem: Any = package.registry_type
     if ecosystem in ("npm", "pypi", "nuget", "cargo"):
@@ -212,7 +212,7 @@ def declared_package(package: Package) -> PackageRef | None:
     return None
 
 
-def declared_digest(package: Package) -> Digest | None:
+def declared_digest(package: DeclaredPackage) -> Digest | None:
     """The digest that a server's metadata declares for its artifact."""
     if package.registry_type == "mcpb" and package.file_sha256:
         return Digest.parse(f"sha256:{package.file_sha256.lower()}")
@@ -230,7 +230,7 @@ class ProvenanceResult(Record):
 
 
 def check_provenance(
-    server: str, pinned: Extension, facts: ArtifactFacts, context: FetchContext, now: str
+    server: str, pinned: LockExtension, facts: ArtifactFacts, context: FetchContext, now: str
 ) -> ProvenanceResult:
     """Verify every attestation, and compare the builder's identity with the locked one."""
     locked = identity_from_json(dict(pinned.provenance), server) if pinned.provenance else None
@@ -287,7 +287,9 @@ def _registry_changed_result(
     )
 
 
-def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: ArtifactOutcome, now: str) -> Iterator[Row]:
+def _rows(
+    server: str, pinned: LockExtension, facts: ArtifactFacts, outcome: ArtifactOutcome, now: str
+) -> Iterator[Row]:
     for change in compare_pins(server, pinned, facts):
         yield change_row(change)
     if facts.package.ecosystem == "pypi" and pinned.artifacts and facts.missing is None:
@@ -297,7 +299,7 @@ def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: Artifac
         yield Row(code=issue.code, severity=level, entity="artifact", name=server, path="", message=issue.message)
 
 
-def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
+def _release_rows(server: str, pinned: LockExtension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
     """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
     from packaging.tags import sys_tags
 

@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import LOCK_CLIENTS, tier_rank
-from pinwarden.lock.extension import Extension, extended, extension_of, with_optional_members_of
+from pinwarden.lock.extension import LockExtension, extended, extension_of, with_optional_members_of
 from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, launch_command, locked_launch, with_bytes_of
@@ -126,14 +126,14 @@ def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -
     return entry
 
 
-def lock_entry_of(server: ConfiguredServer, behind: Entry | None, extension: Extension, now: str) -> Entry:
+def lock_entry_of(server: ConfiguredServer, behind: Entry | None, extension: LockExtension, now: str) -> Entry:
     """The lock entry of a configured server. ``behind`` is the entry that its ``pinwarden run`` command starts, if any.
 
     An entry of another client shares its bytes: both start the same server.
     """
     if behind is None:
         return extended(entry_of(server, now), extension)
-    known = extension_of(behind) or Extension()
+    known = extension_of(behind) or LockExtension()
     if known.bundle is not None:
         merged = with_optional_members_of(known, replace(extension, registry=known.registry))
         return extended(_same_bundle(server, behind), merged)

@@ -32,7 +32,7 @@ from pinwarden.project.lock_documents import LockDocument, entries_named, proble
 from pinwarden.system.masking import mask_text, mask_url
 
 if TYPE_CHECKING:
-    from pinwarden.lock.extension import Extension
+    from pinwarden.lock.extension import LockExtension
     from pinwarden.lock.server_entry import ServerEntry
     from pinwarden.project.project import Project
 
@@ -335,7 +335,7 @@ def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -
             yield f"and {len(listed) - _MAX_TOOLS} more"
 
 
-def _byte_lines(entry: Entry, extension: Extension | None) -> Iterator[str]:
+def _byte_lines(entry: Entry, extension: LockExtension | None) -> Iterator[str]:
     named = False
     if extension is not None:
         for file in extension.artifacts:

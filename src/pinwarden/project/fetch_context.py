@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.project.project import Project
-from pinwarden.system.net.connections import Endpoint
+from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
     )
 
 
-def _resolver_endpoint(endpoint: Endpoint, context: FetchContext) -> Endpoint:
+def _resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
     """The endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
     return replace(endpoint, configured_by="argument") if context.fetcher.rules.allow_private else endpoint
 
@@ -204,7 +204,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
         context.store.keep(stream, file.digest)
 
 
-def _endpoint_of(closure: Closure, file: ClosureFile, context: FetchContext) -> Endpoint:
+def _endpoint_of(closure: Closure, file: ClosureFile, context: FetchContext) -> ServiceEndpoint:
     """The registry, with credentials, that today's settings name for the package that a file belongs to.
 
     Not that of the root package: a dependency of another scope may come from another registry.
@@ -241,8 +241,8 @@ class PackageSources:
 
     def __init__(self, settings: SettingsSources) -> None:
         self.settings = settings
-        self._npm: dict[str, Endpoint] = {}
-        self._pypi: Endpoint | None = None
+        self._npm: dict[str, ServiceEndpoint] = {}
+        self._pypi: ServiceEndpoint | None = None
 
     @classmethod
     def from_project(cls, project: Project) -> PackageSources:
@@ -251,7 +251,7 @@ class PackageSources:
 
         return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
 
-    def npm(self, name: str) -> Endpoint:
+    def npm(self, name: str) -> ServiceEndpoint:
         """Where npm would look for a package."""
         from pinwarden.artifacts.endpoints.npm import registry_for
 
@@ -266,7 +266,7 @@ class PackageSources:
 
         return project_scopes(self.settings)
 
-    def pypi(self) -> Endpoint:
+    def pypi(self) -> ServiceEndpoint:
         """The index for Python packages. Extra indexes are never used: they could serve any name."""
         from pinwarden.artifacts.endpoints.pypi import indexes
 
@@ -274,13 +274,13 @@ class PackageSources:
             self._pypi = indexes(self.settings).main
         return self._pypi
 
-    def pypi_files(self) -> Endpoint:
+    def pypi_files(self) -> ServiceEndpoint:
         """Where that index has its files; clients send the same credential there."""
         from pinwarden.artifacts.endpoints.pypi import index_parent
 
         return index_parent(self.pypi())
 
-    def image(self, reference: str, *, by_project: bool) -> Endpoint:
+    def image(self, reference: str, *, by_project: bool) -> ServiceEndpoint:
         """The registry of a container image; ``by_project`` says that a repository names the image."""
         from pinwarden.artifacts.endpoints.docker import registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
@@ -288,13 +288,13 @@ class PackageSources:
         configured_by: Origin = "project" if by_project else "user"
         return registry_endpoint(parse_reference(reference), self.settings, configured_by=configured_by)
 
-    def nuget(self) -> Endpoint:
+    def nuget(self) -> ServiceEndpoint:
         """The NuGet source that packages come from."""
         from pinwarden.artifacts.endpoints.nuget import sources
 
         return sources(self.settings).main
 
-    def cargo(self) -> Endpoint:
+    def cargo(self) -> ServiceEndpoint:
         """The index that crates come from."""
         from pinwarden.artifacts.endpoints.cargo import registry_for
 

@@ -20,7 +20,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import ConfiguredIn, Extension, pin_surface, surface_path
+from pinwarden.lock.extension import ConfiguredIn, LockExtension, pin_surface, surface_path
 from pinwarden.lock.lockfile import relock, without
 from pinwarden.project import approvable as approval_words
 from pinwarden.project.approvable import ApprovalCandidate, assign_surface_files
@@ -262,7 +262,7 @@ def _write(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: 
                 warnings=server.status.scan_warnings,
                 warnings_approved=server.warnings_approved,
             )
-        extension = Extension(
+        extension = LockExtension(
             surface=None if server.surface is None else pin_surface(server.surface, path),
             approval=approval_of(replace(approver, how=_approval_reason(server)), now, texts.get(server.key)),
             configured_in=ConfiguredIn(

@@ -11,7 +11,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure, ClosurePackage, approved_digests, not_approved, with_scripts
-from pinwarden.lock.extension import Extension, ScriptApproval, extension_of
+from pinwarden.lock.extension import LockExtension, ScriptApproval, extension_of
 from pinwarden.lock.lockfile import Lock
 
 SKIPPED = "install_script_left_out"
@@ -47,7 +47,7 @@ def package_label(package: ClosurePackage) -> str:
     return f"{package.name}@{package.version}"
 
 
-def add_approvals(known: Extension, fresh: Iterable[ScriptApproval]) -> tuple[ScriptApproval, ...]:
+def add_approvals(known: LockExtension, fresh: Iterable[ScriptApproval]) -> tuple[ScriptApproval, ...]:
     """Add approvals; an earlier approval of the same bytes keeps its approver."""
     have = {approval.digest for approval in known.install_scripts}
     return (*known.install_scripts, *(approval for approval in fresh if approval.digest not in have))
@@ -68,7 +68,7 @@ def unknown_script_rows(allowed: AllowedScripts, closures: Sequence[Closure]) ->
             yield Row(code=UNKNOWN, severity="review", entity="closure", name="", path="", message=message)
 
 
-def lost_approval_rows(server: str, known: Extension | None, closure: Closure) -> Iterator[Row]:
+def lost_approval_rows(server: str, known: LockExtension | None, closure: Closure) -> Iterator[Row]:
     """Approvals that a newer closure would end, because its bytes differ."""
     current = {package.files[0].digest for package in with_scripts(closure)}
     for approval in known.install_scripts if known is not None else ():

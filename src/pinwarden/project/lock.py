@@ -13,8 +13,8 @@ from pinwarden.core.report import Report, Row
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import (
-    Approval,
-    Extension,
+    LockApproval,
+    LockExtension,
     extended,
     extension_of,
     pin_surface,
@@ -248,7 +248,7 @@ def approve_surfaces(
 
     def with_surface(entry: lock_entry.Entry, candidate: ApprovalCandidate) -> lock_entry.Entry:
         surface = candidate.surface
-        known = extension_of(entry) or Extension()
+        known = extension_of(entry) or LockExtension()
         changed = replace(
             known,
             surface=pin_surface(surface, surface_path(entry.key, folder=folder)),
@@ -288,10 +288,10 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
 
 def extension_for(
     candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
-) -> Extension:
+) -> LockExtension:
     """Pinwarden's record for a new entry: the approved surface, and who approved it."""
     surface = None if candidate is None else candidate.surface
-    return Extension(
+    return LockExtension(
         surface=None if surface is None else pin_surface(surface, surface_file(project, name)),
         api_surface=None if surface is None else str(api_surface_hash(_tools(surface))),
         approval=None
@@ -300,9 +300,9 @@ def extension_for(
     )
 
 
-def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> Approval:
+def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> LockApproval:
     """Who approved, when and why, with the warnings that were approved."""
-    return Approval(
+    return LockApproval(
         by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
     )
 
@@ -350,7 +350,9 @@ def pins_probed_release(before: Entry, entry: Entry) -> bool:
     return replace(was, starts=starts) == now
 
 
-def _with_earlier_surface(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
+def _with_earlier_surface(
+    before: lock_entry.Entry, known: LockExtension, fresh: LockExtension, *, same: bool
+) -> LockExtension:
     """The record with the surface that was approved before, unless another was approved just now."""
     if fresh.surface is not None or known.surface is None:
         return fresh

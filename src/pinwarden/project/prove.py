@@ -22,8 +22,8 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import (
     Artifact,
     ClosurePin,
-    Extension,
     ImagePin,
+    LockExtension,
     ScriptApproval,
     extended,
     extension_of,
@@ -151,7 +151,7 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
 
 def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
     """The entry with the verified bytes in Pinwarden's record."""
-    known, facts = extension_of(entry) or Extension(), verified.examined_artifact.facts
+    known, facts = extension_of(entry) or LockExtension(), verified.examined_artifact.facts
     pin = None
     if verified.closure is not None:
         pin = ClosurePin(packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.data))
@@ -261,7 +261,9 @@ def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
     )
 
 
-def _evidence_rows(known: Extension, examined_artifact: ExaminedArtifact, now: str) -> tuple[Mapping[str, Any], ...]:
+def _evidence_rows(
+    known: LockExtension, examined_artifact: ExaminedArtifact, now: str
+) -> tuple[Mapping[str, Any], ...]:
     """The evidence to record. Evidence that did not change keeps its time for the rest of the day.
 
     So a second ``prove`` leaves the lock unchanged to the byte, and its signatures stay valid.

@@ -13,7 +13,7 @@ from pinwarden.bundle import attestation as attestation_document
 from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import FileContents, check_archive
-from pinwarden.bundle.bundle_documents import BundleLimits, Descriptor, Manifest
+from pinwarden.bundle.bundle_documents import BundleDescriptor, BundleLimits, Manifest
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_bytes, read_json
 from pinwarden.core.digest import Digest, blob_cid, document_cid
@@ -64,7 +64,7 @@ class Submission(Record):
     archive_cid: str
     allow_older: bool
     """Whether the channel may move from a newer version to this one."""
-    descriptor: Descriptor
+    descriptor: BundleDescriptor
     descriptor_cid: str
     manifest: Manifest
     attestations: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -186,7 +186,9 @@ def verify_attestation(registry: Registry, document: Any, root_cid: str, descrip
 # Verification and probe of the bundle
 
 
-def examine_bundle(registry: Registry, descriptor: Descriptor, manifest: Manifest, archive_cid: str) -> ExaminedBundle:
+def examine_bundle(
+    registry: Registry, descriptor: BundleDescriptor, manifest: Manifest, archive_cid: str
+) -> ExaminedBundle:
     """Verify the archive and probe its server in a sandbox without network."""
     archive = registry.blobs.get(archive_cid, registry.limits.archive_bytes)
     if archive is None:
@@ -213,7 +215,7 @@ def examine_bundle(registry: Registry, descriptor: Descriptor, manifest: Manifes
     )
 
 
-def _probe_surface(probing: str, descriptor: Descriptor, manifest: Manifest, contents: FileContents) -> Surface:
+def _probe_surface(probing: str, descriptor: BundleDescriptor, manifest: Manifest, contents: FileContents) -> Surface:
     if probing == NEVER or shutil.which("bwrap") is None:
         why = "this registry does not start servers" if probing == NEVER else "bubblewrap is not installed"
         raise PinwardenError("PROBE_FAILED", f"the server was not probed: {why}")
@@ -223,7 +225,7 @@ def _probe_surface(probing: str, descriptor: Descriptor, manifest: Manifest, con
         return _surface(descriptor, folder)
 
 
-def _surface(descriptor: Descriptor, folder: Path) -> Surface:
+def _surface(descriptor: BundleDescriptor, folder: Path) -> Surface:
     from pinwarden.surface.probe.probe import ProbeOptions, probe
     from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox
 

@@ -75,10 +75,10 @@ class HttpRegistry(RegistryReader):
     """A registry or static export at a URL."""
 
     def __init__(self, url: str, fetcher: Fetcher, token: str | None = None) -> None:
-        from pinwarden.system.net.connections import Endpoint
+        from pinwarden.system.net.connections import ServiceEndpoint
 
         self._base = url if url.endswith("/") else f"{url}/"
-        self._endpoint = Endpoint(
+        self._endpoint = ServiceEndpoint(
             url=self._base,
             configured_by="argument",
             source="the registry's address",

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 DEFAULT_NAME = "crates-io"
@@ -40,7 +40,7 @@ class _Setting(Record):
     layer: _Layer
 
 
-def registry_for(settings: SettingsSources, *, registry: str | None = None) -> Endpoint:
+def registry_for(settings: SettingsSources, *, registry: str | None = None) -> ServiceEndpoint:
     """The sparse index of a registry named in ``[registries]``, or of the default one.
 
     Git repositories and folders are not supported and raise ``CONFIG_INVALID``.
@@ -59,7 +59,7 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
     except PinwardenError as err:  # the value may contain a password
         message = f"{setting.layer.source} names a registry that is not a plain web address"
         raise PinwardenError("CONFIG_INVALID", message) from err
-    return Endpoint(
+    return ServiceEndpoint(
         url=url,
         configured_by=setting.layer.configured_by,
         source=setting.layer.source,

@@ -12,7 +12,7 @@ from pinwarden.artifacts.oci_reference import HUB, ImageReference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import find_program, read_file, relative_search_folders
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.processes import ProcessTree
 
 _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # the host docker contacts for docker.io
@@ -31,7 +31,7 @@ class HelperLimits(Record):
 
 def registry_endpoint(
     reference: ImageReference, settings: SettingsSources, *, configured_by: Origin, limits: HelperLimits | None = None
-) -> Endpoint:
+) -> ServiceEndpoint:
     """The registry of an image.
 
     ``configured_by`` is the source of the image name. Registries that the user logged in to are trusted.
@@ -45,14 +45,14 @@ def registry_endpoint(
     for path, config in _configs(settings):
         credential = _find_credential(config, reference, settings, limits or HelperLimits())
         if credential is not None or config.knows(reference):
-            return Endpoint(
+            return ServiceEndpoint(
                 url=url,
                 configured_by="user",
                 source=str(path),
                 authorization=credential.authorization if credential else None,
                 ca_file=ca_file,
             )
-    return Endpoint(url=url, configured_by=configured_by, source=f"the image {reference}", ca_file=ca_file)
+    return ServiceEndpoint(url=url, configured_by=configured_by, source=f"the image {reference}", ca_file=ca_file)
 
 
 def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:

@@ -20,7 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import parse_json
 from pinwarden.system.files import find_program, read_file
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
@@ -33,7 +33,7 @@ _LAST_STEP = re.compile(r"([^/]+|/)$")
 class NpmRegistry(Record):
     """The registry npm would use for a package."""
 
-    endpoint: Endpoint
+    endpoint: ServiceEndpoint
     notes: tuple[str, ...] = ()
     """Settings that were ignored, for display."""
 
@@ -83,7 +83,7 @@ def registry_for(name: str, settings: SettingsSources, *, argument: str | None =
     setting = _find_registry(scope, layers, argument)
     url = _registry_url(setting)
     configured_by, source = _find_origin(url, setting, layers)
-    endpoint = Endpoint(
+    endpoint = ServiceEndpoint(
         url=url,
         configured_by=configured_by,
         source=source,

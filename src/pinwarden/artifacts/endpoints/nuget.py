@@ -16,7 +16,7 @@ from pinwarden.artifacts.nuget_package import children, parse_xml
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = 1 << 20
@@ -29,8 +29,8 @@ _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 class NugetSources(Record):
     """The first source, and the others that NuGet would also use."""
 
-    main: Endpoint
-    extra: tuple[Endpoint, ...] = ()
+    main: ServiceEndpoint
+    extra: tuple[ServiceEndpoint, ...] = ()
     notes: tuple[str, ...] = ()
     """Settings that were ignored, for display."""
 
@@ -52,7 +52,7 @@ def sources(settings: SettingsSources) -> NugetSources:
     """The configured package sources."""
     files = list(_settings_files(settings))
     disabled = frozenset[str]().union(*(file.disabled for file in files))
-    endpoints: dict[str, Endpoint] = {}
+    endpoints: dict[str, ServiceEndpoint] = {}
     notes = [f"{file.path} maps packages to sources; the mapping is ignored" for file in files if file.has_mapping]
     for file in files:
         for name, value in file.sources.items():
@@ -63,7 +63,7 @@ def sources(settings: SettingsSources) -> NugetSources:
                 notes.append(f"{file.path} names a source that is not an http(s) URL; the source is ignored")
                 continue
             authorization = _find_credential(name, file, files)
-            endpoints[name] = Endpoint(
+            endpoints[name] = ServiceEndpoint(
                 url=url, configured_by=file.configured_by, source=str(file.path), authorization=authorization
             )
         if file.clears_sources:
@@ -72,7 +72,7 @@ def sources(settings: SettingsSources) -> NugetSources:
         raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
     if not endpoints and any(file.sources or file.clears_sources for file in files):
         raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
-    default = Endpoint(url=default_source(), configured_by="default", source="the table of package addresses")
+    default = ServiceEndpoint(url=default_source(), configured_by="default", source="the table of package addresses")
     main, *extra = list(endpoints.values()) or [default]
     return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
 

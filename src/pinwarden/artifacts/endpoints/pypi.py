@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.files import read_file
-from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 Client = Literal["any", "uv", "pip"]
@@ -31,8 +31,8 @@ _MAX_INDEXES = 100
 class Indexes(Record):
     """The main index, and the others that a client would also use."""
 
-    main: Endpoint
-    extra: tuple[Endpoint, ...] = ()
+    main: ServiceEndpoint
+    extra: tuple[ServiceEndpoint, ...] = ()
     notes: tuple[str, ...] = ()
     """Settings that were ignored, for display: folders, links, credentials that were not sent."""
 
@@ -100,14 +100,14 @@ def default_index() -> str:
     return urlunsplit((parts.scheme, parts.netloc, "/simple/", "", ""))
 
 
-def index_parent(index: Endpoint) -> Endpoint:
+def index_parent(index: ServiceEndpoint) -> ServiceEndpoint:
     """The parent URL of the index, where its files and other APIs are. Clients send the credential there too."""
     base = index.url.rstrip("/")
     path = urlsplit(base).path
     return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
 
 
-def json_api_url(index: Endpoint) -> str | None:
+def json_api_url(index: ServiceEndpoint) -> str | None:
     """The URL of the JSON API, if the index's URL has the usual form."""
     return f"{index_parent(index).url}pypi/" if index.url.endswith("/simple/") else None
 
@@ -302,7 +302,7 @@ def _endpoint(
     collector: _IndexCollector,
     passwords: Mapping[str, tuple[str, str]],
     variables: Mapping[str, str],
-) -> Endpoint:
+) -> ServiceEndpoint:
     try:
         parts = urlsplit(setting.url)
         userinfo, _, host = parts.netloc.rpartition("@")
@@ -316,7 +316,7 @@ def _endpoint(
     pair = (unquote(user), unquote(password)) if userinfo else None
     if pair is None or not colon:
         pair = _named_credential(setting, collector, variables) or pair or _netrc_credential(setting, parts, passwords)
-    return Endpoint(
+    return ServiceEndpoint(
         url=url,
         configured_by=setting.configured_by,
         source=setting.source,

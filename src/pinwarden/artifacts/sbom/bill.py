@@ -20,7 +20,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock import lockfile
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, extension_of
+from pinwarden.lock.extension import LockExtension, extension_of
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
 
@@ -113,7 +113,7 @@ def _server(
     packages: Mapping[_Key, SbomPackage],
     redact_url: Callable[[str], str],
 ) -> SbomServer:
-    record = extension_of(entry) or Extension()
+    record = extension_of(entry) or LockExtension()
     closure = closures[record.closure.path] if record.closure else None
     launch = _locked_launch(entry)
     package = launch and (launch.via or launch)
@@ -142,7 +142,7 @@ def _locked_launch(entry: Entry) -> Launch | None:
         return None
 
 
-def _purl_of(entry: Entry, package: Launch | None, record: Extension) -> str | None:
+def _purl_of(entry: Entry, package: Launch | None, record: LockExtension) -> str | None:
     if package is not None and package.kind == "oci" and record.image is not None and record.image.index is not None:
         return replace(package, digest=str(record.image.index)).purl
     if package is not None:
@@ -152,7 +152,7 @@ def _purl_of(entry: Entry, package: Launch | None, record: Extension) -> str | N
     return _purl(_REGISTRY_TYPES[kind], name, version) if kind in _REGISTRY_TYPES and name else None
 
 
-def _server_archives(record: Extension, closure: Closure | None) -> tuple[SbomFile, ...]:
+def _server_archives(record: LockExtension, closure: Closure | None) -> tuple[SbomFile, ...]:
     """The installed files: those of the closure's root package, the image, or the hashed artifacts."""
     if closure is not None:
         files = [SbomFile(name=file.name, digest=file.digest, url=_public_url(file.url)) for file in closure.root.files]
@@ -166,7 +166,7 @@ def _server_archives(record: Extension, closure: Closure | None) -> tuple[SbomFi
 
 
 def _server_properties(
-    entry: Entry, record: Extension, package: Launch | None, closure: Closure | None
+    entry: Entry, record: LockExtension, package: Launch | None, closure: Closure | None
 ) -> Iterable[tuple[str, str]]:
     yield "pinwarden:server", entry.name
     if package is not None:

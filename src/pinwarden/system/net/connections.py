@@ -3,8 +3,8 @@
 The three HTTP clients share these decisions: ``fetch.py`` for registries, ``http_client.py`` for probes and
 ``gateway/http/upstream_pool.py`` for the servers behind a gateway. A host is resolved once, and the connection goes to
 exactly the addresses that were checked. Only registries are contacted through a proxy (`proxy_for`): a proxy resolves
-the host again, and could reach another MCP server than the one that was checked. `Endpoint` is a registry with its
-credential.
+the host again, and could reach another MCP server than the one that was checked. `ServiceEndpoint` is a registry with
+its credential.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _literal_ip(host: str) -> IpAddress | None:
 Origin = Literal["environment", "user", "system", "project", "default", "argument"]
 
 
-class Endpoint(Record):
+class ServiceEndpoint(Record):
     """A base URL that ends with a slash, and where it was configured."""
 
     url: str

@@ -31,8 +31,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.connections import (
     REDIRECTS,
-    Endpoint,
     NetworkRules,
+    ServiceEndpoint,
     address_refused,
     check_proxied_address,
     connect_socket,
@@ -112,7 +112,7 @@ class RequestBody(Record):
 class FetchRequest(Record):
     """A request to an endpoint, or to a URL that the endpoint named."""
 
-    endpoint: Endpoint
+    endpoint: ServiceEndpoint
     url: str
     accept: str = "*/*"
     authorization: str | None = field(default=None, repr=False)
@@ -374,7 +374,7 @@ class Fetcher:
         )
         return _Response(raw, address, self, deadline)
 
-    def _network_rules(self, endpoint: Endpoint, address: HttpAddress) -> NetworkRules:
+    def _network_rules(self, endpoint: ServiceEndpoint, address: HttpAddress) -> NetworkRules:
         """What may be contacted: public addresses, the endpoint, and hosts with the endpoint's IP addresses.
 
         The latter is for mirrors that serve both the registry and the host of its files.
