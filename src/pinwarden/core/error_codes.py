@@ -93,7 +93,7 @@ GENERAL_CODES = (
         "KEY_PASSPHRASE_REQUIRED",
         EXIT_USAGE,
         "The private key is encrypted, and the passphrase is missing or wrong.",
-        "Enter the passphrase of the key.",
+        "Enter the passphrase of the key, or set PINWARDEN_KEY_PASSPHRASE to it.",
     ),
     ErrorCode(
         "KEY_FILE_UNSAFE",
@@ -228,7 +228,7 @@ GENERAL_CODES = (
         "AUDIT_NOT_COVERED",
         EXIT_UNCHECKED,
         "The recorded head is older than everything in the file, so the file cannot be checked against it.",
-        "Verify the log itself, or an export that begins before this head.",
+        "Verify the log itself with pinwarden audit verify --head HEAD, or an export that begins before this head.",
     ),
     ErrorCode(
         "AUDIT_TAMPERED",
@@ -240,7 +240,7 @@ GENERAL_CODES = (
         "AUDIT_UNAVAILABLE",
         EXIT_UNCHECKED,
         "An event could not be written to the audit log, so the action it describes was not carried out.",
-        "Make the database available again, or let events wait in a file with the setting spool.",
+        "Make the database available again, or start the gateway with --when-away spool to keep events in a file.",
     ),
     ErrorCode(
         "REVIEW_NOT_FOUND",
@@ -276,7 +276,7 @@ GENERAL_CODES = (
     ErrorCode(
         "INPUT_LIMIT",
         EXIT_REFUSED,
-        "The input has more items than can be judged or compared in one request.",
+        "The input is too long, or has more items than one request may have.",
         "Split the input into smaller parts. The message names the limit.",
     ),
     ErrorCode(
@@ -309,13 +309,14 @@ GENERAL_CODES = (
         "LOCK_INVALID",
         EXIT_UNCHECKED,
         "The file is not a valid lockfile: a member is missing, malformed or of an unknown kind.",
-        "Fix the path in the message, restore the file from version control, or lock the servers again.",
+        "Restore the file from version control, or correct the member that the message names. To lock the servers "
+        "again, move the file away and run pinwarden init.",
     ),
     ErrorCode(
         "LOCK_VERSION_UNSUPPORTED",
         EXIT_UNCHECKED,
         "This release does not support the version of the lockfile.",
-        "Lock the servers again. Supported versions: lockfileVersion 2.",
+        "Supported versions: lockfileVersion 2. To lock the servers again, move the file away and run pinwarden init.",
     ),
     ErrorCode(
         "LOCK_TAMPERED",
@@ -378,7 +379,7 @@ GENERAL_CODES = (
         EXIT_UNCHECKED,
         "The policy has an unknown key, a value of the wrong type, contradicting rules or no rule. An invalid policy "
         "allows nothing.",
-        "Correct the key in the message.",
+        "Correct the key that the message names, then run pinwarden policy check.",
     ),
     ErrorCode(
         "POLICY_REFUSED",

@@ -197,8 +197,8 @@ REGISTRY_CODES = (
         "LOG_FROZEN",
         EXIT_REFUSED,
         "The newest checkpoint of the log is older than you accept, so newer events may be hidden.",
-        "Check the clock of this machine, then try again later or use another copy. A static export must be renewed "
-        "regularly.",
+        "Check the clock of this machine, then try again later or use another mirror. Operators of static exports must "
+        "export again regularly.",
     ),
     ErrorCode(
         "LOG_ROLLBACK",

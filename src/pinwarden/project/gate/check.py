@@ -30,8 +30,7 @@ from pinwarden.project.gate.integrity import (
     signature_rows_of,
     stripped_rows,
 )
-from pinwarden.project.project import OWN_POLICY, broken_rules, requires_evidence
-from pinwarden.project.project import RECORDED_EVIDENCE as ONLY_RECORDED
+from pinwarden.project.project import OWN_POLICY, RECORDED_EVIDENCE, broken_rules, requires_evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,15 +88,16 @@ POLICY_KINDS: FindingKinds = kind_table(
 def check_project(project: Project, policies: Policies, options: GateOptions) -> ProjectCheck:
     """Run the checks of ``pinwarden ci`` on one project.
 
-    1. The lock itself, and the approved surfaces beside it.
-    2. The expected digest, kept outside the repository.
-    3. The signatures, if requested.
-    4. Every client configuration that exists.
-    5. The policies.
+    1. The lock and the files next to it, and the expected digest that is kept outside the repository.
+    2. The signatures, if requested.
+    3. Every client configuration.
+    4. The bytes of locked artifacts, if requested.
+    5. The policies, with the evidence that counts (`_evidence_to_count`).
     6. The registry, if requested.
-    7. The bytes of locked artifacts, if requested.
-    8. Install scripts that are not approved.
-    9. The live servers, if requested.
+    7. The live servers, if requested. A server with a problem in the steps before is not started.
+    8. Yanked bundles, install scripts that are not approved, and known vulnerabilities.
+
+    Without a lock, only its absence is checked.
     """
     lock, texts = lock_store.read_with_files(project.lock)
     if lock is None:
@@ -111,11 +111,10 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     ]
     signed = signature_rows_of(project, lock, policies, options)
     configs = _config_rows(project, lock, policies, options)
-    hashed = _byte_check(lock, options)
-    believed = options.signatures is not None and not any(map(is_failing, (*integrity, *signed)))
-    proved = None if believed else hashed.proved if hashed is not None else {}
+    byte_check = _byte_check(lock, options)
+    evidence = _evidence_to_count(options, (*integrity, *signed), byte_check)
     refused = [
-        *_policy_rows(lock, policies, options, proved),
+        *_policy_rows(lock, policies, options, evidence),
         *(() if _is_policy_covered(options, (*integrity, *signed)) else _loosened_rows(project, policies)),
     ]
     registry = _registry_rows(lock, options)
@@ -126,20 +125,32 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "configs": configs,
         "policy": refused,
         "registry": registry,
-        "bytes": hashed.rows if hashed is not None else (),
+        "bytes": byte_check.rows if byte_check is not None else (),
         "scripts": _script_rows(lock, texts, whole=not integrity),
         "advisories": _advisory_rows(lock, texts, options, whole=not integrity),
         "live": live,
     }
     checked = checked_project(project, lock, rows_by_check, options, policies)
-    recorded = (
-        0
-        if proved is None or not requires_evidence(policies)
-        else sum(not proved.get(entry.key) for entry in lock.entries)
-    )
-    if not recorded:
+    if evidence is None or not requires_evidence(policies):
         return checked
-    return replace(checked, notes=(*checked.notes, ONLY_RECORDED.format(count=plural(recorded, "entry", "entries"))))
+    unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
+    if not unverified:
+        return checked
+    note = RECORDED_EVIDENCE.format(count=plural(unverified, "entry", "entries"))
+    return replace(checked, notes=(*checked.notes, note))
+
+
+def _evidence_to_count(
+    options: GateOptions, lock_problems: Iterable[Row], byte_check: ByteCheck | None
+) -> Mapping[str, frozenset[str]] | None:
+    """The evidence that the policies may rely on, by entry; None if the evidence recorded in the lock counts.
+
+    Recorded evidence counts only if the lock is intact and signed by the required keys. Otherwise only what this run
+    verified itself counts.
+    """
+    if options.signatures is not None and not any(map(is_failing, lock_problems)):
+        return None
+    return {} if byte_check is None else byte_check.proved
 
 
 def _yank_rows(project: Project, lock: Lock) -> list[Row]:
@@ -176,20 +187,20 @@ def _without_lock(project: Project, policies: Policies, options: GateOptions) ->
 
 
 def _policy_rows(
-    lock: Lock, policies: Policies, options: GateOptions, proved: Mapping[str, frozenset[str]] | None
+    lock: Lock, policies: Policies, options: GateOptions, evidence: Mapping[str, frozenset[str]] | None
 ) -> Iterator[Row]:
     yield from _missing_policy_rows(policies, options)
     for entry in lock.entries:
-        fresh = None if proved is None else proved.get(entry.key, frozenset())
-        for rule in broken_rules(policies, entry.document, options.now, proved=fresh):
+        proved = None if evidence is None else evidence.get(entry.key, frozenset())
+        for rule in broken_rules(policies, entry.document, options.now, proved=proved):
             level = "critical" if rule.refuses else "info"
             yield Row(code=rule.code, severity=level, entity="policy", name=entry.name, path="", message=rule.message)
 
 
-def _is_policy_covered(options: GateOptions, doubts: Iterable[Row]) -> bool:
+def _is_policy_covered(options: GateOptions, lock_problems: Iterable[Row]) -> bool:
     """Whether the expected digest or the signatures prove that this policy is the approved one."""
     signed = options.signatures is not None and options.signatures.policy is None
-    return (options.expect_digest is not None or signed) and not any(map(is_failing, doubts))
+    return (options.expect_digest is not None or signed) and not any(map(is_failing, lock_problems))
 
 
 def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:

@@ -28,7 +28,6 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.access import Caller
 from pinwarden.registry.http import operations as writing
 from pinwarden.registry.http import routes
-from pinwarden.registry.http import routes as reading
 from pinwarden.registry.http.comparisons import Comparisons
 from pinwarden.registry.http.routes import error_response
 from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, RegistryFile, find_file
@@ -123,8 +122,8 @@ class RegistryApp:
             return Route(path, self._endpoint(work), methods=methods)
 
         return [
-            route("/health", reading.health, ["GET"]),
-            route("/api/search", reading.search, ["GET"]),
+            route("/health", routes.health, ["GET"]),
+            route("/api/search", routes.search, ["GET"]),
             Route("/api/compare/{tool}/{before}/{after}", self._compare, methods=["GET"]),
             route("/v0.1/servers", routes.servers, ["GET"]),
             route("/v0.1/servers/{name:path}/versions", routes.versions, ["GET"]),
