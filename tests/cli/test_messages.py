@@ -173,7 +173,7 @@ class TestNextSteps:
         (world.root / "notes.car").write_bytes(b"")
         outcome = world.run("bundle", command, "notes.car")
         assert (outcome.code, "notes.car.descriptor.json: No such file" in outcome.err) == (3, True)
-        assert "hint: pinwarden bundle pack writes it beside the archive" in outcome.err
+        assert "hint: pinwarden bundle pack writes it next to the archive" in outcome.err
         assert "error: none.car: No such file" in world.run("bundle", "verify", "none.car").err
 
     def test_a_file_that_is_not_an_audit_export_is_named(self, world: World) -> None:

@@ -53,7 +53,7 @@ class OpenedBundle(Record):
 
 
 def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
-    """The three paths; descriptor and manifest default to files beside the archive."""
+    """The three paths; descriptor and manifest default to files next to the archive."""
     return BundleFiles(
         archive=archive,
         descriptor=Path(descriptor) if descriptor else _beside(archive, ".descriptor.json"),
@@ -76,7 +76,7 @@ def read_documents(files: BundleFiles) -> BundleDocuments:
             raise PinwardenError(
                 "FILE_UNREADABLE",
                 f"{path}: No such file or directory",
-                hint=f"pinwarden bundle pack writes it beside the archive. If it is elsewhere, pass {option} FILE.",
+                hint=f"pinwarden bundle pack writes it next to the archive. If it is elsewhere, pass {option} FILE.",
             )
     return check_documents(
         read_file(files.descriptor, DOCUMENT_LIMITS.max_bytes), read_file(files.manifest, DOCUMENT_LIMITS.max_bytes)

@@ -105,7 +105,7 @@ def start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, 
     if pin.runtime == "native":
         return (str(entry),)
     if pin.runtime == "python":
-        # -B: no bytecode beside the audited files. -s: no packages from the user's site directory.
+        # -B: no bytecode next to the audited files. -s: no packages from the user's site directory.
         return (str(Interpreter.current().executable), "-B", "-s", str(entry))
     program = find_program(pin.runtime, search_path)
     if program is None:

@@ -98,7 +98,7 @@ def _read(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, int]:
             data = (
                 stream.read(max_bytes + 1)
                 if stat.S_ISREG(mode)
-                else _refuse(f"{entry.path} is not a regular file any more")
+                else _refuse(f"{entry.path} is no longer a regular file")
             )
     except OSError as err:
         raise PinwardenError("FILE_UNREADABLE", f"{entry.path}: {err.strerror or err}") from err

@@ -178,7 +178,7 @@ class TrustedRegistry(Record):
     max_age_days: int = MAX_AGE_DAYS
     added_at: str
     ended: tuple[EndedKey, ...] = ()
-    """Its former keys, which are not trusted any more."""
+    """Its former keys, which are no longer trusted."""
 
 
 class KnownKey(Record):

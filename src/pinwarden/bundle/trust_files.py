@@ -30,7 +30,7 @@ def trust_path(home: Path, variables: Mapping[str, str]) -> Path:
 
 
 def policy_path(trust: Path) -> Path:
-    """The path of the installer policy, beside the trust store."""
+    """The path of the installer policy, next to the trust store."""
     return trust.with_name(POLICY_NAME)
 
 

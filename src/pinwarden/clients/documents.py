@@ -159,7 +159,7 @@ def _new_file(form: Format, client: Client, name: str, fragment: dict[str, Any])
 
 
 def _accompanying(before: dict[str, Any], fragment: dict[str, Any], client: Client) -> list[str]:
-    """Members beside the servers that are added if the file has none: opencode states its schema."""
+    """Members next to the servers that are added if the file has none: opencode states its schema."""
     return [name for name in fragment if name == "$schema" and name not in before and name not in client.root]
 
 

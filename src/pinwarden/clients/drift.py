@@ -330,7 +330,7 @@ def reference_name(value: str) -> str | None:
         return text[2:-1]
     if text.startswith("$") and text[1:].isidentifier():
         return text[1:]
-    # With a scheme before it, a path after it, or another variable beside it: the text, in one notation.
+    # With a scheme before it, a path after it, or another variable next to it: the text, in one notation.
     return _INSERTED.sub(_normalize_match, text) if _TEMPLATE.fullmatch(text) else None
 
 

@@ -130,7 +130,7 @@ class Spelling(Record):
     consent: tuple[str, ...] = ()
     """Members that allow calls without asking the user."""
     inputs: str | None = None
-    """A member beside the servers that declares the inputs for ``${input:id}``."""
+    """A member next to the servers that declares the inputs for ``${input:id}``."""
 
 
 class Client(Record):

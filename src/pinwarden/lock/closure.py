@@ -1,6 +1,6 @@
 """The dependency closure of a package: every archive that would be installed, and the files in it.
 
-It is stored beside the lockfile in ``mcp-lock.closures/<server>.json``, and the lock pins its digest. It records the
+It is stored next to the lockfile in ``mcp-lock.closures/<server>.json``, and the lock pins its digest. It records the
 digest of each archive and of the archive's content (``tree``), so an installed environment can be verified without the
 archive.
 """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT = "pinwarden-entry/1"
 SURFACES_FOLDER = "mcp-lock.surfaces"
 
-# One folder beside the lockfile and one file in it; no characters with a meaning in paths of any system.
+# One folder next to the lockfile and one file in it; no characters with a meaning in paths of any system.
 _STEM, _FILE = r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*", r"[a-z0-9_][a-z0-9._@=-]*\.json"
 _SURFACE_PATH = pattern(rf"{_STEM}\.surfaces/{_FILE}")
 _CLOSURE_PATH = pattern(rf"{_STEM}\.closures/{_FILE}")
@@ -68,7 +68,7 @@ class ClosurePin(Record):
 
 
 FilePin = SurfacePin | ClosurePin
-"""The pin of a file beside the lock."""
+"""The pin of a file next to the lock."""
 
 
 class LockApproval(Record):

@@ -1,8 +1,8 @@
-"""The lockfile and the folders beside it on disk: approved surfaces, and dependency closures.
+"""The lockfile and the folders next to it on disk: approved surfaces, and dependency closures.
 
 One writer at a time holds an exclusive lock on a sibling file. Replacing the lockfile commits the other files too:
 
-1. Write new files beside the old ones, as ``<name>.json.pending``.
+1. Write new files next to the old ones, as ``<name>.json.pending``.
 2. Replace the lockfile, which pins their digests.
 3. Rename the pending files over the old ones.
 
@@ -43,7 +43,7 @@ _TEMPORARY = pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in write_
 
 
 class LockWrite(Record):
-    """What to write: the lock, and the files beside it by the path in the lock."""
+    """What to write: the lock, and the files next to it by the path in the lock."""
 
     lock: Lock
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
 
 
 def read_pinned(path: Path, pin: FilePin) -> bytes | None:
-    """Read one file beside the lock; None if it is missing. The caller checks its digest."""
+    """Read one file next to the lock; None if it is missing. The caller checks its digest."""
     return _read_pinned(path, pin)
 
 
@@ -150,7 +150,7 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
 
 @contextmanager
 def restored_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
-    """Restore the lock and the files beside it if the block raises or is interrupted.
+    """Restore the lock and the files next to it if the block raises or is interrupted.
 
     ``keys`` are the entries that the block changes. If other entries changed in the meantime, another process wrote the
     lock, and it is left as it is.
@@ -289,7 +289,7 @@ def _remove(file: Path) -> None:
 
 
 def _file_at(path: Path, relative: str) -> Path:
-    """The path of a file beside the lock. The form of its name was checked when the lock was read."""
+    """The path of a file next to the lock. The form of its name was checked when the lock was read."""
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
     if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):

@@ -515,11 +515,11 @@ def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
                 yield Problem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)
 
 
-# Verify the files beside the lock
+# Verify the files next to the lock
 
 
 def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
-    """Every file beside the lock that is pinned: the entry, the member (surface or closure), and the pin."""
+    """Every file next to the lock that is pinned: the entry, the member (surface or closure), and the pin."""
     for entry in lock.entries:
         extension = extension_of(entry)
         if extension is not None and extension.surface is not None:
@@ -529,7 +529,7 @@ def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
 
 
 def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
-    """Compare the files beside the lock, by path, with their pins."""
+    """Compare the files next to the lock, by path, with their pins."""
     problems: list[Problem] = []
     for entry, member, pin in file_pins(lock):
         detail = ""

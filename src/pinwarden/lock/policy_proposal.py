@@ -123,7 +123,7 @@ def _objection(observation: Observation, digests: int, findings: _Findings) -> t
 
 
 def _findings(observations: Sequence[Observation]) -> _Findings:
-    """Scan warnings about every definition, each server scanned beside the others."""
+    """Scan warnings about every definition, each server scanned together with the others."""
     listed = [observation for observation in observations if observation.listed]
     surfaces = {
         server: _surface([item for item in listed if item.server == server])
@@ -134,9 +134,9 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
         digests = {(item.server, item.entity, _name(item)): item.digest for item in layer}
         for server in dict.fromkeys(item.server for item in layer):
             neighbours = [
-                (other, beside)
-                for other, beside in surfaces.items()
-                if other != server and not _is_seen_twice(surfaces[server], beside)
+                (other, surface)
+                for other, surface in surfaces.items()
+                if other != server and not _is_seen_twice(surfaces[server], surface)
             ]
             for finding in scan(_surface([item for item in layer if item.server == server]), neighbours):
                 name = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name

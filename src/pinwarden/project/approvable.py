@@ -53,7 +53,7 @@ class ApprovalCandidate(Record):
         return bool(self.warnings) and not self.warnings_approved
 
     def to_bytes(self) -> bytes:
-        """The surface document as stored beside the lock. Raises ``WARNINGS_NOT_APPROVED``."""
+        """The surface document as stored next to the lock. Raises ``WARNINGS_NOT_APPROVED``."""
         self.refuse_if_blocked()
         return surface_document.encode_surface(self.surface)
 
@@ -107,7 +107,7 @@ def reason_for_command(command: str) -> str:
 def assign_surface_files(
     old: Lock | None, entries: Sequence[Entry], texts: Mapping[str, ApprovalCandidate]
 ) -> tuple[list[Entry], dict[str, bytes]]:
-    """Choose the file beside the lock for each newly approved surface. Returns the entries and the files to write.
+    """Choose the file next to the lock for each newly approved surface. Returns the entries and the files to write.
 
     ``texts`` has the surfaces by entry key. A surface goes into the file that its entry names, unless that file has
     another surface of a remaining entry: a server may be approved for two clients in different versions.

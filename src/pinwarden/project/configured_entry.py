@@ -90,7 +90,7 @@ def fragment_of(server: ConfiguredServer) -> dict[str, Any]:
 def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
     """The server with the locked command in place of ``pinwarden run NAME``.
 
-    Any other command stays as it is: a record beside it does not make it harmless.
+    Any other command stays as it is: a record next to it does not make it harmless.
     """
     if entry is None or not is_enforced(entry) or not isinstance(server.target, StdioTarget):
         return server

@@ -29,7 +29,7 @@ class LockDocument(Record):
     problems: tuple[Problem, ...]
     """All problems, whatever their severity."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """The approved texts beside the lock, by the path that the lock names."""
+    """The approved texts next to the lock, by the path that the lock names."""
 
     @property
     def broken(self) -> tuple[Problem, ...]:
@@ -38,7 +38,7 @@ class LockDocument(Record):
 
 
 def read_lock(path: Path) -> LockDocument:
-    """Read a lockfile and verify it together with the approved texts beside it."""
+    """Read a lockfile and verify it together with the approved texts next to it."""
     data = lock_store.read_bytes(path)
     with lock_store.naming_lockfile(path):
         lock = lockfile.parse(data)

@@ -76,7 +76,7 @@ def find_advisories(project: Project, export: Path) -> Report:
 def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
     """Every package in the lock with an exact version, and the servers that need it.
 
-    ``files`` are the files beside the lock, by the path that the lock pins.
+    ``files`` are the files next to the lock, by the path that the lock pins.
     """
     closures = {
         pin.path: closure_document.parse(files[pin.path]) for _, member, pin in file_pins(lock) if member == "closure"

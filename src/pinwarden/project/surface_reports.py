@@ -44,7 +44,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
     """The report of ``pinwarden scan`` over one or more servers, also compared with each other."""
     findings: list[tuple[str, ScanFinding]] = []
     for name, surface in surfaces.items():
-        neighbours = [(other, beside) for other, beside in surfaces.items() if other != name]
+        neighbours = [(other, surface) for other, surface in surfaces.items() if other != name]
         findings += [(name, finding) for finding in scan(surface, neighbours)]
     warnings = sum(finding.severity == "warning" for _, finding in findings)
     counts: Counter[str] = Counter(finding.severity for _, finding in findings)

@@ -48,7 +48,7 @@ _LEVELS = ("info", "review", "critical")
 _HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "APPROVED IN", "LAST SEEN", "WHY")
 _MAX_PATH = 40  # characters of a path in the list
 _MAX_NAMES_BYTES = 1 << 20  # about thirty thousand names, more than can be pending
-_LABEL_WIDTH = 9  # so that a digest beside its label fits into eighty columns
+_LABEL_WIDTH = 9  # so that a digest next to its label fits into eighty columns
 
 
 def _configure_review(parser: ArgumentParser) -> None:

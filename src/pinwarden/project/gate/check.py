@@ -258,7 +258,7 @@ def _byte_check(lock: Lock, options: GateOptions) -> ByteCheck | None:
 
 
 def _script_rows(lock: Lock, texts: Mapping[str, bytes], *, whole: bool) -> list[Row]:
-    """Install scripts that are not approved. Files beside a tampered lock are not read."""
+    """Install scripts that are not approved. Files next to a tampered lock are not read."""
     if not whole or not has_closures(lock):
         return []
     from pinwarden.project.install_scripts import unapproved_script_rows

@@ -1,4 +1,4 @@
-"""The lock itself: its seals, the files beside it, the expected digest, consistency of entries, signatures."""
+"""The lock itself: its seals, the files next to it, the expected digest, consistency of entries, signatures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOCK_KINDS: FindingKinds = kind_table(
 
 
 def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions) -> Iterator[Row]:
-    """Problems of the lock and the files beside it."""
+    """Problems of the lock and the files next to it."""
     problems = [*verify(lock, require_extension=options.require_extension), *verify_files(lock, texts)]
     locations: dict[str, tuple[int, int]] = {}
     if problems:
@@ -112,9 +112,9 @@ def collision_rows(project: Project) -> Iterator[Row]:
     from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
 
     lock = project.lock
-    beside = (lock.with_name(lock_store.surfaces_folder(lock)), lock.with_name(lock_store.closures_folder(lock)))
+    folders = (lock.with_name(lock_store.surfaces_folder(lock)), lock.with_name(lock_store.closures_folder(lock)))
     policies = (project.root / OWN_POLICY, project.root / TOOLPIN_POLICY.parent, project.root / TOOLPIN_POLICY)
-    for twin in find_case_twins((lock, *beside, *policies)):
+    for twin in find_case_twins((lock, *folders, *policies)):
         yield Row(
             code="name_collision",
             severity=LOCK_KINDS["name_collision"].severity,

@@ -92,7 +92,7 @@ def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions)
             current = from_value(registries.find(entry.name, entry.version, entry.source))
         except PinwardenError as err:
             if err.code == "SERVER_NOT_FOUND":
-                message = f"no registry has version {entry.version} any more"
+                message = f"version {entry.version} is no longer in any registry"
                 yield _registry_row(entry, "version_gone", message)
             else:
                 yield _registry_row(entry, COULD_NOT_CHECK, err.message)
@@ -204,7 +204,7 @@ def _unchecked(entry: Entry, why: str) -> Row:
 
 REGISTRY_KINDS: FindingKinds = kind_table(
     critical=(
-        ("version_gone", "No registry has the locked version any more."),
+        ("version_gone", "The locked version is no longer in any registry."),
         ("entry_deleted", "The registry marks the locked version as deleted."),
         ("no_install_target", "The locked version no longer declares anything that can be installed."),
         ("target_changed", "The locked version names another package or address than was approved."),
@@ -266,7 +266,7 @@ def _current_target(current: ServerEntry, approved: Mapping[str, Any]) -> Launch
         return choose_target(
             current, "remote" if approved.get("kind") == "remote" else str(approved.get("registryType"))
         )
-    except PinwardenError:  # no target of that kind any more
+    except PinwardenError:  # it no longer has such a target
         return target
 
 

@@ -109,7 +109,7 @@ def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
     """Failures in a project that is not among those to check.
 
     Its lock is checked offline and without starting anything: a pull request that adds a configuration can add a lock
-    beside it.
+    next to it.
     """
     from pinwarden.project.gate.check import GateOptions, check_project
     from pinwarden.project.project import load_policies
