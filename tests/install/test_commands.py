@@ -50,6 +50,13 @@ def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
     assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
 
 
+def test_a_client_without_a_file_in_the_scope_is_refused_before_anything_is_written(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    code, report = desk.install("--client", "claude-desktop")
+    assert (code, report["error"]["code"]) == (2, "USAGE")
+    assert not (desk.root / "mcp-lock.json").exists()
+
+
 def test_an_installed_bundle_is_explained_and_compared_with_the_live_server(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

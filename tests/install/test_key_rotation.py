@@ -316,7 +316,7 @@ def test_trust_list_shows_both_keys(
     assert main(["trust", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines if line.startswith("acme")] == [NEW_DID, OLD_DID]
-    assert "ended by entry 1" in next(line for line in lines if OLD_DID in line)
+    assert "replaced by entry 1" in next(line for line in lines if OLD_DID in line)
     shown = str(NoteKey(name=user.world.registry.identity.log_id, key=NEW.public_key))
     main(["trust", "list", "--format", "json"])
     assert json.loads(capsys.readouterr().out)["registries"][0]["checkpoint_key"] == shown

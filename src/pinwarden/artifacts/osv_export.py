@@ -39,7 +39,7 @@ def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterato
         except PinwardenError as err:
             raise PinwardenError("OSV_INVALID", f"{path}: {name[:200]!a}: {err.message}", data=err.data) from err
     if count == 0:
-        raise PinwardenError("OSV_INVALID", f"{path} has no records")
+        raise PinwardenError("OSV_INVALID", f"{path} contains no OSV records")
 
 
 def _folder_documents(folder: Path) -> Iterator[tuple[str, bytes]]:

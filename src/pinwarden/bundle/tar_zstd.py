@@ -94,7 +94,7 @@ Block = tuple[int, int, int]
 
 
 def _frame(data: bytes, most_blocks: int) -> list[Block]:
-    """The blocks of data that must be exactly one complete frame. The library does not detect a missing end."""
+    """The blocks of data that must be exactly one complete frame. The zstd library accepts a truncated one."""
     descriptor = data[4] if len(data) > 4 else 0
     single = descriptor >> 5 & 1
     offset = 5 + (1 - single) + _DICTIONARY_BYTES[descriptor & 3] + (_SIZE_BYTES[descriptor >> 6] or single)

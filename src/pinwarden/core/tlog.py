@@ -152,7 +152,7 @@ def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
 
 
 def entries_path(index: int, width: int = TILE_WIDTH) -> str:
-    """The path of a bundle of entries."""
+    """The path of an entry bundle of tlog-tiles, such as ``tile/entries/000``."""
     return _tile("entries", index, width)
 
 

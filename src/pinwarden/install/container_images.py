@@ -12,7 +12,7 @@ from pinwarden.bundle.acceptance import REJECT, rejection_from_error
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
-from pinwarden.install.install import refuse_forbidden, rejection_to_json
+from pinwarden.install.install import refuse_entries_by_policy, rejection_to_json
 from pinwarden.install.staging import api_surface_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
@@ -55,7 +55,7 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     old = lock_store.read(project.lock)
     # Keep earlier pins of the same reference: installing again must not follow a moved tag.
     entries_to_verify = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
-    refuse_forbidden(request.policies, entries_to_verify, lock_options.now)
+    refuse_entries_by_policy(request.policies, entries_to_verify, lock_options.now)
     examined = examine_artifact(entries_to_verify[0], context, lock_options.now)
     error = first_refusal(examined) if examined.refused else None
     if error is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,7 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
     if decision.accepted is None:
         return rejection_report(request, decision)
     try:
+        files = _client_files(context)
         _refuse_other_version(context.project, decision.accepted)
         staged = stage_accepted(request, context, decision.accepted)
         candidate = approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
@@ -79,7 +80,7 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         entries = lock_bundle(
             context.project, staged, candidate, context.target, context.policies, context.lock_options
         )
-        configured = _configure(context, entries)
+        configured = _configure(context.project, entries, files)
     except PinwardenError as err:
         stopped = InstallDecision(plan=decision.plan, rejection=rejection_from_error(err), exit_code=err.exit_code)
         report = rejection_report(request, stopped)
@@ -127,7 +128,7 @@ def lock_bundle(  # noqa: PLR0913, PLR0917
 ) -> list[Entry]:
     """Write the entries. Raises if the policy forbids one, or if the surface has warnings that are not approved."""
     entries = [_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
-    refuse_forbidden(policies, entries, lock_options.now)
+    refuse_entries_by_policy(policies, entries, lock_options.now)
     write_entries(project, entries, candidate, lock_options)
     return entries
 
@@ -173,7 +174,7 @@ def _extension(
     )
 
 
-def refuse_forbidden(policies: Policies, entries: Sequence[Entry], now: str) -> None:
+def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: str) -> None:
     """Raise POLICY_REFUSED for the first entry that the policy does not allow."""
     for entry in entries:
         broken = [rule for rule in broken_rules(policies, entry.document, now) if rule.refuses]
@@ -185,16 +186,26 @@ def refuse_forbidden(policies: Policies, entries: Sequence[Entry], now: str) -> 
             )
 
 
-def _configure(context: InstallContext, entries: list[Entry]) -> list[dict[str, str]]:
+def _client_files(context: InstallContext) -> dict[str, str]:
+    """The configuration file of each requested client. Raises if one has none, before anything is written."""
+    paths, scope = context.project.config_paths(), context.target.scope
+    clients = [client for client in context.target.clients if client != "generic"]
+    for client in clients:
+        if (client, scope) not in paths:
+            raise PinwardenError(
+                "USAGE",
+                f"{client} has no configuration file of scope {scope}",
+                hint=f"Repeat with --scope {'global' if scope == 'project' else 'project'}.",
+            )
+    return {client: paths[client, scope] for client in clients}
+
+
+def _configure(project: Project, entries: list[Entry], files: Mapping[str, str]) -> list[dict[str, str]]:
     """Write the clients' configuration files. The generic client has none."""
-    project = context.project
-    paths = project.config_paths()
     configured: list[dict[str, str]] = []
     for entry in entries:
-        path = paths.get((entry.client, entry.scope))
-        if entry.client != "generic" and path is None:
-            raise PinwardenError("USAGE", f"{entry.client} has no configuration file of scope {entry.scope}")
-        if path is not None and entry.client != "generic":
+        if entry.client in files:
+            path = files[entry.client]
             action = install_entry(Path(path), entry.client, entry.name, entry.config)
             configured.append({"client": entry.client, "file": project.shown(path), "action": action})
     return configured

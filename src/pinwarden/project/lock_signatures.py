@@ -149,7 +149,9 @@ def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
 
 def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
-        raise PinwardenError("USAGE", "this format has only one signature", hint="Sign with --dsse to have several.")
+        raise PinwardenError(
+            "USAGE", "this format holds only one signature", hint="To add more signatures, sign with --dsse."
+        )
     digest = digest_of(document.lock)
     if digest is None:
         raise PinwardenError(

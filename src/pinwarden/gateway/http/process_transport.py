@@ -119,7 +119,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self.write(body)
 
     def write(self, data: bytes) -> None:
-        """Write one message as a line. Line ends in JSON only occur between tokens, so they are replaced by spaces."""
+        """Write one message as a line. Raw line breaks occur only between JSON tokens, so they become spaces."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         stdin = self._stdin

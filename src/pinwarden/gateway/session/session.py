@@ -13,8 +13,9 @@ A message from the server:
 2. `responses.py` and `server_requests.py` decide: lists lose what is not approved, server requests need the policy's
    permission, everything else passes byte for byte.
 
-The session does no I/O. It returns a `SessionOutput`: the transport records its events, then sends its messages. The
-transport also passes the time: ``now`` is any number of seconds that never decreases.
+The session does no I/O, except that its guard reads the approvals again from time to time. It returns a
+`SessionOutput`: the transport records its events, then sends its messages. The transport also passes the time: ``now``
+is any number of seconds that never decreases.
 """
 
 from __future__ import annotations
