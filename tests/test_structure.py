@@ -50,7 +50,7 @@ def _folders(folder: Path) -> Iterator[Path]:
             yield from _folders(each)
 
 
-def test_no_module_imports_itself_by_whatever_way_round() -> None:
+def test_no_module_imports_itself_through_others() -> None:
     known = architecture.modules()
     order = TopologicalSorter[str](dict.fromkeys(known, ()))
     with whole():
@@ -250,3 +250,12 @@ def _starting_names(path: str, tree: ast.Module) -> set[str]:
         elif defines and isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in _STARTS:
             names.add(node.name)
     return names
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in sorted((REPOSITORY / "src" / "pinwarden").rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(path.name)
+    assert {name: places for name, places in modules.items() if len(places) > 1} == {}

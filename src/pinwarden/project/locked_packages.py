@@ -105,14 +105,14 @@ def vulnerable_rows(
     )
 
 
-class BillOfMaterials(Record):
+class SbomDocument(Record):
     """The document, and the report about it."""
 
     data: bytes = field(repr=False)
     report: Report
 
 
-def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
+def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> SbomDocument:
     """The bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
     document = read_lock(lock_path)
     lock = document.lock
@@ -153,7 +153,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         },
         rule_texts=kind_reasons(BILL_KINDS),
     )
-    return BillOfMaterials(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)
+    return SbomDocument(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)
 
 
 def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
