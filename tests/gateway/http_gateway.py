@@ -148,14 +148,20 @@ class RunningGateway:
         self.host = "127.0.0.1"
         self.port = 0
 
-    def advance_clock(self, seconds: float) -> None:
-        """Advance the gateway's clock without waiting."""
+    def advance_clock(self, seconds: float, *, silent: bool = False) -> None:
+        """Advance the gateway's clock without waiting.
+
+        ``silent``: as if the servers had sent nothing since the open requests. The gateway lists in the background, so
+        a response to that may come after a request.
+        """
 
         def advance() -> None:
             before = self.manager.clock
             self.manager.clock = lambda: before() + seconds
             for conversation in self.manager.conversations():
                 conversation._clock = self.manager.clock  # type: ignore[attr-defined]
+                if silent:
+                    conversation.last_received = 0.0  # type: ignore[attr-defined]
             self.manager.tick()
 
         self.call_on_loop(advance)
