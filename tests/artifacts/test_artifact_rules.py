@@ -1,4 +1,4 @@
-"""What the facts about an artifact prove, and what is not as it was pinned."""
+"""The evidence for a fetched artifact, and its differences from the pins."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.artifact import (
-    ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
     Ecosystem,
-    ImageFacts,
+    FetchedArtifact,
+    FetchedImage,
     ListedFile,
     PackageRef,
     RegistrySignature,
@@ -22,7 +22,7 @@ from pinwarden.artifacts.artifact_drift import (
     compare_releases,
     registry_change,
 )
-from pinwarden.artifacts.evidence import evaluate_artifact, unavailable_artifact
+from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
@@ -41,39 +41,39 @@ def file(*digests: Digest, claims: tuple[Digest, ...] = (), name: str = FILE) ->
     return ArtifactFile(name=name, size=4, digests=digests, claims=claims)
 
 
-def facts(*files: ArtifactFile, **members: Any) -> ArtifactFacts:
-    return replace(ArtifactFacts(package=PACKAGE, registry=REGISTRY, checked_at=NOW, files=files), **members)
+def artifact(*files: ArtifactFile, **members: Any) -> FetchedArtifact:
+    return replace(FetchedArtifact(package=PACKAGE, registry=REGISTRY, checked_at=NOW, files=files), **members)
 
 
-HONEST = facts(file(GOOD, GOOD_512, claims=(GOOD_512,)))
+HONEST = artifact(file(GOOD, GOOD_512, claims=(GOOD_512,)))
 
 
-def image(root: Digest = GOOD, **members: Any) -> ArtifactFacts:
+def image(root: Digest = GOOD, **members: Any) -> FetchedArtifact:
     """An image with one manifest."""
     platforms = {"linux/amd64": OciDescriptor(media_type="x", digest=root, size=4)}
     members = {"index": None, "platforms": platforms, "tag_digest": root, **members}
     package = PackageRef(ecosystem="oci", name="registry.example.com/notes:v1")
-    made = ImageFacts(reference=package.name, root=root, **members)
-    return ArtifactFacts(package=package, registry="https://registry.example.com/v2/", checked_at=NOW, image=made)
+    made = FetchedImage(reference=package.name, root=root, **members)
+    return FetchedArtifact(package=package, registry="https://registry.example.com/v2/", checked_at=NOW, image=made)
 
 
-def issues(found: ArtifactFacts, **how: Any) -> list[tuple[str, str]]:
-    return [(issue.severity, issue.code) for issue in evaluate_artifact(found, **how).issues]
+def issues(found: FetchedArtifact, **how: Any) -> list[tuple[str, str]]:
+    return [(issue.severity, issue.code) for issue in collect_evidence(found, **how).issues]
 
 
-def status(found: ArtifactFacts, **how: Any) -> str:
-    return str(evaluate_artifact(found, **how).evidence[0]["status"])
+def status(found: FetchedArtifact, **how: Any) -> str:
+    return str(collect_evidence(found, **how).evidence[0]["status"])
 
 
 class TestJudging:
     def test_bytes_that_match_the_registrys_digest_are_proof(self) -> None:
-        outcome = evaluate_artifact(HONEST)
+        outcome = collect_evidence(HONEST)
         assert outcome.issues == ()
         assert outcome.evidence == (
             {
                 "code": "npm_integrity_verified",
                 "status": "passed",
-                "message": f"The bytes of npm:notes@1.0.0 were fetched and hashed: {FILE}.",
+                "message": f"Pinwarden fetched and hashed npm:notes@1.0.0: {FILE}.",
                 "source": "npm-registry",
                 "claim": GOOD_512.sri,
                 "verificationMethod": "npm-packument-sri",
@@ -105,17 +105,17 @@ class TestJudging:
     ) -> None:
         """Attack: a bundle or image agrees with the digest that its own author published beside it."""
         package = PackageRef(ecosystem=ecosystem, name=name, version="1")
-        row = evaluate_artifact(facts(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
+        row = collect_evidence(artifact(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
         assert row["trustedAnchor"] is anchored
 
     @pytest.mark.parametrize(
         ("found", "code"),
         [
-            (facts(file(EVIL, EVIL_512, claims=(GOOD_512,))), "npm_integrity_mismatch"),
-            (facts(file(GOOD, claims=(GOOD_512,))), "npm_integrity_mismatch"),  # never hashed that way: not agreed
-            (facts(), "npm_integrity_mismatch"),
-            (facts(missing="package"), "npm_package_missing"),
-            (facts(missing="version"), "npm_version_missing"),
+            (artifact(file(EVIL, EVIL_512, claims=(GOOD_512,))), "npm_integrity_mismatch"),
+            (artifact(file(GOOD, claims=(GOOD_512,))), "npm_integrity_mismatch"),  # never hashed that way: not agreed
+            (artifact(), "npm_integrity_mismatch"),
+            (artifact(missing="package"), "npm_package_missing"),
+            (artifact(missing="version"), "npm_version_missing"),
             (
                 replace(HONEST, problems=(ArtifactProblem(code="npm_archive_unsafe", message="x"),)),
                 "npm_archive_unsafe",
@@ -128,33 +128,33 @@ class TestJudging:
         ],
         ids=["other bytes", "unhashed claim", "no file", "no package", "no version", "problem", "signature", "image"],
     )
-    def test_anything_that_does_not_agree_is_critical_and_never_passed(self, found: ArtifactFacts, code: str) -> None:
+    def test_anything_that_does_not_agree_is_critical_and_never_passed(self, found: FetchedArtifact, code: str) -> None:
         assert issues(found) == [("critical", code)]
-        row = evaluate_artifact(found).evidence[0]
+        row = collect_evidence(found).evidence[0]
         assert (row["status"], row["required"]) == ("failed", True)
-        assert row["failureReason"] == evaluate_artifact(found).issues[0].message
+        assert row["failureReason"] == collect_evidence(found).issues[0].message
 
     def test_attack_one_wrong_file_among_correct_ones_fails_the_release(self) -> None:
-        two = facts(file(GOOD, claims=(GOOD,)), file(EVIL, claims=(GOOD,), name="other.whl"))
+        two = artifact(file(GOOD, claims=(GOOD,)), file(EVIL, claims=(GOOD,), name="other.whl"))
         assert (status(two), issues(two)) == ("failed", [("critical", "npm_integrity_mismatch")])
 
     def test_attack_a_true_weaker_claim_does_not_excuse_a_false_strong_one(self) -> None:
-        assert status(facts(file(GOOD, GOOD_512, claims=(GOOD, EVIL_512)))) == "failed"
+        assert status(artifact(file(GOOD, GOOD_512, claims=(GOOD, EVIL_512)))) == "failed"
 
     def test_any_claim_of_the_strongest_algorithm_will_do(self) -> None:
-        assert status(facts(file(GOOD, GOOD_512, claims=(EVIL_512, GOOD_512)))) == "passed"
+        assert status(artifact(file(GOOD, GOOD_512, claims=(EVIL_512, GOOD_512)))) == "passed"
 
     @pytest.mark.parametrize(("claim", "expected"), [(GOOD, "passed"), (GOOD_512, "passed"), (EVIL, "failed")])
     def test_the_claim_of_the_servers_metadata_counts_too(self, claim: Digest, expected: str) -> None:
         assert status(HONEST, claim=claim) == expected
-        assert evaluate_artifact(HONEST, claim=claim).evidence[0]["claim"] == str(claim)
+        assert collect_evidence(HONEST, claim=claim).evidence[0]["claim"] == str(claim)
 
     @pytest.mark.parametrize(("claim", "expected"), [(GOOD, "passed"), (EVIL, "failed")])
     def test_the_claim_about_an_image_is_its_digest(self, claim: Digest, expected: str) -> None:
         assert status(image(), claim=claim) == expected
 
     def test_a_missing_artifact_is_reported_once_whatever_its_claims(self) -> None:
-        assert issues(facts(missing="version"), claim=GOOD) == [("critical", "npm_version_missing")]
+        assert issues(artifact(missing="version"), claim=GOOD) == [("critical", "npm_version_missing")]
 
     def test_a_yanked_version_and_install_scripts_are_warnings_and_not_failures(self) -> None:
         found = replace(HONEST, yanked="use notes2", install_scripts=("postinstall",))
@@ -175,18 +175,18 @@ class TestJudging:
         self, states: tuple[Any, ...], expected: tuple[str, bool, bool]
     ) -> None:
         found = replace(HONEST, signatures=tuple(RegistrySignature(key_id="k", state=state) for state in states))
-        row = evaluate_artifact(found).evidence[1]
+        row = collect_evidence(found).evidence[1]
         assert row["code"] == "registry_signature_verified"
         assert (row["status"], row["verifiedByToolPin"], row["trustedAnchor"]) == expected
 
     def test_bytes_that_could_not_be_fetched_are_unavailable_and_never_ok(self) -> None:
-        outcome = unavailable_artifact(PACKAGE, REGISTRY, "the registry does not answer")
+        outcome = unavailable_evidence(PACKAGE, REGISTRY, "the registry does not answer")
         assert outcome.issues == ()
         assert outcome.evidence == (
             {
                 "code": "npm_integrity_verified",
                 "status": "unavailable",
-                "message": "The bytes of notes could not be fetched: the registry does not answer.",
+                "message": "Pinwarden could not fetch notes: the registry does not answer.",
                 "source": "npm-registry",
                 "claim": "notes@1.0.0",
                 "verificationMethod": "npm-packument-sri",
@@ -228,28 +228,28 @@ class TestPins:
         [
             (PINNED, HONEST),
             (PINNED_IMAGE, image()),
-            (LockExtension(), facts(file(EVIL))),
-            (LockExtension(), facts(missing="package")),
-            (PINNED, facts(listed=(ListedFile(name=FILE, claims=(GOOD,)),))),
+            (LockExtension(), artifact(file(EVIL))),
+            (LockExtension(), artifact(missing="package")),
+            (PINNED, artifact(listed=(ListedFile(name=FILE, claims=(GOOD,)),))),
         ],
         ids=["file", "image", "nothing pinned", "nothing pinned, nothing there", "listed"],
     )
     def test_an_artifact_that_matches_its_pins_has_no_changes(
-        self, pinned: LockExtension, found: ArtifactFacts
+        self, pinned: LockExtension, found: FetchedArtifact
     ) -> None:
         assert compare_pins("notes", pinned, found) == ()
 
     @pytest.mark.parametrize(
         ("found", "expected"),
         [
-            (facts(file(EVIL, EVIL_512)), change("bytes_changed", FILE, str(GOOD), str(EVIL))),
+            (artifact(file(EVIL, EVIL_512)), change("bytes_changed", FILE, str(GOOD), str(EVIL))),
             (
-                facts(listed=(ListedFile(name=FILE, claims=(EVIL,)),)),
+                artifact(listed=(ListedFile(name=FILE, claims=(EVIL,)),)),
                 change("bytes_changed", FILE, str(GOOD), str(EVIL)),
             ),
-            (facts(missing="version"), change("version_vanished", "version", "npm:notes@1.0.0", ABSENT)),
-            (facts(missing="package"), change("version_vanished", "version", "npm:notes@1.0.0", ABSENT)),
-            (facts(file(GOOD, name="other.tgz")), change("file_gone", FILE, str(GOOD), ABSENT)),
+            (artifact(missing="version"), change("version_vanished", "version", "npm:notes@1.0.0", ABSENT)),
+            (artifact(missing="package"), change("version_vanished", "version", "npm:notes@1.0.0", ABSENT)),
+            (artifact(file(GOOD, name="other.tgz")), change("file_gone", FILE, str(GOOD), ABSENT)),
             (
                 replace(HONEST, registry="https://evil.example.com/"),
                 change("registry_changed", "registry", REGISTRY, "https://evil.example.com/"),
@@ -257,12 +257,12 @@ class TestPins:
         ],
         ids=["bytes", "listed bytes", "no version", "no package", "no file", "registry"],
     )
-    def test_every_kind_of_file_difference_is_reported(self, found: ArtifactFacts, expected: Change) -> None:
+    def test_every_kind_of_file_difference_is_reported(self, found: FetchedArtifact, expected: Change) -> None:
         assert compare_pins("notes", PINNED, found) == (expected,)
 
     def test_attack_a_registry_that_agrees_with_itself_does_not_agree_with_the_pin(self) -> None:
-        lying = facts(file(EVIL, EVIL_512, claims=(EVIL_512,)))
-        assert evaluate_artifact(lying).issues == ()
+        lying = artifact(file(EVIL, EVIL_512, claims=(EVIL_512,)))
+        assert collect_evidence(lying).issues == ()
         assert [each.kind for each in compare_pins("notes", PINNED, lying)] == ["bytes_changed"]
 
     @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ class TestPins:
         ],
         ids=["tag", "platform gone", "platform", "platform added", "manifest"],
     )
-    def test_every_kind_of_image_difference_is_reported(self, found: ArtifactFacts, expected: Change) -> None:
+    def test_every_kind_of_image_difference_is_reported(self, found: FetchedArtifact, expected: Change) -> None:
         assert compare_pins("notes", PINNED_IMAGE, found) == (expected,)
 
     def test_a_tag_that_moved_from_an_index_is_reported_with_the_index_digest(self) -> None:

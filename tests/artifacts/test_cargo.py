@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import cargo
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.cargo_package import index_path
 from pinwarden.artifacts.endpoints.cargo import default_index, registry_for
 from pinwarden.core.digest import Digest
@@ -51,12 +51,12 @@ class Registry:
         }
         return known.get(asked.path, Said(status=404))
 
-    def look(self, name: str = "server", version: str = "1.2.3", into: Path | None = None) -> ArtifactFacts:
+    def fetch(self, name: str = "server", version: str = "1.2.3", into: Path | None = None) -> FetchedArtifact:
         with plain_server(self.answer) as server:
             client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
             try:
                 wanted = PackageRef(ecosystem="cargo", name=name, version=version)
-                return cargo.fetch_facts(
+                return cargo.fetch_artifact(
                     wanted, client, ServiceEndpoint(url=server.url, configured_by="user"), now=NOW, into=into
                 )
             finally:
@@ -64,47 +64,47 @@ class Registry:
 
     def failure(self, name: str = "server", version: str = "1.2.3") -> tuple[str, object]:
         with pytest.raises(PinwardenError) as caught:
-            self.look(name, version)
+            self.fetch(name, version)
         return caught.value.code, caught.value.data.get("reason")
 
 
 class TestFacts:
     def test_an_honest_crate_has_the_checksum_of_the_index(self, tmp_path: Path) -> None:
         registry = Registry(line={"pubtime": "2026-01-02T03:04:05Z"})
-        facts = registry.look(into=tmp_path)
-        (file,) = facts.files
+        artifact = registry.fetch(into=tmp_path)
+        (file,) = artifact.files
         assert (file.name, file.size) == ("server-1.2.3.crate", len(registry.data))
         assert file.digests == file.claims == (Digest.of_bytes(registry.data),)
-        assert (facts.problems, facts.yanked, facts.install_scripts, facts.missing) == ((), None, (), None)
-        assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
+        assert (artifact.problems, artifact.yanked, artifact.install_scripts, artifact.missing) == ((), None, (), None)
+        assert (artifact.repository, artifact.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == registry.data
 
     def test_attack_bytes_that_differ_from_the_index_are_detected(self) -> None:
-        (file,) = Registry(line={"cksum": "1" * 64}).look().files
+        (file,) = Registry(line={"cksum": "1" * 64}).fetch().files
         assert file.claims == (Digest.parse("sha256:" + "1" * 64),)
         assert file.digests != file.claims
 
     def test_a_yanked_version_is_reported_as_yanked(self) -> None:
-        assert Registry(line={"yanked": True}).look().yanked == "yanked"
+        assert Registry(line={"yanked": True}).fetch().yanked == "yanked"
 
     def test_a_crate_or_version_that_is_not_there_is_missing(self) -> None:
-        assert Registry().look("other").missing == "package"
-        assert Registry().look(version="9.0.0").missing == "version"
+        assert Registry().fetch("other").missing == "package"
+        assert Registry().fetch(version="9.0.0").missing == "version"
 
     def test_a_program_that_is_run_before_building_is_an_install_script(self) -> None:
-        assert Registry(data=crate(files={"build.rs": b"fn main() {}"})).look().install_scripts == ("build.rs",)
+        assert Registry(data=crate(files={"build.rs": b"fn main() {}"})).fetch().install_scripts == ("build.rs",)
         toml = MANIFEST.format(name="server", version="1.2.3")
         for build, scripts in (('"other.rs"', ("build.rs",)), ("false", ())):
             data = crate(files={"Cargo.toml": f"{toml}build = {build}\n".encode(), "build.rs": b""})
-            assert Registry(data=data).look().install_scripts == scripts
+            assert Registry(data=data).fetch().install_scripts == scripts
 
     def test_attack_a_crate_inside_another_name_is_a_problem(self) -> None:
         for data in (crate("other"), crate(version="1.2.2")):
-            assert [each.code for each in Registry(data=data).look().problems] == [cargo.MANIFEST_MISMATCH]
+            assert [each.code for each in Registry(data=data).fetch().problems] == [cargo.MANIFEST_MISMATCH]
 
     @pytest.mark.parametrize("data", [b"no", tarball({"server-1.2.3/x": b""}), crate(files={"Cargo.toml": b"["})])
     def test_attack_a_crate_that_cannot_be_read_is_a_problem(self, data: bytes) -> None:
-        assert [each.code for each in Registry(data=data).look().problems] == [cargo.ARCHIVE_UNSAFE]
+        assert [each.code for each in Registry(data=data).fetch().problems] == [cargo.ARCHIVE_UNSAFE]
 
     def test_download_urls_follow_the_markers_in_the_configuration(self) -> None:
         registry = Registry()
@@ -120,9 +120,11 @@ class TestFacts:
         with plain_server(answer) as server:
             client = Fetcher(FetchRules(), {})
             wanted = PackageRef(ecosystem="cargo", name="server", version="1.2.3")
-            facts = cargo.fetch_facts(wanted, client, ServiceEndpoint(url=server.url, configured_by="user"), now=NOW)
+            artifact = cargo.fetch_artifact(
+                wanted, client, ServiceEndpoint(url=server.url, configured_by="user"), now=NOW
+            )
             client.close()
-        assert facts.files[0].sha256.hex == digest
+        assert artifact.files[0].sha256.hex == digest
 
     @pytest.mark.parametrize(
         ("registry", "expected"),

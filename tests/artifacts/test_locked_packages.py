@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageRef
-from pinwarden.artifacts.evidence import evaluate_artifact
+from pinwarden.artifacts.artifact import ArtifactFile, FetchedArtifact, FileSignature, PackageRef
+from pinwarden.artifacts.evidence import collect_evidence
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.entry import Entry
@@ -40,12 +40,12 @@ def test_a_claim_that_is_not_a_digest_is_an_error() -> None:
 )
 def test_only_a_trusted_signature_is_evidence(state: str, status: str) -> None:
     signer = FileSignature(state=state, subject="CN=Ada", fingerprint=Digest.of_bytes(b"certificate"))  # type: ignore[arg-type]
-    facts = ArtifactFacts(
+    artifact = FetchedArtifact(
         package=BUNDLE,
         registry="https://files.example/",
         checked_at="2026-11-16T00:00:00Z",
         files=(ArtifactFile(name="a.mcpb", size=6, digests=(BYTES,)),),
         signer=signer,
     )
-    rows = {row["code"]: row["status"] for row in evaluate_artifact(facts, claim=BYTES).evidence}
+    rows = {row["code"]: row["status"] for row in collect_evidence(artifact, claim=BYTES).evidence}
     assert rows == {"mcpb_sha256_verified": "passed", "bundle_signature_verified": status}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import mcpb
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.cms import load_anchors
 from pinwarden.artifacts.environments import mcpb as environment
 from pinwarden.artifacts.environments.mcpb import Runtimes
@@ -62,20 +62,20 @@ def fetcher() -> Iterator[Fetcher]:
     client.close()
 
 
-def look(path: Path, *anchors: Identity, manifest_name: str | None = None) -> ArtifactFacts:
+def fetch(path: Path, *anchors: Identity, manifest_name: str | None = None) -> FetchedArtifact:
     trusted = load_anchors(each.pem.decode() for each in anchors)
     client = Fetcher(FetchRules(offline=True), {})
     package = PackageRef(ecosystem="mcpb", name=str(path))
-    return mcpb.fetch_facts(package, client, BundleSettings(manifest_name=manifest_name, anchors=trusted), now=now())
+    return mcpb.fetch_artifact(package, client, BundleSettings(manifest_name=manifest_name, anchors=trusted), now=now())
 
 
-def codes(facts: ArtifactFacts) -> list[str]:
-    return [each.code for each in facts.problems]
+def codes(artifact: FetchedArtifact) -> list[str]:
+    return [each.code for each in artifact.problems]
 
 
-def state(facts: ArtifactFacts) -> str:
-    assert facts.signer is not None
-    return facts.signer.state
+def state(artifact: FetchedArtifact) -> str:
+    assert artifact.signer is not None
+    return artifact.signer.state
 
 
 def zipped(members: Sequence[tuple[str, bytes]], **about: Any) -> bytes:
@@ -104,8 +104,8 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Identity]:
 class TestFacts:
     def test_an_unsigned_bundle_is_its_content(self, tmp_path: Path) -> None:
         bundle = packed(tmp_path)
-        facts = look(bundle, manifest_name="acme-notes")
-        (file,) = facts.files
+        artifact = fetch(bundle, manifest_name="acme-notes")
+        (file,) = artifact.files
         digest = Digest.of_bytes(bundle.read_bytes())
         assert (file.name, file.size, file.sha256, file.content) == (
             "acme-notes.mcpb",
@@ -113,7 +113,7 @@ class TestFacts:
             digest,
             digest,
         )
-        assert (state(facts), facts.problems, facts.publisher) == ("unsigned", (), "Acme")
+        assert (state(artifact), artifact.problems, artifact.publisher) == ("unsigned", (), "Acme")
 
     @needs_openssl
     def test_a_bundle_signed_by_the_official_program_is_valid(
@@ -121,15 +121,15 @@ class TestFacts:
     ) -> None:
         data, root = signed
         (tmp_path / "a.mcpb").write_bytes(data)
-        facts = look(tmp_path / "a.mcpb", root)
+        artifact = fetch(tmp_path / "a.mcpb", root)
         content, signature = signature_in(data)
         assert openssl_says(tmp_path, content, signature, [root]) == "valid"
-        assert (state(facts), facts.problems) == ("valid", ())
-        assert facts.signer is not None
-        assert (facts.signer.subject, facts.signer.issuer) == ("CN=Acme Notes", "CN=Acme Issuing")
-        assert facts.files[0].sha256 == Digest.of_bytes(data)
-        assert facts.files[0].content == Digest.of_bytes(content)
-        assert state(look(tmp_path / "a.mcpb")) == "valid-untrusted"
+        assert (state(artifact), artifact.problems) == ("valid", ())
+        assert artifact.signer is not None
+        assert (artifact.signer.subject, artifact.signer.issuer) == ("CN=Acme Notes", "CN=Acme Issuing")
+        assert artifact.files[0].sha256 == Digest.of_bytes(data)
+        assert artifact.files[0].content == Digest.of_bytes(content)
+        assert state(fetch(tmp_path / "a.mcpb")) == "valid-untrusted"
 
     @needs_openssl
     def test_attack_a_changed_member_invalidates_the_signature(
@@ -138,9 +138,9 @@ class TestFacts:
         content, signature = signature_in(signed[0])
         for changed in (content + b"\0", zipped([SERVER])):
             (tmp_path / "a.mcpb").write_bytes(changed + block(signature))
-            facts = look(tmp_path / "a.mcpb", signed[1])
+            artifact = fetch(tmp_path / "a.mcpb", signed[1])
             assert openssl_says(tmp_path, changed, signature, [signed[1]]) == "invalid"
-            assert (state(facts), codes(facts)[0]) == ("invalid", "mcpb_signature_invalid")
+            assert (state(artifact), codes(artifact)[0]) == ("invalid", "mcpb_signature_invalid")
 
     def test_a_bundle_is_fetched_and_left_under_its_digest(
         self, tmp_path: Path, fetcher: Fetcher, signed: tuple[bytes, Identity]
@@ -150,18 +150,18 @@ class TestFacts:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}r/acme.mcpb?key=secret", version="1.0.0")
             gone = PackageRef(ecosystem="mcpb", name=f"{server.url}r/none.mcpb")
             settings = BundleSettings(endpoint=ServiceEndpoint(url=server.url, configured_by="user"))
-            facts = mcpb.fetch_facts(package, fetcher, settings, now=now(), into=tmp_path)
-            nothing = mcpb.fetch_facts(gone, fetcher, settings, now=now())
-        assert (facts.files[0].name, facts.files[0].sha256) == ("acme.mcpb", Digest.of_bytes(data))
+            artifact = mcpb.fetch_artifact(package, fetcher, settings, now=now(), into=tmp_path)
+            nothing = mcpb.fetch_artifact(gone, fetcher, settings, now=now())
+        assert (artifact.files[0].name, artifact.files[0].sha256) == ("acme.mcpb", Digest.of_bytes(data))
         assert [each.name for each in tmp_path.iterdir()] == [Digest.of_bytes(data).hex]
-        assert "secret" not in facts.registry
+        assert "secret" not in artifact.registry
         assert (nothing.missing, nothing.files, nothing.signer) == ("package", (), None)
 
     def test_attack_a_private_address_is_not_contacted(self, fetcher: Fetcher) -> None:
         with plain_server(files({"/a.mcpb": b""})) as server:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}a.mcpb")
             with pytest.raises(PinwardenError) as caught:
-                mcpb.fetch_facts(package, fetcher, now=now())
+                mcpb.fetch_artifact(package, fetcher, now=now())
         assert caught.value.code == "ADDRESS_REFUSED"
         assert server.asked == []
 
@@ -170,15 +170,15 @@ class TestFacts:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}a.mcpb")
             settings = BundleSettings(endpoint=ServiceEndpoint(url=server.url, configured_by="user"))
             with pytest.raises(PinwardenError) as caught:
-                mcpb.fetch_facts(package, fetcher, settings, now=now())
+                mcpb.fetch_artifact(package, fetcher, settings, now=now())
         assert caught.value.code == "FETCH_FAILED"
 
     def test_a_path_that_is_not_there_is_missing(self, tmp_path: Path) -> None:
-        assert look(tmp_path / "none.mcpb").missing == "package"
+        assert fetch(tmp_path / "none.mcpb").missing == "package"
 
     def test_attack_another_bundle_than_the_expected_one_is_detected(self, tmp_path: Path) -> None:
-        facts = look(packed(tmp_path), manifest_name="other-notes")
-        assert codes(facts) == ["mcpb_manifest_mismatch"]
+        artifact = fetch(packed(tmp_path), manifest_name="other-notes")
+        assert codes(artifact) == ["mcpb_manifest_mismatch"]
 
 
 class TestSignatureBlocks:
@@ -186,11 +186,11 @@ class TestSignatureBlocks:
 
     def refused(self, folder: Path, data: bytes) -> str:
         (folder / "a.mcpb").write_bytes(data)
-        facts = look(folder / "a.mcpb")
-        assert (state(facts), codes(facts)) == ("invalid", ["mcpb_signature_invalid"])
-        assert facts.files[0].sha256 == Digest.of_bytes(data)
-        assert facts.files[0].content is None
-        return facts.problems[0].message
+        artifact = fetch(folder / "a.mcpb")
+        assert (state(artifact), codes(artifact)) == ("invalid", ["mcpb_signature_invalid"])
+        assert artifact.files[0].sha256 == Digest.of_bytes(data)
+        assert artifact.files[0].content is None
+        return artifact.problems[0].message
 
     def test_attack_two_blocks(self, tmp_path: Path) -> None:
         data = zipped([SERVER]) + block(b"one") + block(b"two")
@@ -221,26 +221,26 @@ class TestSignatureBlocks:
     def test_attack_a_truncated_block_leaves_an_archive_that_does_not_end(self, tmp_path: Path) -> None:
         data = zipped([SERVER]) + block(b"x" * 500)[:-5]
         (tmp_path / "a.mcpb").write_bytes(data)
-        facts = look(tmp_path / "a.mcpb")
-        assert (state(facts), codes(facts)) == ("unsigned", ["mcpb_unsafe_archive"])
+        artifact = fetch(tmp_path / "a.mcpb")
+        assert (state(artifact), codes(artifact)) == ("unsigned", ["mcpb_unsafe_archive"])
 
     def test_the_marks_as_text_of_a_file_are_no_block(self, tmp_path: Path) -> None:
         data = zipped([SERVER, ("about.txt", HEADER + b" and " + FOOTER)])
         (tmp_path / "a.mcpb").write_bytes(data)
-        facts = look(tmp_path / "a.mcpb")
-        assert (state(facts), facts.problems) == ("unsigned", ())
+        artifact = fetch(tmp_path / "a.mcpb")
+        assert (state(artifact), artifact.problems) == ("unsigned", ())
 
     def test_an_end_record_that_counts_the_block_as_its_comment_is_read(self, tmp_path: Path) -> None:
         end = block(b"not a signature")
         data = zipped([SERVER])
         (tmp_path / "a.mcpb").write_bytes(data[:-2] + struct.pack("<H", len(end)) + end)
-        assert codes(look(tmp_path / "a.mcpb")) == ["mcpb_signature_invalid"]
+        assert codes(fetch(tmp_path / "a.mcpb")) == ["mcpb_signature_invalid"]
 
 
 class TestUnsafeArchives:
     def problems(self, folder: Path, data: bytes) -> list[str]:
         (folder / "a.mcpb").write_bytes(data)
-        return codes(look(folder / "a.mcpb"))
+        return codes(fetch(folder / "a.mcpb"))
 
     @pytest.mark.parametrize(
         "name", ["../evil", "/etc/passwd", "a/../../b", "C:/x", "a\\b", "SERVER/index.js", "server/index.js/x"]

@@ -25,8 +25,8 @@ from pinwarden.artifacts.archives.package_tarball import read_manifest
 from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
-    ArtifactFacts,
     ArtifactProblem,
+    FetchedArtifact,
     PackageRef,
     RegistrySignature,
 )
@@ -55,21 +55,21 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdaccio]:
         yield running
 
 
-def look(url: str, name: str, version: str = "1.0.0", **members: Any) -> ArtifactFacts:
-    """The facts about a package, at a registry of the user's."""
+def fetch(url: str, name: str, version: str = "1.0.0", **members: Any) -> FetchedArtifact:
+    """Fetch a package from a registry in the user's settings."""
     into = members.pop("into", None)
     endpoint = ServiceEndpoint(url=url, configured_by="user", **members)
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         wanted = PackageRef(ecosystem="npm", name=name, version=version)
-        return npm.fetch_facts(wanted, client, endpoint, now=NOW, into=into)
+        return npm.fetch_artifact(wanted, client, endpoint, now=NOW, into=into)
     finally:
         client.close()
 
 
 def failure(url: str, name: str, version: str = "1.0.0", **members: Any) -> tuple[str, object]:
     with pytest.raises(PinwardenError) as caught:
-        look(url, name, version, **members)
+        fetch(url, name, version, **members)
     return caught.value.code, caught.value.data.get("reason")
 
 
@@ -95,25 +95,25 @@ class TestARealRegistry:
             "honest", bin={"honest": "./index.js"}, repository={"type": "git", "url": "git+https://git.example/h.git"}
         )
         registry.publish(manifest, data)
-        facts = look(registry.url, "honest", into=tmp_path)
-        (file,) = facts.files
+        artifact = fetch(registry.url, "honest", into=tmp_path)
+        (file,) = artifact.files
         assert (file.name, file.size) == ("honest-1.0.0.tgz", len(data))
         assert file.digests == (Digest.of_bytes(data), Digest.of_bytes(data, "sha512"))
         assert file.claims == (Digest.parse(sri(data)),)
         assert file.host is None
-        assert (facts.missing, facts.problems, facts.yanked, facts.install_scripts) == (None, (), None, ())
-        assert facts.repository == "git+https://git.example/h.git"
-        assert facts.published_at is not None
-        assert facts.registry == registry.url
+        assert (artifact.missing, artifact.problems, artifact.yanked, artifact.install_scripts) == (None, (), None, ())
+        assert artifact.repository == "git+https://git.example/h.git"
+        assert artifact.published_at is not None
+        assert artifact.registry == registry.url
         assert [path.name for path in tmp_path.iterdir()] == [file.sha256.hex]
         assert (tmp_path / file.sha256.hex).read_bytes() == data
 
     def test_a_package_with_a_scope_is_found(self, registry: Verdaccio) -> None:
         manifest, data = package("@team/tool", "2.0.0-rc.1")
         registry.publish(manifest, data)
-        facts = look(registry.url, "@team/tool", "2.0.0-rc.1")
-        assert (facts.files[0].name, facts.files[0].sha256) == ("tool-2.0.0-rc.1.tgz", Digest.of_bytes(data))
-        assert facts.problems == ()
+        artifact = fetch(registry.url, "@team/tool", "2.0.0-rc.1")
+        assert (artifact.files[0].name, artifact.files[0].sha256) == ("tool-2.0.0-rc.1.tgz", Digest.of_bytes(data))
+        assert artifact.problems == ()
 
     def test_attack_a_tarball_changed_on_the_registrys_disk_does_not_match_its_digest(
         self, registry: Verdaccio
@@ -122,11 +122,11 @@ class TestARealRegistry:
         registry.publish(manifest, data)
         evil = package("tampered", description="evil")[1]
         registry.tarball_path(manifest).write_bytes(evil)
-        facts = look(registry.url, "tampered")
-        (file,) = facts.files
+        artifact = fetch(registry.url, "tampered")
+        (file,) = artifact.files
         assert file.claims == (Digest.of_bytes(data, "sha512"),)
         assert file.digest("sha512") == Digest.of_bytes(evil, "sha512")
-        assert [problem.code for problem in facts.problems] == [npm.SHASUM_MISMATCH]
+        assert [problem.code for problem in artifact.problems] == [npm.SHASUM_MISMATCH]
 
     def test_attack_tarball_and_document_changed_together_agree_and_are_not_what_was_locked(
         self, registry: Verdaccio
@@ -134,7 +134,7 @@ class TestARealRegistry:
         """The registry, or an attacker in control of it, is consistent. Only an earlier pin reveals the change."""
         manifest, data = package("republished")
         registry.publish(manifest, data)
-        locked = look(registry.url, "republished").files[0]
+        locked = fetch(registry.url, "republished").files[0]
         evil = package("republished", description="evil")[1]
         registry.tarball_path(manifest).write_bytes(evil)
         path = registry.packument_path(manifest)
@@ -142,9 +142,9 @@ class TestARealRegistry:
         document["versions"]["1.0.0"]["dist"].update(integrity=sri(evil), shasum=hashlib.sha1(evil).hexdigest())
         document["versions"]["1.0.0"]["description"] = "evil"
         path.write_text(json.dumps(document))
-        facts = look(registry.url, "republished")
-        (file,) = facts.files
-        assert (facts.problems, file.claims) == ((), (file.digest("sha512"),))
+        artifact = fetch(registry.url, "republished")
+        (file,) = artifact.files
+        assert (artifact.problems, file.claims) == ((), (file.digest("sha512"),))
         assert file.sha256 != locked.sha256
 
     @needs("npm", install="tools/system-packages.sh npm")
@@ -155,14 +155,14 @@ class TestARealRegistry:
         (row,) = (
             row for path, row in json.loads((tmp_path / "package-lock.json").read_bytes())["packages"].items() if path
         )
-        facts = look(registry.url, "@team/locked")
-        assert (facts.files[0].digest("sha512").sri, facts.problems) == (row["integrity"], ())
+        artifact = fetch(registry.url, "@team/locked")
+        assert (artifact.files[0].digest("sha512").sri, artifact.problems) == (row["integrity"], ())
 
     def test_a_version_or_package_that_is_not_there_is_missing(self, registry: Verdaccio) -> None:
         registry.publish(*package("present"))
-        assert look(registry.url, "present", "9.9.9").missing == "version"
-        assert look(registry.url, "absent").missing == "package"
-        assert look(registry.url, "@team/absent").missing == "package"
+        assert fetch(registry.url, "present", "9.9.9").missing == "version"
+        assert fetch(registry.url, "absent").missing == "package"
+        assert fetch(registry.url, "@team/absent").missing == "package"
 
     def test_a_package_behind_a_login_needs_the_token_of_the_users_settings(
         self, registry: Verdaccio, tmp_path: Path
@@ -175,12 +175,12 @@ class TestARealRegistry:
         endpoint = registry_for("@locked/tool", settings).endpoint
         wanted = PackageRef(ecosystem="npm", name="@locked/tool", version="1.0.0")
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
-        facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
+        artifact = npm.fetch_artifact(wanted, client, endpoint, now=NOW)
         with pytest.raises(PinwardenError) as caught:
-            npm.fetch_facts(wanted, client, replace(endpoint, authorization=None), now=NOW)
+            npm.fetch_artifact(wanted, client, replace(endpoint, authorization=None), now=NOW)
         client.close()
-        assert facts.files[0].sha256 == Digest.of_bytes(data)
-        assert registry.token not in repr((endpoint, facts))
+        assert artifact.files[0].sha256 == Digest.of_bytes(data)
+        assert registry.token not in repr((endpoint, artifact))
         assert (caught.value.code, caught.value.data["reason"]) == ("FETCH_FAILED", "unauthorized")
 
     @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class TestARealRegistry:
 
     def test_attack_a_name_in_other_capitals_is_another_package(self, registry: Verdaccio) -> None:
         registry.publish(*package("lowercase"))
-        assert look(registry.url, "LowerCase").missing == "package"
+        assert fetch(registry.url, "LowerCase").missing == "package"
 
 
 @dataclass
@@ -237,9 +237,9 @@ class Lies:
         document = {"name": self.name, "versions": {"1.0.0": version}, "time": {"1.0.0": "2026-01-02T03:04:05.000Z"}}
         return Said(body=json.dumps({**document, **self.document}).encode())
 
-    def look(self, **members: Any) -> ArtifactFacts:
+    def fetch(self, **members: Any) -> FetchedArtifact:
         with plain_server(self.answer) as server:
-            return look(server.url, self.name, **members)
+            return fetch(server.url, self.name, **members)
 
     def failure(self) -> tuple[str, object]:
         with plain_server(self.answer) as server:
@@ -252,24 +252,24 @@ class TestDocuments:
             both={"scripts": {"postinstall": "node steal.js", "test": "x"}, "repository": "github:a/b"},
             manifest={"_npmUser": {"name": "mallory"}, "deprecated": "use another", "hasInstallScript": True},
         )
-        facts = lies.look()
-        assert (facts.publisher, facts.repository, facts.yanked) == ("mallory", "github:a/b", "use another")
-        assert facts.published_at == facts.files[0].uploaded_at == "2026-01-02T03:04:05.000Z"
-        assert (facts.install_scripts, facts.problems) == (("postinstall",), ())
+        artifact = lies.fetch()
+        assert (artifact.publisher, artifact.repository, artifact.yanked) == ("mallory", "github:a/b", "use another")
+        assert artifact.published_at == artifact.files[0].uploaded_at == "2026-01-02T03:04:05.000Z"
+        assert (artifact.install_scripts, artifact.problems) == (("postinstall",), ())
 
     def test_every_algorithm_of_an_integrity_string_is_claimed_and_hashed(self) -> None:
         data = package("tool")[1]
         both = f"{sri(data, 'sha384')} {sri(data, 'sha512')}?opt md5-x {sri(data, 'sha1')}"
-        (file,) = Lies(dist={"integrity": both}).look().files
+        (file,) = Lies(dist={"integrity": both}).fetch().files
         assert set(file.claims) == {Digest.of_bytes(data, "sha384"), Digest.of_bytes(data, "sha512")}
         assert set(file.digests) == {Digest.of_bytes(data, each) for each in ("sha256", "sha384", "sha512")}
 
     def test_attack_a_false_shasum_is_a_problem(self) -> None:
-        assert [each.code for each in Lies(dist={"shasum": "0" * 40}).look().problems] == [npm.SHASUM_MISMATCH]
+        assert [each.code for each in Lies(dist={"shasum": "0" * 40}).fetch().problems] == [npm.SHASUM_MISMATCH]
 
     def test_an_old_package_without_integrity_has_no_claims_that_prove_anything(self) -> None:
-        facts = Lies(dist={"integrity": None}).look()
-        assert (facts.files[0].claims, facts.problems) == ((), ())
+        artifact = Lies(dist={"integrity": None}).fetch()
+        assert (artifact.files[0].claims, artifact.problems) == ((), ())
 
     @pytest.mark.parametrize(
         "lies",
@@ -298,11 +298,11 @@ class TestDocuments:
         assert Lies(dist={"integrity": integrity}).failure()[0] == "DIGEST_INVALID"
 
     def test_an_unpublished_package_has_no_versions(self) -> None:
-        assert Lies(document={"versions": {}, "time": {"unpublished": {"name": "x"}}}).look().missing == "version"
+        assert Lies(document={"versions": {}, "time": {"unpublished": {"name": "x"}}}).fetch().missing == "version"
 
     def test_a_document_without_versions_member_has_none(self) -> None:
         lies = Lies(extra={"/tool": {"name": "tool", "time": {"unpublished": {}}}})
-        assert lies.look().missing == "version"
+        assert lies.fetch().missing == "version"
 
 
 class TestTarballAddresses:
@@ -319,9 +319,9 @@ class TestTarballAddresses:
     def test_a_mirror_serves_the_tarballs_of_the_default_registry_as_npm_has_it(self) -> None:
         lies = Lies(dist={"tarball": f"{default_registry()}tool/-/tool-1.0.0.tgz"})
         with plain_server(lies.answer) as server:
-            facts = look(server.url, "tool")
+            artifact = fetch(server.url, "tool")
         assert server.paths == ["/tool", "/tool/-/tool-1.0.0.tgz"]
-        assert (facts.files[0].sha256, facts.files[0].host) == (Digest.of_bytes(lies.tarball), None)
+        assert (artifact.files[0].sha256, artifact.files[0].host) == (Digest.of_bytes(lies.tarball), None)
 
     def test_another_download_host_than_the_registrys_is_reported(self, tmp_path: Path) -> None:
         from tests.servers.authority import Authority
@@ -331,8 +331,8 @@ class TestTarballAddresses:
         with plain_server(lambda _: Said(body=data), tls=authority.server("127.0.0.1"), host="127.0.0.1") as store:
             lies = Lies(dist={"tarball": f"{store.url}tool.tgz"})
             with plain_server(lies.answer) as server:
-                facts = look(server.url, "tool", ca_file=authority.file, authorization="Bearer secret")
-        assert facts.files[0].host == f"127.0.0.1:{store.port}"
+                artifact = fetch(server.url, "tool", ca_file=authority.file, authorization="Bearer secret")
+        assert artifact.files[0].host == f"127.0.0.1:{store.port}"
         assert store.sent("authorization") == [None]
 
     def test_a_tarball_that_is_not_there_is_a_failure_and_nothing_is_kept(self, tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ class TestManifestConfusion:
     def test_attack_a_tarball_that_runs_something_else_than_the_document_shows(
         self, lies: Lies, what: tuple[str, ...]
     ) -> None:
-        assert lies.look().problems == mismatch(*what)
+        assert lies.fetch().problems == mismatch(*what)
 
     @pytest.mark.parametrize(
         "lies",
@@ -382,25 +382,25 @@ class TestManifestConfusion:
         ],
     )
     def test_changes_that_npm_makes_on_publishing_are_not_differences(self, lies: Lies) -> None:
-        assert lies.look().problems == ()
+        assert lies.fetch().problems == ()
 
     @pytest.mark.parametrize("written", [{}, {"gypfile": True, "scripts": {"install": "node-gyp rebuild"}}])
     def test_a_package_that_is_compiled_on_installation_has_an_install_script(self, written: dict[str, Any]) -> None:
         manifest = {"name": "tool", "version": "1.0.0", "main": "index.js"}
         data = tarball({"package/package.json": json.dumps(manifest).encode(), "package/binding.gyp": b"{}"})
-        facts = Lies(data=data, manifest=written).look()
-        assert (facts.install_scripts, facts.problems) == (("install",), ())
+        artifact = Lies(data=data, manifest=written).fetch()
+        assert (artifact.install_scripts, artifact.problems) == (("install",), ())
 
     def test_attack_a_member_that_is_there_twice_counts_as_npm_reads_it(self) -> None:
         manifest = b'{"name": "tool", "version": "1.0.0", "scripts": {}, "scripts": {"postinstall": "evil"}}'
-        facts = Lies(data=tarball({"package/package.json": manifest})).look()
-        assert (facts.install_scripts, facts.problems) == (("postinstall",), mismatch("scripts"))
+        artifact = Lies(data=tarball({"package/package.json": manifest})).fetch()
+        assert (artifact.install_scripts, artifact.problems) == (("postinstall",), mismatch("scripts"))
 
     def test_an_install_script_that_only_the_registry_announces_counts(self) -> None:
-        assert Lies(manifest={"hasInstallScript": True}).look().install_scripts == ("install",)
+        assert Lies(manifest={"hasInstallScript": True}).fetch().install_scripts == ("install",)
 
     def test_attack_a_script_that_only_the_tarball_has_is_reported(self) -> None:
-        assert Lies(packed={"scripts": {"postinstall": "x"}}).look().install_scripts == ("postinstall",)
+        assert Lies(packed={"scripts": {"postinstall": "x"}}).fetch().install_scripts == ("postinstall",)
 
 
 MANIFEST = json.dumps({"name": "tool", "version": "1.0.0"}).encode()
@@ -455,9 +455,9 @@ class TestTarballs:
         ],
     )
     def test_attack_a_tarball_that_readers_could_see_differently_is_a_problem(self, data: bytes) -> None:
-        facts = Lies(data=data).look()
-        assert [problem.code for problem in facts.problems] == [npm.ARCHIVE_UNSAFE]
-        assert facts.files[0].sha256 == Digest.of_bytes(data)
+        artifact = Lies(data=data).fetch()
+        assert [problem.code for problem in artifact.problems] == [npm.ARCHIVE_UNSAFE]
+        assert artifact.files[0].sha256 == Digest.of_bytes(data)
 
     def test_links_are_left_out_as_npm_does(self) -> None:
         data = tarball([("package/link", link()), ("package/package.json", b"\xef\xbb\xbf" + MANIFEST)])
@@ -523,13 +523,13 @@ class TestRegistrySignatures:
         self, signature: dict[str, str], keys: list[Any] | None, state: Any
     ) -> None:
         extra = {} if keys is None else {"/-/npm/v1/keys": {"keys": keys}}
-        facts = Lies(dist={"signatures": [signature]}, extra=extra).look()
-        assert facts.signatures == (RegistrySignature(key_id="SHA256:k", state=state),)
+        artifact = Lies(dist={"signatures": [signature]}, extra=extra).fetch()
+        assert artifact.signatures == (RegistrySignature(key_id="SHA256:k", state=state),)
 
     def test_without_a_time_of_publication_an_expired_key_is_expired(self) -> None:
         keys = {"keys": [key_row(expires="2026-06-01T00:00:00.000Z")]}
         lies = Lies(dist={"signatures": [signed(GOOD)]}, extra={"/-/npm/v1/keys": keys}, document={"time": {}})
-        assert [each.state for each in lies.look().signatures] == ["expired-key"]
+        assert [each.state for each in lies.fetch().signatures] == ["expired-key"]
 
     def test_attack_a_signature_over_other_bytes_does_not_fit_a_changed_document(self) -> None:
         lies = Lies(
@@ -537,7 +537,7 @@ class TestRegistrySignatures:
             dist={"signatures": [signed(GOOD)]},
             extra={"/-/npm/v1/keys": {"keys": [key_row()]}},
         )
-        assert [each.state for each in lies.look().signatures] == ["invalid"]
+        assert [each.state for each in lies.fetch().signatures] == ["invalid"]
 
     @pytest.mark.parametrize("body", [Said(status=500), Said(body=b"["), Said(body=b"{}")])
     def test_keys_that_cannot_be_read_are_a_failure_and_not_a_missing_key(self, body: Said) -> None:
@@ -554,13 +554,13 @@ class TestAttestations:
         bundle = b'{"mediaType" : "m", "n": 1.0}'
         body = b'{"attestations": [{"predicateType": "%s", "bundle": %s}]}' % (SLSA.encode(), bundle)
         lies = Lies(name="@s/tool", dist=ATTESTED, extra={"/-/npm/v1/attestations/@s%2Ftool@1.0.0": Said(body=body)})
-        assert lies.look().attestations == (ArtifactAttestation(kind=SLSA, bundle=bundle),)
+        assert lies.fetch().attestations == (ArtifactAttestation(kind=SLSA, bundle=bundle),)
 
     def test_attack_only_the_registry_is_contacted_whatever_address_the_document_names(self) -> None:
         lies = Lies(dist=ATTESTED)
         with plain_server(lies.answer) as server:
-            facts = look(server.url, "tool")
-        assert facts.attestations == ()
+            artifact = fetch(server.url, "tool")
+        assert artifact.attestations == ()
         assert server.paths == ["/tool", "/tarballs/tool.tgz", "/-/npm/v1/attestations/tool@1.0.0"]
 
     @pytest.mark.parametrize(
@@ -586,23 +586,23 @@ class TestTheRegistryThatThisMachineReaches:
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=2, idle_seconds=20)), os.environ)
         try:
             wanted = PackageRef(ecosystem="npm", name=name, version="2026.8.31")
-            facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
+            artifact = npm.fetch_artifact(wanted, client, endpoint, now=NOW)
         except PinwardenError as err:
             if err.data.get("reason") not in ("connect", "timeout", "tls"):
                 raise
             missing(f"a registry that answers ({err.data.get('reason')})", "nothing; connect to the network")
         finally:
             client.close()
-        (file,) = facts.files
-        assert (facts.missing, facts.problems, facts.install_scripts) == (None, (), ())
+        (file,) = artifact.files
+        assert (artifact.missing, artifact.problems, artifact.install_scripts) == (None, (), ())
         assert file.claims == (file.digest("sha512"),)
-        assert facts.repository is not None
-        assert "modelcontextprotocol/servers" in facts.repository
+        assert artifact.repository is not None
+        assert "modelcontextprotocol/servers" in artifact.repository
 
 
 def test_only_the_registry_is_contacted_for_a_package_without_signatures() -> None:
     def paths(server: PlainServer) -> list[str]:
-        look(server.url, "tool")
+        fetch(server.url, "tool")
         return server.paths
 
     with plain_server(Lies().answer) as server:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import nuget
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.endpoints.nuget import NugetSources, default_source, sources
 from pinwarden.artifacts.nuget_package import normalized_version
 from pinwarden.core.digest import Digest
@@ -47,12 +47,12 @@ def twice(path: str) -> bytes:
         return nupkg(members=[(path, b"a"), (path, b"b")])
 
 
-def look(server: PlainServer, name: str, version: str, into: Path | None = None) -> ArtifactFacts:
+def fetch(server: PlainServer, name: str, version: str, into: Path | None = None) -> FetchedArtifact:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     endpoint = ServiceEndpoint(url=f"{server.url}v3/", configured_by="user")
     try:
         wanted = PackageRef(ecosystem="nuget", name=name, version=version)
-        return nuget.fetch_facts(wanted, client, endpoint, now=NOW, into=into)
+        return nuget.fetch_artifact(wanted, client, endpoint, now=NOW, into=into)
     finally:
         client.close()
 
@@ -86,40 +86,40 @@ class Source:
         found = known.get(asked.path, Said(status=404))
         return found if isinstance(found, Said) else Said(body=json.dumps(found).encode())
 
-    def look(self, name: str = "Acme.Server", version: str = "1.2", into: Path | None = None) -> ArtifactFacts:
+    def fetch(self, name: str = "Acme.Server", version: str = "1.2", into: Path | None = None) -> FetchedArtifact:
         with plain_server(self.answer) as server:
-            return look(server, name, version, into)
+            return fetch(server, name, version, into)
 
     def failure(self, name: str = "Acme.Server", version: str = "1.2") -> tuple[str, object]:
         with pytest.raises(PinwardenError) as caught:
-            self.look(name, version)
+            self.fetch(name, version)
         return caught.value.code, caught.value.data.get("reason")
 
 
 class TestFacts:
     def test_an_honest_package_has_the_hash_of_the_catalog(self, tmp_path: Path) -> None:
         source = Source()
-        facts = source.look(into=tmp_path)
-        (file,) = facts.files
+        artifact = source.fetch(into=tmp_path)
+        (file,) = artifact.files
         assert (file.name, file.size) == ("acme.server.1.2.0.nupkg", len(source.data))
         assert file.digests == (Digest.of_bytes(source.data), Digest.of_bytes(source.data, "sha512"))
         assert file.claims == (Digest.of_bytes(source.data, "sha512"),)
-        assert (facts.problems, facts.yanked, facts.missing, facts.attestations) == ((), None, None, ())
-        assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
+        assert (artifact.problems, artifact.yanked, artifact.missing, artifact.attestations) == ((), None, None, ())
+        assert (artifact.repository, artifact.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == source.data
 
     def test_attack_bytes_that_differ_from_the_catalog_are_detected(self) -> None:
-        (file,) = Source(entry={"packageHash": b64encode(bytes(64)).decode()}).look().files
+        (file,) = Source(entry={"packageHash": b64encode(bytes(64)).decode()}).fetch().files
         assert file.claims == (Digest(bytes(64), "sha512"),)
         assert file.digest("sha512") != file.claims[0]
 
     def test_a_source_without_a_catalog_makes_no_claim(self) -> None:
-        facts = Source(extra={"/reg/acme.server/1.2.0.json": Said(status=404)}).look()
-        assert (facts.files[0].claims, facts.published_at) == ((), None)
+        artifact = Source(extra={"/reg/acme.server/1.2.0.json": Said(status=404)}).fetch()
+        assert (artifact.files[0].claims, artifact.published_at) == ((), None)
 
     def test_a_package_or_version_that_is_not_there_is_missing(self) -> None:
-        assert Source().look("Other").missing == "package"
-        assert Source().look(version="9.0.0").missing == "version"
+        assert Source().fetch("Other").missing == "package"
+        assert Source().fetch(version="9.0.0").missing == "version"
 
     @pytest.mark.parametrize(
         ("entry", "yanked"),
@@ -131,7 +131,7 @@ class TestFacts:
         ],
     )
     def test_an_unlisted_version_counts_as_yanked(self, entry: dict[str, Any], yanked: str) -> None:
-        assert Source(entry=entry).look().yanked == yanked
+        assert Source(entry=entry).fetch().yanked == yanked
 
     @pytest.mark.parametrize(
         ("signature", "kinds"),
@@ -143,18 +143,18 @@ class TestFacts:
         ],
     )
     def test_the_kinds_of_signatures_are_reported(self, signature: bytes, kinds: list[str]) -> None:
-        facts = Source(data=nupkg(members=[(".signature.p7s", signature)])).look()
-        assert [each.kind for each in facts.attestations] == kinds
-        assert {each.bundle for each in facts.attestations} == {signature}
+        artifact = Source(data=nupkg(members=[(".signature.p7s", signature)])).fetch()
+        assert [each.kind for each in artifact.attestations] == kinds
+        assert {each.bundle for each in artifact.attestations} == {signature}
 
     def test_scripts_of_older_clients_are_install_scripts(self) -> None:
         data = nupkg(members=[("tools/Install.ps1", b"evil"), ("tools/other.ps1", b"")])
-        assert Source(data=data).look().install_scripts == ("tools/install.ps1",)
+        assert Source(data=data).fetch().install_scripts == ("tools/install.ps1",)
 
     def test_attack_a_package_inside_another_name_is_a_problem(self) -> None:
         bomb = b"<!DOCTYPE x [<!ENTITY a 'b'>]><package/>"
         for data in (nupkg("Other"), nupkg(version="1.1.0"), nupkg("", members=[("a.nuspec", bomb)])):
-            assert [each.code for each in Source(data=data).look().problems] == [nuget.MANIFEST_MISMATCH]
+            assert [each.code for each in Source(data=data).fetch().problems] == [nuget.MANIFEST_MISMATCH]
 
     def test_attack_a_package_that_readers_could_see_differently_is_a_problem(self) -> None:
         unsafe = [
@@ -167,7 +167,7 @@ class TestFacts:
             nupkg()[:-30],
         ]
         for data in unsafe:
-            assert [each.code for each in Source(data=data).look().problems] == [nuget.ARCHIVE_UNSAFE]
+            assert [each.code for each in Source(data=data).fetch().problems] == [nuget.ARCHIVE_UNSAFE]
 
     @pytest.mark.parametrize(
         ("source", "expected"),
@@ -216,7 +216,7 @@ FEED = b'<feed xmlns="http://www.w3.org/2005/Atom">%s</feed>'
 
 
 class TestTheSecondProtocol:
-    def look(self, name: str = "Acme.Server", entries: bytes = b"") -> tuple[ArtifactFacts, bytes]:
+    def fetch(self, name: str = "Acme.Server", entries: bytes = b"") -> tuple[FetchedArtifact, bytes]:
         data = nupkg()
         digest = b64encode(hashlib.sha512(data).digest()).decode()
         known = {
@@ -229,17 +229,17 @@ class TestTheSecondProtocol:
             return Said(body=known[asked.path]) if asked.path in known else Said(status=404)
 
         with plain_server(answer) as server:
-            return look(server, name, "1.2.0"), data
+            return fetch(server, name, "1.2.0"), data
 
     def test_a_feed_without_a_service_index_is_read_too(self) -> None:
-        facts, data = self.look()
-        assert facts.files[0].claims == (Digest.of_bytes(data, "sha512"),)
-        assert facts.files[0].sha256 == Digest.of_bytes(data)
-        assert (facts.published_at, facts.problems, facts.yanked) == ("2026-01-02T03:04:05", (), None)
+        artifact, data = self.fetch()
+        assert artifact.files[0].claims == (Digest.of_bytes(data, "sha512"),)
+        assert artifact.files[0].sha256 == Digest.of_bytes(data)
+        assert (artifact.published_at, artifact.problems, artifact.yanked) == ("2026-01-02T03:04:05", (), None)
 
     def test_a_package_or_version_that_is_not_there_is_missing(self) -> None:
-        assert self.look("Other")[0].missing == "package"
-        assert self.look("Other", b"<entry/>")[0].missing == "version"
+        assert self.fetch("Other")[0].missing == "package"
+        assert self.fetch("Other", b"<entry/>")[0].missing == "version"
 
 
 def config(body: str) -> str:

@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from pinwarden import Digest, PinwardenError
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
-    ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
-    ImageFacts,
+    FetchedArtifact,
+    FetchedImage,
     PackageRef,
 )
-from pinwarden.artifacts.oci import ImageOptions, fetch_facts, image_facts, save_layout
+from pinwarden.artifacts.oci import ImageOptions, fetch_artifact, fetch_image, save_layout
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
@@ -90,12 +90,12 @@ def opened(reference: str, fetcher: Fetcher, authorization: str | None = None) -
     return OciRegistry(parsed, fetcher, endpoint(parsed.host, authorization))
 
 
-def all_facts(reference: str, fetcher: Fetcher, **wish: Any) -> ArtifactFacts:
+def fetch_reference(reference: str, fetcher: Fetcher, **wish: Any) -> FetchedArtifact:
     wished = ImageOptions(**{"attestations": False, **wish})
-    return image_facts(package(reference), opened(reference, fetcher), wished, now=NOW)
+    return fetch_image(package(reference), opened(reference, fetcher), wished, now=NOW)
 
 
-def image_of(found: ArtifactFacts) -> ImageFacts:
+def image_of(found: FetchedArtifact) -> FetchedImage:
     assert found.image is not None
     return found.image
 
@@ -131,13 +131,13 @@ def test_an_image_is_its_manifest_and_config_hashed_here(
     built = image("one", docker=docker, labels={"org.opencontainers.image.source": "https://github.com/a/b"})
     push(registry, name, "v1", built)
     reference = f"{registry.host}/{name}:v1"
-    found = fetch_facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
-    assert found == ArtifactFacts(
+    found = fetch_artifact(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
+    assert found == FetchedArtifact(
         package=package(reference),
         registry=f"http://{registry.host}/v2/",
         checked_at=NOW,
         files=(hashed(built.config),),
-        image=ImageFacts(
+        image=FetchedImage(
             reference=reference,
             root=built.digest,
             index=None,
@@ -155,7 +155,7 @@ def test_layers_are_hashed_on_request(registry: DockerRegistry, name: str, fetch
     built = image("one")
     push(registry, name, "v1", built)
     reference = f"{registry.host}/{name}:v1"
-    found = image_facts(
+    found = fetch_image(
         package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, into=tmp_path
     )
     assert found.files == (hashed(built.config), hashed(built.layers[0]))
@@ -173,8 +173,8 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
     listed = note.manifest.described(platform=platform_members("unknown/unknown"))
     whole = index(built, docker=docker, extra=(listed,))
     push_index(registry, name, "v1", built, whole)
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher)
-    assert image_of(found) == ImageFacts(
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher)
+    assert image_of(found) == FetchedImage(
         reference=f"{registry.host}/{name}:v1",
         root=whole.digest,
         index=OciDescriptor(media_type=whole.media_type, digest=whole.digest, size=len(whole.data)),
@@ -183,10 +183,10 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
     )
     assert found.problems == ()
 
-    only = all_facts(f"{registry.host}/{name}@{whole.digest}", fetcher, platforms=("linux/arm64",))
+    only = fetch_reference(f"{registry.host}/{name}@{whole.digest}", fetcher, platforms=("linux/arm64",))
     assert image_of(only).platforms == {"linux/arm64/v8": shown(built["linux/arm64/v8"])}
     assert only.files == (hashed(built["linux/arm64/v8"].config),)
-    none = all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/s390x",))
+    none = fetch_reference(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/s390x",))
     assert none.problems == (
         ArtifactProblem(code="oci_platform_missing", message="the image does not support the platform 'linux/s390x'"),
     )
@@ -195,8 +195,8 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
 @needs_registry
 def test_an_image_or_tag_that_is_not_there_is_missing(registry: DockerRegistry, name: str, fetcher: Fetcher) -> None:
     push(registry, name, "v1", image("one"))
-    assert all_facts(f"{registry.host}/{name}:v2", fetcher).missing == "version"
-    assert all_facts(f"{registry.host}/{name}/none:v1", fetcher).missing == "package"
+    assert fetch_reference(f"{registry.host}/{name}:v2", fetcher).missing == "version"
+    assert fetch_reference(f"{registry.host}/{name}/none:v1", fetcher).missing == "package"
 
 
 def resolve_text(reference: str, fetcher: Fetcher) -> Digest:
@@ -215,7 +215,7 @@ def test_attack_a_moved_tag_is_seen_and_the_digest_still_gives_what_was_approved
         source, target = f"oci:{tmp_path / str(number)}:v1", f"docker://{registry.host}/{name}:v1"
         subprocess.run(["skopeo", "copy", "-q", "--dest-tls-verify=false", source, target], check=True, timeout=240)
         assert resolve_text(f"{registry.host}/{name}:v1", fetcher) == built.digest
-    found = image_of(all_facts(f"{registry.host}/{name}:v1@{approved.digest}", fetcher))
+    found = image_of(fetch_reference(f"{registry.host}/{name}:v1@{approved.digest}", fetcher))
     assert (found.root, found.tag_digest) == (approved.digest, other.digest)
     assert found.platforms == {"linux/amd64": shown(approved)}
 
@@ -240,8 +240,8 @@ def test_attack_a_manifest_changed_on_disk_is_found_though_the_header_claims_the
     changed = image("smuggled in").manifest.data
     registry.blob_file(str(built.digest)).write_bytes(changed)
     for reference in (f"{registry.host}/{name}:v1", f"{registry.host}/{name}@{built.digest}"):
-        found = fetch_facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
-        assert image_of(found) == ImageFacts(
+        found = fetch_artifact(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
+        assert image_of(found) == FetchedImage(
             reference=reference,
             root=Digest.of_bytes(changed),
             index=None,
@@ -263,7 +263,7 @@ def test_attack_a_platform_manifest_changed_on_disk_below_an_honest_index_is_fou
     push_index(registry, name, "v1", built, whole)
     victim = built["linux/arm64"]
     registry.blob_file(str(victim.digest)).write_bytes(image("smuggled in").manifest.data)
-    found = image_of(all_facts(f"{registry.host}/{name}@{whole.digest}", fetcher))
+    found = image_of(fetch_reference(f"{registry.host}/{name}@{whole.digest}", fetcher))
     assert found.mismatches == (str(victim.digest),)
     assert found.platforms == {"linux/amd64": shown(built["linux/amd64"])}
 
@@ -278,7 +278,7 @@ def test_attack_a_layer_changed_on_disk_is_found(
     victim = built.layers[0]
     registry.blob_file(str(victim.digest)).write_bytes(change(victim.data))
     reference = f"{registry.host}/{name}:v1"
-    found = image_facts(
+    found = fetch_image(
         package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, into=tmp_path
     )
     assert image_of(found).mismatches == (str(victim.digest),)
@@ -294,7 +294,7 @@ def test_attack_a_layer_larger_than_stated_in_its_manifest_is_refused(
     push(registry, name, "v1", built)
     victim = built.layers[0]
     registry.blob_file(str(victim.digest)).write_bytes(victim.data + b"more")
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher, layers=True)
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher, layers=True)
     assert image_of(found).mismatches == (str(victim.digest),)
     assert found.files == (hashed(built.config),)
 
@@ -307,7 +307,7 @@ def test_attack_a_config_changed_on_disk_is_found_and_not_read(
     push(registry, name, "v1", built)
     other = built.config.data.replace(b"amd64", b"arm64")
     registry.blob_file(str(built.config.digest)).write_bytes(other)
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher)
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher)
     assert image_of(found).mismatches == (str(built.config.digest),)
     assert image_of(found).platforms == {}
     assert found.files == (hashed(built.config, other),)
@@ -318,8 +318,8 @@ def test_attack_a_header_that_claims_another_digest_is_recorded_and_by_digest_th
     with scripted() as server, closing(ONE_TRY) as fetcher:
         claim = {"docker-content-digest": str(other.digest)}
         serve(server, contents(built) | {"manifests/v1": built.manifest}, claim)
-        by_tag = image_of(all_facts(f"{server.host}/a/b:v1", fetcher))
-        by_digest = image_of(all_facts(f"{server.host}/a/b@{built.digest}", fetcher))
+        by_tag = image_of(fetch_reference(f"{server.host}/a/b:v1", fetcher))
+        by_digest = image_of(fetch_reference(f"{server.host}/a/b@{built.digest}", fetcher))
     assert (by_tag.root, by_tag.platforms, by_tag.mismatches) == (built.digest, {}, (str(other.digest),))
     assert (by_digest.root, by_digest.platforms) == (built.digest, {"linux/amd64": shown(built)})
     assert by_digest.mismatches == (str(other.digest),)
@@ -334,7 +334,7 @@ def test_attack_an_oversized_manifest_is_refused(fetcher: Fetcher) -> None:
     with scripted() as server:
         for place in ("manifests/v1", f"manifests/{built.digest}"):
             serve(server, contents(built) | {"manifests/v1": index({"linux/amd64": built}), place: grown})
-            assert refused(lambda: all_facts(f"{server.host}/a/b:v1", fetcher)).code == "FETCH_LIMIT"
+            assert refused(lambda: fetch_reference(f"{server.host}/a/b:v1", fetcher)).code == "FETCH_LIMIT"
 
 
 @needs_registry
@@ -345,7 +345,7 @@ def test_attack_a_manifest_with_a_member_twice_is_refused(
     push(registry, name, "v1", built)
     twice = built.manifest.data.replace(b'"layers"', b'"layers": [], "layers"')
     registry.put_manifest(name, "v1", twice, images.OCI_MANIFEST)
-    error = refused(lambda: all_facts(f"{registry.host}/{name}:v1", fetcher))
+    error = refused(lambda: fetch_reference(f"{registry.host}/{name}:v1", fetcher))
     assert error.code == "JSON_CANONICALIZATION_ERROR"
 
 
@@ -359,12 +359,12 @@ def test_a_platform_that_the_index_lists_and_the_registry_lacks_is_a_problem(
     absent = built["linux/arm64"].digest
     revisions = registry.data / "docker/registry/v2/repositories" / name / "_manifests/revisions/sha256"
     (revisions / absent.hex / "link").unlink()
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher)
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher)
     message = f"the registry does not have the manifest for linux/arm64 of the image: {absent}"
     assert found.problems == (ArtifactProblem(code="oci_content_missing", message=message),)
     assert image_of(found).platforms == {"linux/amd64": shown(built["linux/amd64"])}
-    assert all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/arm64",)).problems == found.problems
-    assert all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/amd64",)).problems == ()
+    assert fetch_reference(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/arm64",)).problems == found.problems
+    assert fetch_reference(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/amd64",)).problems == ()
 
 
 def test_attack_media_type_confusion_is_refused_at_the_root_and_below_an_index() -> None:
@@ -383,7 +383,7 @@ def test_attack_media_type_confusion_is_refused_at_the_root_and_below_an_index()
     for case in cases:
         with scripted() as server, closing(ONE_TRY) as fetcher:
             serve(server, contents(built) | case)
-            error = refused(lambda: all_facts(f"{server.host}/a/b:v1", fetcher))
+            error = refused(lambda: fetch_reference(f"{server.host}/a/b:v1", fetcher))
             assert error.code == "IMAGE_INVALID"
 
 
@@ -393,7 +393,7 @@ def test_attack_two_manifests_for_one_platform_are_refused() -> None:
     whole = index({"linux/amd64": first}, extra=(extra,))
     with scripted() as server, closing(ONE_TRY) as fetcher:
         serve(server, contents(first) | contents(second) | {"manifests/v1": whole})
-        assert refused(lambda: all_facts(f"{server.host}/a/b:v1", fetcher)).code == "IMAGE_INVALID"
+        assert refused(lambda: fetch_reference(f"{server.host}/a/b:v1", fetcher)).code == "IMAGE_INVALID"
 
 
 def test_an_entry_without_platform_uses_the_platform_in_its_config() -> None:
@@ -401,25 +401,25 @@ def test_an_entry_without_platform_uses_the_platform_in_its_config() -> None:
     whole = index({}, extra=(built.manifest.described(),))
     with scripted() as server, closing(ONE_TRY) as fetcher:
         serve(server, contents(built) | {"manifests/v1": whole})
-        assert image_of(all_facts(f"{server.host}/a/b:v1", fetcher)).platforms == {"linux/arm64": shown(built)}
+        assert image_of(fetch_reference(f"{server.host}/a/b:v1", fetcher)).platforms == {"linux/arm64": shown(built)}
 
 
 def test_sha512_is_followed_with_sha512_and_every_other_algorithm_is_refused() -> None:
     built = image("long", algorithm="sha512")
     with scripted() as server, closing(ONE_TRY) as fetcher:
         serve(server, contents(built))
-        found = all_facts(f"{server.host}/a/b@{built.digest}", fetcher, layers=True)
+        found = fetch_reference(f"{server.host}/a/b@{built.digest}", fetcher, layers=True)
         assert (image_of(found).root, image_of(found).mismatches) == (built.digest, ())
         assert found.files == (hashed(built.config), hashed(built.layers[0]))
         wrong = replace(built.layers[0], data=b"X" + built.layers[0].data[1:])
         serve(server, contents(built) | {f"blobs/{built.layers[0].digest}": wrong})
-        bad = all_facts(f"{server.host}/a/b@{built.digest}", fetcher, layers=True)
+        bad = fetch_reference(f"{server.host}/a/b@{built.digest}", fetcher, layers=True)
         assert image_of(bad).mismatches == (str(built.layers[0].digest),)
         weak = text_of(json.loads(built.manifest.data) | {"layers": [built.layers[0].described(digest="md5:00")]})
         serve(server, contents(built) | {"manifests/v1": Blob(data=weak, media_type=images.OCI_MANIFEST)})
-        assert refused(lambda: all_facts(f"{server.host}/a/b:v1", fetcher)).code == "DIGEST_INVALID"
+        assert refused(lambda: fetch_reference(f"{server.host}/a/b:v1", fetcher)).code == "DIGEST_INVALID"
         serve(server, {"manifests/v1": built.manifest}, {"docker-content-digest": "md5:00"})
-        assert refused(lambda: all_facts(f"{server.host}/a/b:v1", fetcher)).code == "DIGEST_INVALID"
+        assert refused(lambda: fetch_reference(f"{server.host}/a/b:v1", fetcher)).code == "DIGEST_INVALID"
 
 
 # Who asks
@@ -436,7 +436,7 @@ def test_basic_credentials_open_a_registry_and_wrong_or_no_ones_do_not(tmp_path:
         push(guarded, "a/b", "v1", built)
         reference = parse_reference(f"{guarded.host}/a/b:v1")
         assert resolve(reference, fetcher, endpoint(guarded.host, ALICE)) == built.digest
-        whole = image_facts(
+        whole = fetch_image(
             package(str(reference)),
             OciRegistry(reference, fetcher, endpoint(guarded.host, ALICE)),
             ImageOptions(layers=True),
@@ -537,7 +537,7 @@ def test_a_bearer_token_is_requested_once_per_repository_and_renewed_after_expir
             issuer.seconds = 300
             server.asked.clear()
             asking = OciRegistry(reference, fetcher, endpoint(guarded.host, ALICE), tokens)
-            found = image_facts(package(str(reference)), asking, ImageOptions(layers=True, attestations=False), now=NOW)
+            found = fetch_image(package(str(reference)), asking, ImageOptions(layers=True, attestations=False), now=NOW)
             assert found.files == (hashed(built.config), hashed(built.layers[0]))
             assert resolve(reference, fetcher, endpoint(guarded.host, ALICE), tokens=tokens) == built.digest
             assert [asked.path for asked in server.asked] == [
@@ -662,7 +662,7 @@ def test_attack_a_blob_redirect_to_another_host_gets_no_authorization(fetcher: F
         server.answer = answer
         registry = opened(f"{server.host}/a/b@{built.digest}", fetcher, ALICE)
         wish = ImageOptions(layers=True, attestations=False)
-        found = image_facts(package(str(registry.reference)), registry, wish, now=NOW)
+        found = fetch_image(package(str(registry.reference)), registry, wish, now=NOW)
         assert found.files == (hashed(built.config), hashed(built.layers[0]))
         assert storage.authorizations() == [None, None]
 
@@ -682,7 +682,7 @@ def test_a_registry_without_a_challenge_gets_no_credential(fetcher: Fetcher) -> 
     with scripted() as server:
         serve(server, contents(built))
         registry = opened(f"{server.host}/a/b@{built.digest}", fetcher, ALICE)
-        found = image_facts(package("x"), registry, ImageOptions(layers=True, attestations=False), now=NOW)
+        found = fetch_image(package("x"), registry, ImageOptions(layers=True, attestations=False), now=NOW)
         assert found.files == (hashed(built.config), hashed(built.layers[0]))
         assert server.authorizations() == [None] * 4
 
@@ -732,7 +732,7 @@ def test_bundles_are_found_by_the_tag_scheme_where_the_registry_lists_no_referre
     put_referrer(registry, name, about_another, bundle)
     listed = listing(made, about_another)
     registry.put_manifest(name, f"sha256-{built.digest.hex}", listed.data, listed.media_type)
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher, attestations=True)
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher, attestations=True)
     assert found.attestations == (ArtifactAttestation(kind=provenance, bundle=bundle.data, file=str(built.digest)),)
 
 
@@ -750,7 +750,7 @@ def test_signatures_are_found_where_cosign_puts_them(registry: DockerRegistry, n
         made = referrer(built.digest, (), layers=[described])
         put_referrer(registry, name, made, blob)
         registry.put_manifest(name, f"sha256-{built.digest.hex}{suffix}", made.data, made.media_type)
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher, attestations=True)
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher, attestations=True)
     assert [(each.kind, json.loads(each.bundle)) for each in found.attestations] == [
         (
             kind,
@@ -776,7 +776,7 @@ def test_attack_a_bundle_changed_on_disk_is_a_mismatch_and_no_attestation(
     listed = listing(made)
     registry.put_manifest(name, f"sha256-{built.digest.hex}", listed.data, listed.media_type)
     registry.blob_file(str(bundle.digest)).write_bytes(bundle.data[::-1])
-    found = all_facts(f"{registry.host}/{name}:v1", fetcher, attestations=True)
+    found = fetch_reference(f"{registry.host}/{name}:v1", fetcher, attestations=True)
     assert (found.attestations, image_of(found).mismatches) == ((), (str(bundle.digest),))
 
 
@@ -799,18 +799,18 @@ def test_referrers_are_read_page_by_page_from_a_registry_that_lists_them(fetcher
             return give(asked)
 
         server.answer = answer
-        found = all_facts(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True)
+        found = fetch_reference(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True)
         subject = str(built.digest)
         assert found.attestations == tuple(
             ArtifactAttestation(kind=BUNDLE, bundle=each.data, file=subject) for each in bundles[:2]
         )
         for elsewhere in ("http://169.254.169.254/latest", "http://[no-address"):
             pages[here] = (listing(made[0]), f'<{elsewhere}>; rel="next"')
-            error = refused(lambda: all_facts(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True))
+            error = refused(lambda: fetch_reference(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True))
             assert (error.code, error.data) == ("FETCH_FAILED", {"reason": "protocol"})
         pages[here] = (listing(made[0]), f'<{here}?last=0>; rel="next"')
         pages[f"{here}?last=0"] = pages[here]
-        error = refused(lambda: all_facts(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True))
+        error = refused(lambda: fetch_reference(f"{server.host}/a/b@{built.digest}", fetcher, attestations=True))
         assert error.code == "FETCH_LIMIT"
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from pinwarden.artifacts.artifact import ArtifactAttestation, ArtifactFacts, ArtifactFile, ImageFacts, PackageRef
+from pinwarden.artifacts.artifact import ArtifactAttestation, ArtifactFile, FetchedArtifact, FetchedImage, PackageRef
 from pinwarden.artifacts.provenance import (
     ExpectedSubject,
     Identity,
@@ -754,9 +754,9 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
         ArtifactAttestation(kind=PYPI_PUBLISH, bundle=bundles[1], file="slack_mcp-1.2.0.zip"),
     ]
     package = PackageRef(ecosystem="pypi", name="slack-mcp", version="1.2.0")
-    facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, files=files, attestations=tuple(came))
+    artifact = FetchedArtifact(package=package, registry="x", checked_at=NOW, files=files, attestations=tuple(came))
 
-    outcomes = verifier.check_all(facts)
+    outcomes = verifier.check_all(artifact)
 
     assert [outcome.state for outcome in outcomes] == ["verified", "failed", "verified", "unavailable"]
     assert strongest_identity(outcomes) == record.replace(IDENTITY, kind="pypi-publish")
@@ -765,14 +765,14 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
 def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, verifier: ProvenanceVerifier) -> None:
     digest = Digest.of_bytes(BYTES)
     bundle = json.dumps(forge.statement_bundle(statement("x", algorithm="sha256"), BUILD)).encode()
-    image = ImageFacts(reference="ghcr.example/acme/slack:v1", root=digest, index=None, platforms={})
+    image = FetchedImage(reference="ghcr.example/acme/slack:v1", root=digest, index=None, platforms={})
     came = tuple(
         ArtifactAttestation(kind=SLSA, bundle=bundle, file=str(each)) for each in (digest, Digest.of_bytes(b"other"))
     )
     package = PackageRef(ecosystem="oci", name="ghcr.example/acme/slack:v1")
-    facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, image=image, attestations=came)
+    artifact = FetchedArtifact(package=package, registry="x", checked_at=NOW, image=image, attestations=came)
 
-    assert [outcome.state for outcome in verifier.check_all(facts)] == ["verified", "unavailable"]
+    assert [outcome.state for outcome in verifier.check_all(artifact)] == ["verified", "unavailable"]
 
 
 # What the machine lacks

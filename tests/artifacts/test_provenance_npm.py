@@ -61,25 +61,25 @@ def test_a_release_is_verified_and_a_later_one_from_a_fork_is_detected(tmp_path:
 
         return answer
 
-    def look(who: Build) -> Any:
+    def fetch(who: Build) -> Any:
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
         with plain_server(registry(who)) as server:
             endpoint = ServiceEndpoint(url=server.url, configured_by="user")
             wanted = PackageRef(ecosystem="npm", name="tool", version="1.0.0")
-            facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
+            artifact = npm.fetch_artifact(wanted, client, endpoint, now=NOW)
             verifier = ProvenanceVerifier(now=NOW, trust_root=root, registry_keys=registry_keys(client, endpoint))
         client.close()
-        return facts, verifier.check_all(facts)
+        return artifact, verifier.check_all(artifact)
 
-    facts, first = look(Build())
-    _, second = look(Build(repository="https://github.com/evil/slack-mcp", repository_id="6", owner_id="6"))
+    artifact, first = fetch(Build())
+    _, second = fetch(Build(repository="https://github.com/evil/slack-mcp", repository_id="6", owner_id="6"))
 
     assert [each.state for each in (*first, *second)] == ["verified"] * 4
     locked = strongest_identity(first)
     assert locked is not None
     assert locked.repository == "https://github.com/acme/slack-mcp"
-    assert compare_provenance(locked, first, metadata_repository=facts.repository) == ()
-    found = compare_provenance(locked, second, metadata_repository=facts.repository)
+    assert compare_provenance(locked, first, metadata_repository=artifact.repository) == ()
+    found = compare_provenance(locked, second, metadata_repository=artifact.repository)
     assert {(each.code, each.severity) for each in found} == {
         ("provenance_changed", "critical"),
         ("provenance_repository_mismatch", "review"),

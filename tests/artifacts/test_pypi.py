@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ArtifactProblem, ListedFile, PackageRef
+from pinwarden.artifacts.artifact import ArtifactFile, ArtifactProblem, FetchedArtifact, ListedFile, PackageRef
 from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release
 from pinwarden.artifacts.endpoints.pypi import indexes
-from pinwarden.artifacts.pypi import fetch_facts
+from pinwarden.artifacts.pypi import fetch_artifact
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
@@ -41,8 +41,8 @@ def endpoint(url: str, **more: Any) -> ServiceEndpoint:
     return ServiceEndpoint(url=url, configured_by="environment", **more)
 
 
-def look(url: str, package: PackageRef = NOTES, **more: Any) -> ArtifactFacts:
-    return fetch_facts(package, fetcher(), endpoint(url), now=NOW, **more)
+def fetch(url: str, package: PackageRef = NOTES, **more: Any) -> FetchedArtifact:
+    return fetch_artifact(package, fetcher(), endpoint(url), now=NOW, **more)
 
 
 def said_json(value: Any, kind: str = "application/json") -> Said:
@@ -77,7 +77,7 @@ def test_every_file_of_a_release_is_hashed_and_the_index_is_recorded(tmp_path: P
     (tmp_path / "acme_notes-1.0.tar.gz").write_bytes(b"a source archive")
     (tmp_path / wheel_name("acme-notes", "2.0")).write_bytes(other)
     with package_index(tmp_path) as url:
-        found = look(url)
+        found = fetch(url)
 
     def file(name: str, data: bytes) -> ArtifactFile:
         digest = Digest.of_bytes(data)
@@ -94,11 +94,11 @@ def test_attack_an_index_and_file_changed_together_do_not_match_the_locked_diges
     """pypiserver computes its hashes from the disk, so wheel and index change together and pip accepts both."""
     (tmp_path / WHEEL).write_bytes(GOOD)
     with package_index(tmp_path) as url:
-        locked = {file.name: file.sha256 for file in look(url).files}
+        locked = {file.name: file.sha256 for file in fetch(url).files}
     evil = make_wheel("acme-notes", "1.0", code="import os; os.system('id')")
     (tmp_path / WHEEL).write_bytes(evil)
     with package_index(tmp_path) as url:
-        found = look(url)
+        found = fetch(url)
 
     (file,) = found.files
     assert file.claims == (Digest.of_bytes(evil),) == file.digests  # the index agrees with itself
@@ -116,8 +116,8 @@ def test_attack_an_index_and_file_changed_together_do_not_match_the_locked_diges
 def test_a_real_index_distinguishes_a_missing_package_from_a_missing_version(tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(GOOD)
     with package_index(tmp_path) as url:
-        no_package = look(url, PackageRef(ecosystem="pypi", name="nobody", version="1.0"))
-        no_version = look(url, PackageRef(ecosystem="pypi", name="acme-notes", version="1.1"))
+        no_package = fetch(url, PackageRef(ecosystem="pypi", name="nobody", version="1.0"))
+        no_version = fetch(url, PackageRef(ecosystem="pypi", name="acme-notes", version="1.1"))
     assert (no_package.missing, no_version.missing) == ("package", "version")
     assert (no_package.files, no_version.files) == ((), ())
 
@@ -128,7 +128,7 @@ def test_a_real_index_distinguishes_a_missing_package_from_a_missing_version(tmp
 def test_the_bytes_and_the_claim_stay_apart_where_they_differ() -> None:
     row = listed(WHEEL, b"what the index promises")
     with plain_server(index_of({WHEEL: GOOD}, row)) as server:
-        (file,) = look(f"{server.url}simple/").files
+        (file,) = fetch(f"{server.url}simple/").files
     assert file.sha256 == Digest.of_bytes(GOOD)
     assert file.claims == (Digest.of_bytes(b"what the index promises"),)
 
@@ -137,7 +137,7 @@ def test_files_that_are_not_wanted_keep_their_claim_and_are_not_fetched() -> Non
     big = wheel_name("acme-notes", "1.0", "cp311-cp311-win_amd64")
     rows = (listed(WHEEL, GOOD), listed(big, b"big", size=3, **{"upload-time": "2026-01-02T03:04:05Z"}))
     with plain_server(index_of({WHEEL: GOOD, big: b"big"}, *rows)) as server:
-        found = look(f"{server.url}simple/", select=lambda name: name == WHEEL)
+        found = fetch(f"{server.url}simple/", select=lambda name: name == WHEEL)
         assert f"/files/{big}" not in server.paths
     assert [file.name for file in found.files] == [WHEEL]
     assert found.listed == (
@@ -147,13 +147,13 @@ def test_files_that_are_not_wanted_keep_their_claim_and_are_not_fetched() -> Non
 
 def test_the_bytes_are_left_in_a_folder_under_their_digest(tmp_path: Path) -> None:
     with plain_server(index_of({WHEEL: GOOD})) as server:
-        look(f"{server.url}simple/", into=tmp_path)
+        fetch(f"{server.url}simple/", into=tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {sha256(GOOD): GOOD}
 
 
 def test_a_download_that_fails_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with plain_server(index_of({}, listed(WHEEL, GOOD))) as server, pytest.raises(PinwardenError) as caught:
-        look(f"{server.url}simple/", into=tmp_path)
+        fetch(f"{server.url}simple/", into=tmp_path)
     assert (caught.value.code, caught.value.data["status"]) == ("FETCH_FAILED", 404)
     assert list(tmp_path.iterdir()) == []
 
@@ -185,8 +185,8 @@ def test_times_owners_repository_and_withdrawal_are_reported() -> None:
     }
     others = {"/pypi/acme-notes/1.0/json": said_json(document)}
     with plain_server(index_of({WHEEL: wheel}, **others)) as server:
-        found = look(f"{server.url}simple/")
-    assert found == ArtifactFacts(
+        found = fetch(f"{server.url}simple/")
+    assert found == FetchedArtifact(
         package=NOTES,
         registry=f"{server.url}simple/",
         checked_at=NOW,
@@ -213,7 +213,7 @@ def test_attack_two_interfaces_of_one_index_that_name_different_bytes_are_a_prob
     }
     others = {"/pypi/acme-notes/json": said_json(document)}
     with plain_server(index_of({WHEEL: GOOD}, **others)) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     assert found.problems == (
         ArtifactProblem(
             code="pypi_index_disagrees", message=f"the simple API and the JSON API state different digests for {WHEEL}"
@@ -224,7 +224,7 @@ def test_attack_two_interfaces_of_one_index_that_name_different_bytes_are_a_prob
 def test_attack_a_page_that_lists_one_name_with_two_digests_is_a_problem() -> None:
     rows = (listed(WHEEL, GOOD), listed(WHEEL, b"other"))
     with plain_server(index_of({WHEEL: GOOD}, *rows)) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     assert [problem.code for problem in found.problems] == ["pypi_index_disagrees"]
     assert len(found.files) == 1
 
@@ -234,7 +234,7 @@ def test_an_index_that_keeps_its_second_interface_closed_is_still_read() -> None
         return Said(status=403) if asked.path.startswith("/pypi/") else index_of({WHEEL: GOOD})(asked)
 
     with plain_server(answer) as server:
-        assert look(f"{server.url}simple/").problems == ()
+        assert fetch(f"{server.url}simple/").problems == ()
 
 
 def test_a_second_interface_that_breaks_is_an_error() -> None:
@@ -242,7 +242,7 @@ def test_a_second_interface_that_breaks_is_an_error() -> None:
         return Said(status=500) if asked.path.startswith("/pypi/") else index_of({WHEEL: GOOD})(asked)
 
     with plain_server(answer) as server, pytest.raises(PinwardenError) as caught:
-        look(f"{server.url}simple/")
+        fetch(f"{server.url}simple/")
     assert (caught.value.code, caught.value.data["status"]) == ("FETCH_FAILED", 500)
 
 
@@ -252,7 +252,7 @@ def test_a_second_interface_that_breaks_is_an_error() -> None:
 def test_attack_a_wheel_that_is_another_package_inside_is_a_problem() -> None:
     wheel = make_wheel("acme-notes", "1.0", says=("acme-evil", "6.6"))
     with plain_server(index_of({WHEEL: wheel})) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     assert found.problems == (
         ArtifactProblem(
             code="pypi_metadata_mismatch",
@@ -280,7 +280,7 @@ def test_attack_a_wheel_that_is_another_package_inside_is_a_problem() -> None:
 )
 def test_attack_an_unsafe_wheel_is_a_problem_and_is_still_hashed(attack: bytes) -> None:
     with plain_server(index_of({WHEEL: attack})) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     assert [problem.code for problem in found.problems] == ["pypi_unsafe_archive"]
     assert found.files[0].sha256 == Digest.of_bytes(attack)
 
@@ -317,7 +317,7 @@ def test_provenance_that_the_page_names_becomes_a_sigstore_bundle() -> None:
     document = provenance("https://slsa.dev/provenance/v1")
     row = listed(WHEEL, GOOD, provenance="/somewhere/provenance")
     with plain_server(index_of({WHEEL: GOOD}, row, **{"/somewhere/provenance": said_json(document)})) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     (attestation,) = found.attestations
     sent = document["attestation_bundles"][0]["attestations"][0]
     assert (attestation.kind, attestation.file) == ("https://slsa.dev/provenance/v1", WHEEL)
@@ -343,7 +343,7 @@ def test_attestation_times_go_into_the_bundle() -> None:
     material["timestamps"] = [b64encode(b"time").decode()]
     row = listed(WHEEL, GOOD, provenance="/somewhere/provenance")
     with plain_server(index_of({WHEEL: GOOD}, row, **{"/somewhere/provenance": said_json(document)})) as server:
-        (attestation,) = look(f"{server.url}simple/").attestations
+        (attestation,) = fetch(f"{server.url}simple/").attestations
     assert json.loads(attestation.bundle)["verificationMaterial"]["timestampVerificationData"] == {
         "rfc3161Timestamps": [{"signedTimestamp": b64encode(b"time").decode()}]
     }
@@ -352,7 +352,7 @@ def test_attestation_times_go_into_the_bundle() -> None:
 def test_provenance_is_looked_for_at_its_usual_place_where_the_page_is_older() -> None:
     others = {f"/integrity/acme-notes/1.0/{WHEEL}/provenance": said_json(provenance())}
     with plain_server(index_of({WHEEL: GOOD}, **others)) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     assert [each.kind for each in found.attestations] == ["https://index.example/attestations/publish/v1"]
 
 
@@ -362,7 +362,7 @@ def test_no_provenance_is_requested_if_the_page_has_none() -> None:
         f"/files/{WHEEL}": GOOD,
     }
     with plain_server(files(served)) as server:
-        assert look(f"{server.url}simple/").attestations == ()
+        assert fetch(f"{server.url}simple/").attestations == ()
         assert not any("integrity" in path for path in server.paths)
 
 
@@ -380,7 +380,7 @@ def test_no_provenance_is_requested_if_the_page_has_none() -> None:
 def test_attack_announced_provenance_that_vanishes_or_is_garbage_is_a_problem(answer: Said, why: str) -> None:
     row = listed(WHEEL, GOOD, provenance="/somewhere/provenance")
     with plain_server(index_of({WHEEL: GOOD}, row, **{"/somewhere/provenance": answer})) as server:
-        found = look(f"{server.url}simple/")
+        found = fetch(f"{server.url}simple/")
     assert found.attestations == ()
     assert found.problems == (ArtifactProblem(code="pypi_provenance_invalid", message=why),)
 
@@ -404,7 +404,7 @@ def test_attack_announced_provenance_that_vanishes_or_is_garbage_is_a_problem(an
 def test_names_and_versions_that_are_not_exact_are_refused_before_any_request(name: str, version: str) -> None:
     with plain_server(files({})) as server:
         with pytest.raises(PinwardenError) as caught:
-            look(f"{server.url}simple/", PackageRef(ecosystem="pypi", name=name, version=version))
+            fetch(f"{server.url}simple/", PackageRef(ecosystem="pypi", name=name, version=version))
         assert server.asked == []
     assert caught.value.code == "PACKAGE_INVALID"
 
@@ -413,7 +413,7 @@ def test_the_credential_is_sent_only_to_the_index_and_its_files() -> None:
     secret = "Basic " + b64encode(b"user:hunter2-hunter2").decode()
 
     def with_credential(url: str, server: PlainServer) -> list[str | None]:
-        fetch_facts(NOTES, fetcher(), endpoint(url, authorization=secret), now=NOW)
+        fetch_artifact(NOTES, fetcher(), endpoint(url, authorization=secret), now=NOW)
         return server.sent("authorization")
 
     with plain_server(files({f"/{WHEEL}": GOOD})) as elsewhere:
@@ -439,7 +439,7 @@ def test_the_credential_is_sent_only_to_the_index_and_its_files() -> None:
 )
 def test_attack_an_ambiguous_listing_is_refused(row: dict[str, Any]) -> None:
     with plain_server(index_of({WHEEL: GOOD}, row)) as server, pytest.raises(PinwardenError) as caught:
-        look(f"{server.url}simple/")
+        fetch(f"{server.url}simple/")
     assert (caught.value.code, caught.value.data["reason"]) == ("FETCH_FAILED", "protocol")
 
 
@@ -461,7 +461,7 @@ def test_real_servers_match_the_default_index(tmp_path: Path, name: str) -> None
     index = default_index(tmp_path)
     version = importlib.metadata.version(name)
     with_retries = Fetcher(FetchRules(), {})
-    found = fetch_facts(PackageRef(ecosystem="pypi", name=name, version=version), with_retries, index, now=NOW)
+    found = fetch_artifact(PackageRef(ecosystem="pypi", name=name, version=version), with_retries, index, now=NOW)
     kinds = sorted(file.name.rpartition(".")[2] for file in found.files)
     assert (found.missing, found.problems, kinds) == (None, (), ["gz", "whl"])
     assert all(file.claims == (file.sha256,) for file in found.files)
@@ -474,7 +474,7 @@ def test_real_provenance_becomes_a_bundle_that_sigstore_verifies_against_its_own
 
     package = PackageRef(ecosystem="pypi", name="pypi-attestations", version="0.0.30")
     source = "pypi_attestations-0.0.30.tar.gz"
-    fetch_facts(
+    fetch_artifact(
         package,
         Fetcher(FetchRules(), {}),
         default_index(tmp_path),
@@ -493,7 +493,7 @@ def test_real_provenance_becomes_a_bundle_that_sigstore_verifies_against_its_own
         "/provenance": held[f"{stem}/{name}.provenance"],
     }
     with plain_server(files(served)) as server:
-        found = look(f"{server.url}simple/", PackageRef(ecosystem="pypi", name="pypi-attestations", version="0.0.19"))
+        found = fetch(f"{server.url}simple/", PackageRef(ecosystem="pypi", name="pypi-attestations", version="0.0.19"))
 
     (attestation,) = found.attestations
     bundle = sigstore_models.Bundle.from_json(attestation.bundle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.tags import Tag
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageRef
+from pinwarden.artifacts.artifact import ArtifactFile, FetchedArtifact, ListedFile, PackageRef
 from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release
 from pinwarden.core.digest import Digest
 
@@ -22,9 +22,9 @@ def digest(text: str) -> Digest:
     return Digest.of_bytes(text.encode())
 
 
-def found(*names: str, listed: tuple[ListedFile, ...] = (), published: str | None = LONG_AGO) -> ArtifactFacts:
+def found(*names: str, listed: tuple[ListedFile, ...] = (), published: str | None = LONG_AGO) -> FetchedArtifact:
     """A release whose files hold their own names."""
-    return ArtifactFacts(
+    return FetchedArtifact(
         package=PackageRef(ecosystem="pypi", name="acme-notes", version="1.0"),
         registry="https://index.example/simple/",
         checked_at=NOW,

@@ -1,7 +1,7 @@
-"""The facts about an artifact: digests computed here, next to what the registry claims.
+"""A fetched artifact: the digests that Pinwarden computed, next to the digests and metadata that the registry states.
 
-The adapters (``npm.py``, ``pypi.py``, ``oci.py`` ...) fill these records without evaluating them.
-:mod:`pinwarden.artifacts.evidence` decides whether the facts agree with each other and with the server's metadata.
+``fetch_artifact`` in ``npm.py``, ``pypi.py``, ``oci.py`` and the other modules fills these records.
+:mod:`pinwarden.artifacts.evidence` checks whether the digests match each other and the server's metadata.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Missing = Literal["package", "version"]
 
 
 class PackageRef(Record):
-    """A package in an ecosystem, with its exact version if the ecosystem has versions.
+    """A package in an ecosystem, with its exact version if the ecosystem uses version numbers.
 
     For ``oci`` the name is the complete image reference, for ``mcpb`` the URL or path of the bundle.
     """
@@ -36,27 +36,27 @@ class PackageRef(Record):
 
 
 class ArtifactFile(Record):
-    """One file that was downloaded and hashed here."""
+    """One file that Pinwarden downloaded and hashed."""
 
     name: str
     size: int
     digests: tuple[Digest, ...]
-    """Computed from the bytes: always sha256, plus every algorithm the registry gives a digest for."""
+    """Computed from the bytes: sha256, and every other algorithm that the registry states a digest with."""
     claims: tuple[Digest, ...] = ()
     """The digests that the registry states."""
     uploaded_at: str | None = None
     host: str | None = None
-    """The host that serves the file, if it is not the registry's. Unverified."""
+    """The host that served the file, if it is not the registry's host."""
     content: Digest | None = None
-    """SHA-256 without the signature block that MCPB bundles may end with."""
+    """For an MCPB bundle, the SHA-256 of the file without its signature block."""
 
     @property
     def sha256(self) -> Digest:
-        """The digest that gets pinned."""
+        """The digest that the lock pins."""
         return self.digest("sha256")
 
     def digest(self, algorithm: str) -> Digest:
-        """The digest with one algorithm; ``DIGEST_INVALID`` if the file was not hashed with it."""
+        """The file's digest with this algorithm. Raises ``DIGEST_INVALID`` if the file was not hashed with it."""
         for digest in self.digests:
             if digest.algorithm == algorithm:
                 return digest
@@ -64,7 +64,7 @@ class ArtifactFile(Record):
 
 
 class ListedFile(Record):
-    """A file that the registry lists and that was not downloaded, so nothing about it was verified."""
+    """A file that the registry lists and Pinwarden did not download. All fields are unverified."""
 
     name: str
     claims: tuple[Digest, ...] = ()
@@ -105,56 +105,56 @@ class ArtifactAttestation(Record):
     file: str = ""
     """Name of the attested file, in releases with several files."""
     source: bytes = field(default=b"", repr=False)
-    """The registry's document, if the bundle was built from one (PEP 740)."""
+    """The PEP 740 document of the registry, if Pinwarden converted it to the Sigstore bundle."""
 
 
-class ImageFacts(Record):
-    """A container image: the digest its tag points to, its index if any, and one manifest per platform."""
+class FetchedImage(Record):
+    """A container image: the digest of its reference, its index if there is one, and one manifest per platform."""
 
     reference: str
     root: Digest
-    """The digest a client gets for this reference: of the index, or of the only manifest."""
+    """The digest of the index, or of the only manifest. Clients get this document for the reference."""
     index: OciDescriptor | None
     platforms: Mapping[str, OciDescriptor]
-    """The manifests, fetched and hashed here, by ``os/architecture[/variant]``."""
+    """The manifests by ``os/architecture[/variant]``. Pinwarden fetched and hashed each of them."""
     tag_digest: Digest | None = None
     """The digest the tag points to now, if the reference has a tag."""
     mismatches: tuple[str, ...] = ()
-    """Digests of documents and blobs whose bytes do not match."""
+    """The expected digests of documents and blobs whose bytes have a different digest."""
 
 
-class ArtifactFacts(Record):
-    """What a registry served for one artifact at one point in time."""
+class FetchedArtifact(Record):
+    """The files and metadata that a registry served for one artifact at ``checked_at``."""
 
     package: PackageRef
     registry: str
     """The registry's URL, without credentials."""
     checked_at: str
     missing: Missing | None = None
-    """The registry has no such package or version."""
+    """Set if the registry does not have this package or this version."""
     files: tuple[ArtifactFile, ...] = ()
     listed: tuple[ListedFile, ...] = ()
     """Files of the release that were not downloaded."""
-    image: ImageFacts | None = None
+    image: FetchedImage | None = None
     published_at: str | None = None
     publisher: str | None = None
-    """Who uploaded it, according to the registry. Unverified."""
+    """The account that uploaded the release, according to the registry. Unverified."""
     repository: str | None = None
     """The source repository named in the metadata. Unverified."""
     yanked: str | None = None
     """The publisher's reason, if the version was yanked (PyPI, Cargo), deprecated (npm, NuGet) or unlisted (NuGet)."""
     install_scripts: tuple[str, ...] = ()
-    """Names of scripts that a normal installation would run."""
+    """Names of the scripts that the package manager would run on installation. Pinwarden does not run them."""
     signatures: tuple[RegistrySignature, ...] = ()
     signer: FileSignature | None = None
     """The signature inside the file, for formats that support one."""
     attestations: tuple[ArtifactAttestation, ...] = ()
     problems: tuple[ArtifactProblem, ...] = ()
-    """Problems with the bytes themselves, independent of any lock."""
+    """Problems of the files and the metadata that do not depend on a lock."""
 
 
 class ArtifactProblem(Record):
-    """A reason to reject an artifact regardless of any lock: an unsafe archive, an invalid signature, a wrong name."""
+    """A reason to refuse an artifact even without a lock: an unsafe archive, an invalid signature, a wrong name."""
 
     code: str
     message: str
@@ -164,14 +164,14 @@ _CONTENT_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def parse_content_hash(text: str) -> Digest:
-    """Parse ``sha256:<hex>``, the only accepted form."""
+    """Parse ``sha256:<hex>`` with 64 lower-case digits. Raises ``DIGEST_INVALID`` for any other form."""
     if not isinstance(text, str) or not _CONTENT_HASH.fullmatch(text):
         raise PinwardenError("DIGEST_INVALID", f"{str(text)[:100]!a} is not a content hash (sha256:<hex>)")
     return Digest.parse(text)
 
 
 def check_content_hash(actual: Digest, expected: Digest, name: str) -> None:
-    """Raise ``ARTIFACT_MISMATCH`` unless the content hash is the expected one."""
+    """Raise ``ARTIFACT_MISMATCH`` if the two content hashes differ. ``name`` is the artifact's name for the message."""
     if actual != expected:
         raise PinwardenError(
             "ARTIFACT_MISMATCH",

@@ -1,4 +1,4 @@
-"""Drift of artifacts: pins compared with current facts, releases with their locked files, closures with each other."""
+"""Drift of artifacts and closures: changes between the pins in the lock and the artifact that a registry serves now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pinwarden.artifacts.artifact import ArtifactFacts
+from pinwarden.artifacts.artifact import FetchedArtifact
 from pinwarden.artifacts.python_package import best_wheel
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
@@ -42,12 +42,12 @@ ARTIFACT_KINDS: FindingKinds = kind_table(
 """Severity and explanation of each kind of change."""
 
 
-def compare_pins(server: str, pinned: LockExtension, facts: ArtifactFacts) -> tuple[Change, ...]:
+def compare_pins(server: str, pinned: LockExtension, artifact: FetchedArtifact) -> tuple[Change, ...]:
     """Every difference between an artifact and its pins. Properties that were not pinned are not compared."""
-    return tuple(_differences(server, pinned, facts))
+    return tuple(_differences(server, pinned, artifact))
 
 
-def compare_releases(server: str, before: ArtifactFacts, after: ArtifactFacts) -> tuple[Change, ...]:
+def compare_releases(server: str, before: FetchedArtifact, after: FetchedArtifact) -> tuple[Change, ...]:
     """How a newer release differs from the locked one apart from its bytes: publisher, name, install scripts."""
     changes: list[Change] = []
     if after.missing is not None:
@@ -68,22 +68,22 @@ def registry_change(server: str, locked: str, configured: str) -> Change:
     return _change("registry_changed", server, "registry", locked, configured)
 
 
-def _differences(server: str, pinned: LockExtension, facts: ArtifactFacts) -> Iterator[Change]:
-    if facts.missing is not None and (pinned.artifacts or pinned.image):
-        yield _change("version_vanished", server, "version", str(facts.package), ABSENT)
+def _differences(server: str, pinned: LockExtension, artifact: FetchedArtifact) -> Iterator[Change]:
+    if artifact.missing is not None and (pinned.artifacts or pinned.image):
+        yield _change("version_vanished", server, "version", str(artifact.package), ABSENT)
         return
-    if pinned.registry is not None and pinned.registry != facts.registry:
-        yield registry_change(server, pinned.registry, facts.registry)
-    if pinned.publisher is not None and pinned.publisher != facts.publisher:
-        yield _change("publisher_changed", server, "publisher", pinned.publisher, facts.publisher or ABSENT)
-    yield from _file_changes(server, pinned.artifacts, facts)
-    if pinned.image is not None and facts.image is not None:
-        yield from _image_changes(server, pinned.image, facts)
+    if pinned.registry is not None and pinned.registry != artifact.registry:
+        yield registry_change(server, pinned.registry, artifact.registry)
+    if pinned.publisher is not None and pinned.publisher != artifact.publisher:
+        yield _change("publisher_changed", server, "publisher", pinned.publisher, artifact.publisher or ABSENT)
+    yield from _file_changes(server, pinned.artifacts, artifact)
+    if pinned.image is not None and artifact.image is not None:
+        yield from _image_changes(server, pinned.image, artifact)
 
 
-def _file_changes(server: str, artifacts: Iterable[Artifact], facts: ArtifactFacts) -> Iterator[Change]:
-    downloaded = {file.name: file for file in facts.files}
-    listed = {file.name: file for file in facts.listed}
+def _file_changes(server: str, artifacts: Iterable[Artifact], artifact: FetchedArtifact) -> Iterator[Change]:
+    downloaded = {file.name: file for file in artifact.files}
+    listed = {file.name: file for file in artifact.listed}
     for locked in artifacts:
         file = downloaded.get(locked.name)
         if file is not None:
@@ -95,12 +95,12 @@ def _file_changes(server: str, artifacts: Iterable[Artifact], facts: ArtifactFac
             claims = [claim for claim in listed[locked.name].claims if claim.algorithm == locked.digest.algorithm]
             if claims and locked.digest not in claims:
                 yield _change("bytes_changed", server, locked.name, str(locked.digest), str(claims[0]))
-        elif facts.image is None:
+        elif artifact.image is None:
             yield _change("file_gone", server, locked.name, str(locked.digest), ABSENT)
 
 
-def _image_changes(server: str, pinned: ImagePin, facts: ArtifactFacts) -> Iterator[Change]:
-    image = facts.image
+def _image_changes(server: str, pinned: ImagePin, artifact: FetchedArtifact) -> Iterator[Change]:
+    image = artifact.image
     if image is None:
         return
     for digest_text in image.mismatches:
@@ -154,16 +154,16 @@ class ReleaseFinding(Record):
 
 
 def compare_release(
-    locked: Mapping[str, Digest], facts: ArtifactFacts, *, now: str, tags: Sequence[Tag] = ()
+    locked: Mapping[str, Digest], artifact: FetchedArtifact, *, now: str, tags: Sequence[Tag] = ()
 ) -> tuple[ReleaseFinding, ...]:
     """Compare a release with its locked files.
 
     ``locked`` has the SHA-256 of each file by name. ``tags`` describes the platform, in order of preference. Without
     tags it is unknown what an installer prefers, so an added wheel counts as preferred.
     """
-    current = _digests_by_name(facts)
+    current = _digests_by_name(artifact)
     added = sorted(set(current) - set(locked))
-    findings = [_added_file(name, locked, added, tags, old=_is_old(facts.published_at, now)) for name in added]
+    findings = [_added_file(name, locked, added, tags, old=_is_old(artifact.published_at, now)) for name in added]
     for name in sorted(locked):
         if name not in current:
             findings.append(
@@ -176,10 +176,10 @@ def compare_release(
     return tuple(findings)
 
 
-def _digests_by_name(facts: ArtifactFacts) -> dict[str, tuple[Digest, ...]]:
+def _digests_by_name(artifact: FetchedArtifact) -> dict[str, tuple[Digest, ...]]:
     """SHA-256 digests by file name: computed if the file was downloaded, otherwise as the index states them."""
-    current: dict[str, tuple[Digest, ...]] = {file.name: _sha256_only(file.digests) for file in facts.files}
-    for listed in facts.listed:
+    current: dict[str, tuple[Digest, ...]] = {file.name: _sha256_only(file.digests) for file in artifact.files}
+    for listed in artifact.listed:
         current.setdefault(listed.name, _sha256_only(listed.claims))
     return current
 

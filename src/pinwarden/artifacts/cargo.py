@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pinwarden.artifacts.archives.package_tarball import read_files
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ArtifactProblem, PackageRef
+from pinwarden.artifacts.artifact import ArtifactFile, ArtifactProblem, FetchedArtifact, PackageRef
 from pinwarden.artifacts.cargo_package import (
     check_name,
     check_version,
@@ -31,9 +31,9 @@ _MAX_INDEX = 32 * 1024 * 1024
 _FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
-def fetch_facts(
+def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
+) -> FetchedArtifact:
     """Fetch one version's index entry and crate, and hash the crate."""
     name, version = check_name(package.name), check_version(package.version)
     # 1. Fetch the registry's template for download URLs.
@@ -43,13 +43,13 @@ def fetch_facts(
         FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX
     )
     if not response.found:
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
+        return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="package")
     try:
         entry = parse_index(response.body, name, version)
     except PinwardenError as err:
         raise fetch_failed("protocol", f"the index entry of {name} is invalid: {err}") from err
     if entry is None:
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
+        return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="version")
     # 3. Fetch and check the crate.
     url = download_url(template, name, version, entry.checksum)
     host = _download_host(url, endpoint)
@@ -66,7 +66,7 @@ def fetch_facts(
         uploaded_at=entry.published_at,
         host=host,
     )
-    return ArtifactFacts(
+    return FetchedArtifact(
         package=package,
         registry=endpoint.url,
         checked_at=now,

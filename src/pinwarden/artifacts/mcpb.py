@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pinwarden.artifacts import cms
 from pinwarden.artifacts.archives.mcpb_archive import content_digest, open_content, read_bundle_manifest, read_parts
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactProblem, FileSignature, PackageRef
+from pinwarden.artifacts.artifact import ArtifactProblem, FetchedArtifact, FileSignature, PackageRef
 from pinwarden.artifacts.cms import ParsedCertificate
 from pinwarden.artifacts.downloads import display_source, staged_file
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
@@ -37,16 +37,16 @@ class BundleSettings(Record):
 _NO_SETTINGS = BundleSettings()
 
 
-def fetch_facts(
+def fetch_artifact(
     package: PackageRef,
     fetcher: Fetcher,
     settings: BundleSettings = _NO_SETTINGS,
     *,
     now: str,
     into: Path | None = None,
-) -> ArtifactFacts:
+) -> FetchedArtifact:
     """Fetch and check the bundle at a URL or path."""
-    empty = ArtifactFacts(package=package, registry=display_source(package.name), checked_at=now)
+    empty = FetchedArtifact(package=package, registry=display_source(package.name), checked_at=now)
     with staged_file(package, fetcher, settings.endpoint, into=into) as staged:
         if staged is None:
             return replace(empty, missing="package")

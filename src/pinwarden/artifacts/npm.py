@@ -17,9 +17,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pinwarden.artifacts.archives.package_tarball import TarballManifest, read_manifest
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
-    ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
+    FetchedArtifact,
     PackageRef,
     RegistrySignature,
 )
@@ -58,9 +58,9 @@ _ALGORITHMS = ("sha256", "sha512")
 _KEY_SCHEME = "ecdsa-sha2-nistp256"
 
 
-def fetch_facts(
+def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
+) -> FetchedArtifact:
     """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
     registry = _PackageSource(
         name=parse_name(package.name), version=check_version(package.version), endpoint=endpoint, fetcher=fetcher
@@ -68,17 +68,17 @@ def fetch_facts(
     # 1. Fetch the packument.
     body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
     if body is None:
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
+        return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="package")
     release = parse_packument(_parse_json(body, _PACKUMENT_LIMITS), registry.name, registry.version)
     if release is None:
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
+        return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="version")
     # 2. Fetch and check the tarball.
     tarball = _fetch_tarball(registry, release, into)
     # 3. Verify the signatures and fetch the attestations.
     signatures = _verify_signatures(registry, release, now)
     attestations = _fetch_attestations(registry) if release.has_attestations else ()
     scripts = tarball.install_scripts | release.run_info.scripts.keys() | _announced_script(release, tarball)
-    return ArtifactFacts(
+    return FetchedArtifact(
         package=package,
         registry=endpoint.url,
         checked_at=now,

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
-    ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
+    FetchedArtifact,
     Missing,
     PackageRef,
 )
@@ -54,9 +54,9 @@ _MAX_MEMBERS = 100_000
 _DECODE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 
-def fetch_facts(
+def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
+) -> FetchedArtifact:
     """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
     source = _PackageSource(
         name=check_name(package.name), version=normalized_version(package.version), endpoint=endpoint, fetcher=fetcher
@@ -65,7 +65,7 @@ def fetch_facts(
     index = source.json(f"{endpoint.url}index.json")
     listing = _find_v2_package(source) if index is None else _find_v3_package(source, index)
     if isinstance(listing, str):
-        return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=listing)
+        return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing=listing)
     # 2. Fetch and check the package.
     address = source.check_url(listing.url)
     request = FetchRequest(endpoint=endpoint, url=listing.url)
@@ -81,7 +81,7 @@ def fetch_facts(
         uploaded_at=listing.claims.published_at,
         host=None if same_host else address.host_header,
     )
-    return ArtifactFacts(
+    return FetchedArtifact(
         package=package,
         registry=endpoint.url,
         checked_at=now,

@@ -1,7 +1,7 @@
-"""Container images: what a registry serves for a reference, hashed by Pinwarden.
+"""Fetches container images from a registry, and hashes every document and blob.
 
-Start with :func:`fetch_facts`. The registry's own digest header is only a claim, even for requests by digest,
-because registries do not verify the blobs on their disks.
+Start with :func:`fetch_artifact`. Pinwarden does not rely on the digest in the registry's response, even for requests
+by digest, because registries do not verify the blobs on their disks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tempfile import NamedTemporaryFile, mkdtemp
 from typing import IO, BinaryIO, cast
 
 from pinwarden.artifacts.artifact import (
-    ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
-    ImageFacts,
+    FetchedArtifact,
+    FetchedImage,
     Missing,
     PackageRef,
 )
@@ -65,12 +65,12 @@ class ImageOptions(Record):
     attestations: bool = True
 
 
-def fetch_facts(
+def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
+) -> FetchedArtifact:
     """Fetch what the registry serves for a reference: index, every platform's manifest and config, attestations."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
-    return image_facts(package, registry, ImageOptions(), now=now, into=into)
+    return fetch_image(package, registry, ImageOptions(), now=now, into=into)
 
 
 def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
@@ -87,10 +87,10 @@ def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpo
     return NewestRelease(version=tag, digest=document.digest)
 
 
-def image_facts(
+def fetch_image(
     package: PackageRef, registry: OciRegistry, options: ImageOptions, *, now: str, into: Path | None = None
-) -> ArtifactFacts:
-    """Like :func:`fetch_facts`, with options and with a registry client whose tokens can be shared.
+) -> FetchedArtifact:
+    """Like :func:`fetch_artifact`, with options and with a registry client whose tokens can be shared.
 
     Documents that do not match their digest are listed in ``image.mismatches`` and not parsed.
     """
@@ -99,7 +99,7 @@ def image_facts(
     root = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if root is None:
         missing: Missing = "version" if registry.has_repository() else "package"
-        return ArtifactFacts(package=package, registry=registry.url, checked_at=now, missing=missing)
+        return FetchedArtifact(package=package, registry=registry.url, checked_at=now, missing=missing)
     # 2. The manifests, configs and layers below it.
     reader = _ImageReader(
         registry=registry, blobs=_BlobFolder(into), requested=options.platforms, layers=options.layers
@@ -111,7 +111,7 @@ def image_facts(
     attestations = (
         fetch_attestations(registry, root.digest) if options.attestations and root.is_verified else _NO_ATTESTATIONS
     )
-    image = ImageFacts(
+    image = FetchedImage(
         reference=str(reference),
         root=root.digest,
         index=reader.index,
@@ -119,7 +119,7 @@ def image_facts(
         tag_digest=tag_digest,
         mismatches=tuple(dict.fromkeys((*reader.mismatches, *attestations.mismatches))),
     )
-    return ArtifactFacts(
+    return FetchedArtifact(
         package=package,
         registry=registry.url,
         checked_at=now,

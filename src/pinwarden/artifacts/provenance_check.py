@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinwarden.artifacts.artifact import ArtifactAttestation, ArtifactFacts
+from pinwarden.artifacts.artifact import ArtifactAttestation, FetchedArtifact
 from pinwarden.artifacts.provenance import (
     LIMITS,
     ExpectedSubject,
@@ -92,9 +92,9 @@ class ProvenanceVerifier:
     """In PEM, for signatures without a certificate."""
     _root: SigstoreRoot | VerificationUnavailable | None = field(default=None, repr=False, init=False)
 
-    def check_all(self, facts: ArtifactFacts) -> tuple[ProvenanceOutcome, ...]:
+    def check_all(self, artifact: FetchedArtifact) -> tuple[ProvenanceOutcome, ...]:
         """Check every attestation of an artifact against the file it was published with."""
-        return tuple(self._check_one(facts, attestation) for attestation in facts.attestations)
+        return tuple(self._check_one(artifact, attestation) for attestation in artifact.attestations)
 
     def check(self, attestation: ArtifactAttestation, expected: ExpectedSubject) -> ProvenanceOutcome:
         """Check one attestation, which must be about this subject."""
@@ -112,8 +112,8 @@ class ProvenanceVerifier:
             return _outcome("failed", check, reason=err.message)
         return _outcome("verified", check, identity=identity, anchor=anchor)
 
-    def _check_one(self, facts: ArtifactFacts, attestation: ArtifactAttestation) -> ProvenanceOutcome:
-        expected = _subject_of(facts, attestation)
+    def _check_one(self, artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ProvenanceOutcome:
+        expected = _subject_of(artifact, attestation)
         if expected is None:
             reason = f"{attestation.file[:120]!a}, the file it was published with, was not fetched"
             return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
@@ -278,13 +278,13 @@ def _outcome(
     )
 
 
-def _subject_of(facts: ArtifactFacts, attestation: ArtifactAttestation) -> ExpectedSubject | None:
+def _subject_of(artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ExpectedSubject | None:
     """The file or image an attestation was published with."""
-    if facts.image is not None:
-        came_with = attestation.file in ("", str(facts.image.root))
-        return expected_image(facts.package, facts.image.root) if came_with else None
-    files = [file for file in facts.files if attestation.file in ("", file.name)]
-    return expected_file(facts.package, files[0]) if len(files) == 1 else None
+    if artifact.image is not None:
+        came_with = attestation.file in ("", str(artifact.image.root))
+        return expected_image(artifact.package, artifact.image.root) if came_with else None
+    files = [file for file in artifact.files if attestation.file in ("", file.name)]
+    return expected_file(artifact.package, files[0]) if len(files) == 1 else None
 
 
 def _statement(payload_type: str, payload: bytes, expected: ExpectedSubject) -> ProvenanceStatement:

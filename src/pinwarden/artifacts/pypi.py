@@ -17,9 +17,9 @@ from typing import IO, NoReturn
 
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
-    ArtifactFacts,
     ArtifactFile,
     ArtifactProblem,
+    FetchedArtifact,
     ListedFile,
     PackageRef,
 )
@@ -58,7 +58,7 @@ _MAX_FILES = 2000  # the largest releases of public packages have about 400
 _PARALLEL_DOWNLOADS = 8
 
 
-def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and which files
+def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, and which files
     package: PackageRef,
     fetcher: Fetcher,
     index: ServiceEndpoint,
@@ -66,7 +66,7 @@ def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and w
     now: str,
     into: Path | None = None,
     select: Callable[[str], bool] | None = None,
-) -> ArtifactFacts:
+) -> FetchedArtifact:
     """Fetch and hash the files of one release.
 
     ``select`` decides by name which files to download; the others are listed in ``listed``. With ``into`` the files are
@@ -74,7 +74,7 @@ def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and w
     """
     # 1. Normalise name and version.
     name, version = normalized_name(package.name), str(exact_version(package.version))
-    empty = ArtifactFacts(package=package, registry=index.url, checked_at=now)
+    empty = FetchedArtifact(package=package, registry=index.url, checked_at=now)
     # 2. List the files.
     page = _fetch_simple_page(fetcher, index, name)
     if page is None:

@@ -22,7 +22,7 @@ from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
-from pinwarden.project.artifact_check import examine_artifact, first_refusal
+from pinwarden.project.artifact_check import check_artifact, first_refusal
 from pinwarden.project.lock import approval_candidate, extension_for, with_earlier_pins, write_entries
 from pinwarden.project.prove import VerifiedArtifact, with_pins
 from pinwarden.project.run import container_command
@@ -56,12 +56,12 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     # Keep earlier pins of the same reference: installing again must not follow a moved tag.
     entries_to_verify = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
     refuse_entries_by_policy(request.policies, entries_to_verify, lock_options.now)
-    examined = examine_artifact(entries_to_verify[0], context, lock_options.now)
-    error = first_refusal(examined) if examined.refused else None
+    check = check_artifact(entries_to_verify[0], context, lock_options.now)
+    error = first_refusal(check) if check.refused else None
     if error is not None:
         raise error
     entries = [
-        with_pins(entry, VerifiedArtifact(examined_artifact=examined, closure=None), "", lock_options.now)
+        with_pins(entry, VerifiedArtifact(artifact_check=check, closure=None), "", lock_options.now)
         for entry in entries_to_verify
     ]
     candidate = approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
@@ -71,7 +71,7 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
         entries = [_with_surface(entry, candidate, request) for entry in entries]
     write_entries(project, entries, candidate, lock_options)
     surface = None if candidate is None else candidate.surface
-    return _report(request, entries, surface, [row.message for row in examined.rows])
+    return _report(request, entries, surface, [row.message for row in check.rows])
 
 
 def _entry(request: ImageInstall, client: str) -> Entry:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.artifact_drift import compare_pins, registry_change
-from pinwarden.artifacts.evidence import evaluate_artifact, unavailable_artifact
+from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
 from pinwarden.artifacts.newest import NewestRelease
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
@@ -41,11 +41,11 @@ _REGISTRY_VARIABLE = re.compile(
 _NOT_SIGSTORE = "nuget-"
 
 
-class ExaminedArtifact(Record):
+class ArtifactCheck(Record):
     """What was verified about the artifact of one entry."""
 
     package: PackageRef
-    facts: ArtifactFacts
+    artifact: FetchedArtifact
     outcome: ArtifactOutcome
     rows: tuple[Row, ...]
     """Problems of the artifact, and differences from what was locked."""
@@ -58,8 +58,8 @@ class ExaminedArtifact(Record):
         return any(map(is_failing, self.rows))
 
 
-def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedArtifact:
-    """Download, hash and judge the artifact of an entry. Contacts only the registry that was locked."""
+def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactCheck:
+    """Download and hash the artifact of an entry, and compare it with the lock. Contacts only the locked registry."""
     package, claim = package_of_entry(entry)
     if package.ecosystem not in ("mcpb", "cargo"):
         refuse_other_index(locked_launch(entry))
@@ -67,28 +67,30 @@ def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedA
     configured = registry_of(package, context)
     if pinned.registry is not None and configured is not None and configured != pinned.registry:
         return _registry_changed_result(entry.name, pinned.registry, package, configured, now)
-    facts = fetch_facts(package, context, now=now, server=entry.name)
-    outcome = evaluate_artifact(facts, claim=claim)
-    provenance = check_provenance(entry.name, pinned, facts, context, now)
-    return ExaminedArtifact(
+    artifact = fetch_artifact(package, context, now=now, server=entry.name)
+    outcome = collect_evidence(artifact, claim=claim)
+    provenance = check_provenance(entry.name, pinned, artifact, context, now)
+    return ArtifactCheck(
         package=package,
-        facts=facts,
+        artifact=artifact,
         outcome=replace(outcome, evidence=(*outcome.evidence, *provenance.evidence)),
-        rows=(*_rows(entry.name, pinned, facts, outcome, now), *provenance.rows),
+        rows=(*_rows(entry.name, pinned, artifact, outcome, now), *provenance.rows),
         identity=provenance.identity,
     )
 
 
-def first_refusal(examined: ExaminedArtifact) -> PinwardenError | None:
+def first_refusal(check: ArtifactCheck) -> PinwardenError | None:
     """The most severe reason not to use an artifact."""
     for level in FAILING_SEVERITIES:
-        for row in examined.rows:
+        for row in check.rows:
             if row.severity == level:
                 return PinwardenError("ARTIFACT_MISMATCH", row.message, data={"code": row.code})
     return None
 
 
-def fetch_facts(package: PackageRef, context: FetchContext, *, now: str, server: str | None = None) -> ArtifactFacts:
+def fetch_artifact(
+    package: PackageRef, context: FetchContext, *, now: str, server: str | None = None
+) -> FetchedArtifact:
     """Fetch and hash an artifact. Transport failures raise; problems with the artifact are returned.
 
     ``server`` is the name of the server that the artifact belongs to; policies have bundle rules by server.
@@ -98,27 +100,27 @@ def fetch_facts(package: PackageRef, context: FetchContext, *, now: str, server:
         case "npm":
             from pinwarden.artifacts import npm
 
-            return npm.fetch_facts(package, fetcher, sources.npm(package.name), now=now)
+            return npm.fetch_artifact(package, fetcher, sources.npm(package.name), now=now)
         case "pypi":
             from pinwarden.artifacts import pypi
 
-            return pypi.fetch_facts(package, fetcher, sources.pypi(), now=now)
+            return pypi.fetch_artifact(package, fetcher, sources.pypi(), now=now)
         case "oci":
             from pinwarden.artifacts import oci
 
-            return oci.fetch_facts(package, fetcher, sources.image(package.name, by_project=True), now=now)
+            return oci.fetch_artifact(package, fetcher, sources.image(package.name, by_project=True), now=now)
         case "mcpb":
             from pinwarden.artifacts import mcpb
 
-            return mcpb.fetch_facts(package, fetcher, _bundle_settings(server, context), now=now)
+            return mcpb.fetch_artifact(package, fetcher, _bundle_settings(server, context), now=now)
         case "nuget":
             from pinwarden.artifacts import nuget
 
-            return nuget.fetch_facts(package, fetcher, sources.nuget(), now=now)
+            return nuget.fetch_artifact(package, fetcher, sources.nuget(), now=now)
         case "cargo":
             from pinwarden.artifacts import cargo
 
-            return cargo.fetch_facts(package, fetcher, sources.cargo(), now=now)
+            return cargo.fetch_artifact(package, fetcher, sources.cargo(), now=now)
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} packages have no registry")
 
@@ -230,14 +232,14 @@ class ProvenanceResult(Record):
 
 
 def check_provenance(
-    server: str, pinned: LockExtension, facts: ArtifactFacts, context: FetchContext, now: str
+    server: str, pinned: LockExtension, artifact: FetchedArtifact, context: FetchContext, now: str
 ) -> ProvenanceResult:
     """Verify every attestation, and compare the builder's identity with the locked one."""
     locked = identity_from_json(dict(pinned.provenance), server) if pinned.provenance else None
-    outcomes = _verify_attestations(facts, context, now)
+    outcomes = _verify_attestations(artifact, context, now)
     if locked is None and not outcomes:
         return ProvenanceResult(identity=None, rows=(), evidence=())
-    findings = compare_provenance(locked, outcomes, metadata_repository=facts.repository)
+    findings = compare_provenance(locked, outcomes, metadata_repository=artifact.repository)
     rows = tuple(
         Row(
             code=finding.code,
@@ -266,47 +268,45 @@ def verify_declared_artifact(
     if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
         return None
     try:
-        facts = fetch_facts(package, context, now=now, server=server)
-        return evaluate_artifact(facts, claim=declared_digest(target))
+        artifact = fetch_artifact(package, context, now=now, server=server)
+        return collect_evidence(artifact, claim=declared_digest(target))
     except PinwardenError as err:
         if err.code not in _UNAVAILABLE_CODES:
             raise
-        return unavailable_artifact(package, "", err.message)
+        return unavailable_evidence(package, "", err.message)
 
 
-def _registry_changed_result(
-    server: str, locked: str, package: PackageRef, configured: str, now: str
-) -> ExaminedArtifact:
+def _registry_changed_result(server: str, locked: str, package: PackageRef, configured: str, now: str) -> ArtifactCheck:
     """The result when today's settings name another registry than the locked one; nothing was contacted."""
     change = registry_change(server, locked, configured)
-    return ExaminedArtifact(
+    return ArtifactCheck(
         package=package,
-        facts=ArtifactFacts(package=package, registry=configured, checked_at=now),
-        outcome=unavailable_artifact(package, configured, change.reason),
+        artifact=FetchedArtifact(package=package, registry=configured, checked_at=now),
+        outcome=unavailable_evidence(package, configured, change.reason),
         rows=(change_row(change),),
     )
 
 
 def _rows(
-    server: str, pinned: LockExtension, facts: ArtifactFacts, outcome: ArtifactOutcome, now: str
+    server: str, pinned: LockExtension, artifact: FetchedArtifact, outcome: ArtifactOutcome, now: str
 ) -> Iterator[Row]:
-    for change in compare_pins(server, pinned, facts):
+    for change in compare_pins(server, pinned, artifact):
         yield change_row(change)
-    if facts.package.ecosystem == "pypi" and pinned.artifacts and facts.missing is None:
-        yield from _release_rows(server, pinned, facts, now)
+    if artifact.package.ecosystem == "pypi" and pinned.artifacts and artifact.missing is None:
+        yield from _release_rows(server, pinned, artifact, now)
     for issue in outcome.issues:
         level = "critical" if issue.severity == "critical" else "info"
         yield Row(code=issue.code, severity=level, entity="artifact", name=server, path="", message=issue.message)
 
 
-def _release_rows(server: str, pinned: LockExtension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
+def _release_rows(server: str, pinned: LockExtension, artifact: FetchedArtifact, now: str) -> Iterator[Row]:
     """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
     from packaging.tags import sys_tags
 
     from pinwarden.artifacts.artifact_drift import compare_release
 
     locked = {file.name: file.digest for file in pinned.artifacts}
-    for finding in compare_release(locked, facts, now=now, tags=tuple(sys_tags())):
+    for finding in compare_release(locked, artifact, now=now, tags=tuple(sys_tags())):
         if finding.kind in ("file_added", "file_unchecked"):
             yield Row(
                 code=finding.kind,
@@ -330,14 +330,14 @@ def _bundle_settings(server: str | None, context: FetchContext) -> BundleSetting
     return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
 
 
-def _verify_attestations(facts: ArtifactFacts, context: FetchContext, now: str) -> tuple[ProvenanceOutcome, ...]:
-    attested = [attestation for attestation in facts.attestations if not attestation.kind.startswith(_NOT_SIGSTORE)]
+def _verify_attestations(artifact: FetchedArtifact, context: FetchContext, now: str) -> tuple[ProvenanceOutcome, ...]:
+    attested = [attestation for attestation in artifact.attestations if not attestation.kind.startswith(_NOT_SIGSTORE)]
     if not attested:
         return ()
-    npm = facts.package.ecosystem == "npm"
-    keys = registry_keys(context.fetcher, context.sources.npm(facts.package.name)) if npm else ()
+    npm = artifact.package.ecosystem == "npm"
+    keys = registry_keys(context.fetcher, context.sources.npm(artifact.package.name)) if npm else ()
     verifier = ProvenanceVerifier(now=now, trust_root=context.trust_root, registry_keys=keys)
-    return verifier.check_all(replace(facts, attestations=tuple(attested)))
+    return verifier.check_all(replace(artifact, attestations=tuple(attested)))
 
 
 def _evidence(outcome: ProvenanceOutcome, now: str) -> dict[str, Any]:

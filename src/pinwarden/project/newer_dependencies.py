@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures, compare_releases
-from pinwarden.artifacts.evidence import evaluate_artifact
+from pinwarden.artifacts.evidence import collect_evidence
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
@@ -18,10 +18,10 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.project.artifact_check import (
-    ExaminedArtifact,
+    ArtifactCheck,
+    check_artifact,
     declared_package,
-    examine_artifact,
-    fetch_facts,
+    fetch_artifact,
     package_of_entry,
 )
 from pinwarden.project.fetch import chosen_entries
@@ -92,8 +92,8 @@ def release_rows(entry: Entry, latest: ServerEntry, context: FetchContext, now: 
 def package_rows(entry: Entry, package: PackageRef, context: FetchContext, now: str) -> Iterator[Row]:
     """Compare publisher and bytes of a package at its newer release with those of the locked one."""
     try:
-        before = _as_pinned(entry, fetch_facts(package_of_entry(entry)[0], context, now=now, server=entry.name))
-        after = fetch_facts(package, context, now=now, server=entry.name)
+        before = _as_pinned(entry, fetch_artifact(package_of_entry(entry)[0], context, now=now, server=entry.name))
+        after = fetch_artifact(package, context, now=now, server=entry.name)
     except PinwardenError as err:
         yield Row(
             code=COULD_NOT_CHECK, severity="review", entity="server", name=entry.name, path="", message=err.message
@@ -101,7 +101,7 @@ def package_rows(entry: Entry, package: PackageRef, context: FetchContext, now: 
         return
     for change in compare_releases(entry.name, before, after):
         yield change_row(change)
-    for issue in evaluate_artifact(after).issues:
+    for issue in collect_evidence(after).issues:
         if issue.severity == "critical":
             yield Row(
                 code=issue.code, severity="critical", entity="artifact", name=entry.name, path="", message=issue.message
@@ -110,11 +110,11 @@ def package_rows(entry: Entry, package: PackageRef, context: FetchContext, now: 
 
 def _dependency_update(project: Project, entry: Entry, context: FetchContext, now: str) -> DependencyUpdate:
     try:
-        examined = examine_artifact(entry, context, now)
-        rows = [row for row in examined.rows if row.severity != "info"]
+        check = check_artifact(entry, context, now)
+        rows = [row for row in check.rows if row.severity != "info"]
         if any(row.severity == "critical" for row in rows):
             return DependencyUpdate(entry=entry, verified=None, rows=tuple(rows))
-        verified = _verify_current(examined, context)
+        verified = _verify_current(check, context)
         before = _pinned_closure(project, entry)
         if before is not None and verified.closure is not None:
             rows += _closure_rows(entry, compare_closures(before, verified.closure), context, now)
@@ -127,13 +127,13 @@ def _dependency_update(project: Project, entry: Entry, context: FetchContext, no
         return DependencyUpdate(entry=entry, verified=None, rows=(row,))
 
 
-def _verify_current(examined: ExaminedArtifact, context: FetchContext) -> VerifiedArtifact:
-    if examined.package.ecosystem == "mcpb":
-        return verify_bundle(examined, context)
-    if examined.package.ecosystem not in ("npm", "pypi"):
-        return VerifiedArtifact(examined_artifact=examined, closure=None)
-    closure = resolve_closure(examined.package, context)
-    return VerifiedArtifact(examined_artifact=examined, closure=closure, data=closure_document.to_bytes(closure))
+def _verify_current(check: ArtifactCheck, context: FetchContext) -> VerifiedArtifact:
+    if check.package.ecosystem == "mcpb":
+        return verify_bundle(check, context)
+    if check.package.ecosystem not in ("npm", "pypi"):
+        return VerifiedArtifact(artifact_check=check, closure=None)
+    closure = resolve_closure(check.package, context)
+    return VerifiedArtifact(artifact_check=check, closure=closure, data=closure_document.to_bytes(closure))
 
 
 def _pinned_closure(project: Project, entry: Entry) -> Closure | None:
@@ -165,11 +165,11 @@ def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], context: Fetch
         )
 
 
-def _as_pinned(entry: Entry, facts: ArtifactFacts) -> ArtifactFacts:
-    """The facts with the pinned publisher: the registry could rewrite what it says about an old release."""
+def _as_pinned(entry: Entry, artifact: FetchedArtifact) -> FetchedArtifact:
+    """The artifact with the pinned publisher: the registry could rewrite what it says about an old release."""
     extension = extension_of(entry)
     known = extension.publisher if extension is not None else None
-    return replace(facts, publisher=known) if known is not None else facts
+    return replace(artifact, publisher=known) if known is not None else artifact
 
 
 def _publication_text(ecosystem: str, change: ClosureChange, context: FetchContext, now: str) -> str:
@@ -181,8 +181,8 @@ def _publication_text(ecosystem: str, change: ClosureChange, context: FetchConte
         return f", uploaded {uploaded[:10]}" if uploaded else ""
     try:
         package = PackageRef(ecosystem="npm", name=change.after.name, version=change.after.version)
-        facts = fetch_facts(package, context, now=now)
+        artifact = fetch_artifact(package, context, now=now)
     except PinwardenError as err:
         return f" (its publisher could not be looked up: {err.message})"
-    when = f", published {facts.published_at[:10]}" if facts.published_at else ""
-    return when + (f" by {facts.publisher}" if facts.publisher else "")
+    when = f", published {artifact.published_at[:10]}" if artifact.published_at else ""
+    return when + (f" by {artifact.publisher}" if artifact.publisher else "")

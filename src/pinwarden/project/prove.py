@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.provenance import identity_to_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
@@ -30,7 +30,7 @@ from pinwarden.lock.extension import (
     surface_path,
 )
 from pinwarden.lock.lockfile import relock
-from pinwarden.project.artifact_check import ExaminedArtifact, examine_artifact
+from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch import chosen_entries
 from pinwarden.project.fetch_context import FetchContext, npm_closure, pypi_closure
 from pinwarden.project.install_scripts import AllowedScripts, add_approvals, skipped_script_rows, unknown_script_rows
@@ -40,7 +40,7 @@ from pinwarden.project.project import Project
 class VerifiedArtifact(Record):
     """A verified artifact of one server, with everything that the lock records about it."""
 
-    examined_artifact: ExaminedArtifact
+    artifact_check: ArtifactCheck
     closure: Closure | None
     data: bytes = b""
     """The closure's file."""
@@ -72,10 +72,10 @@ def prove_servers(
     failures: list[tuple[str, PinwardenError]] = []
     for entry in chosen_entries(project, names):
         try:
-            examined_artifact = examine_artifact(entry, context, now)
-            rows += examined_artifact.rows
-            if not examined_artifact.refused:
-                verified = _verify(project, entry, examined_artifact, context)
+            artifact_check = check_artifact(entry, context, now)
+            rows += artifact_check.rows
+            if not artifact_check.refused:
+                verified = _verify(project, entry, artifact_check, context)
                 if verified.closure is not None:
                     closures.append(verified.closure)
                     verified = replace(verified, scripts=allowed.approvals(verified.closure, now))
@@ -108,19 +108,19 @@ def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> No
     entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
     if entry is None:
         raise PinwardenError("SERVER_NOT_LOCKED", f"{key[:120]!a} is not locked")
-    examined_artifact = examine_artifact(entry, context, now)
-    if examined_artifact.refused:
-        reason = next(row.message for row in examined_artifact.rows if is_failing(row))
+    artifact_check = check_artifact(entry, context, now)
+    if artifact_check.refused:
+        reason = next(row.message for row in artifact_check.rows if is_failing(row))
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of its new release were refused: {reason}")
-    write_pins(project, entry, _verify(project, entry, examined_artifact, context), now)
+    write_pins(project, entry, _verify(project, entry, artifact_check, context), now)
 
 
-def verify_bundle(examined_artifact: ExaminedArtifact, context: FetchContext) -> VerifiedArtifact:
+def verify_bundle(artifact_check: ArtifactCheck, context: FetchContext) -> VerifiedArtifact:
     """Verify an MCPB bundle and digest its files. The bundle stays in the store."""
     from pinwarden.project.server_environments import unpacked_tree
 
-    tree = unpacked_tree(examined_artifact.package.name, examined_artifact.facts.files[0].sha256, context)
-    return VerifiedArtifact(examined_artifact=examined_artifact, closure=None, tree=tree)
+    tree = unpacked_tree(artifact_check.package.name, artifact_check.artifact.files[0].sha256, context)
+    return VerifiedArtifact(artifact_check=artifact_check, closure=None, tree=tree)
 
 
 def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
@@ -151,28 +151,26 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
 
 def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
     """The entry with the verified bytes in Pinwarden's record."""
-    known, facts = extension_of(entry) or LockExtension(), verified.examined_artifact.facts
+    known, artifact = extension_of(entry) or LockExtension(), verified.artifact_check.artifact
     pin = None
     if verified.closure is not None:
         pin = ClosurePin(packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.data))
     scripts = (
         still_approved(add_approvals(known, verified.scripts), verified.closure) if verified.closure is not None else []
     )
-    artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
+    artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in artifact.files)
     fresh = replace(
         known,
-        artifacts=() if facts.image is not None else artifacts,
-        image=_image_pin(facts),
+        artifacts=() if artifact.image is not None else artifacts,
+        image=_image_pin(artifact),
         closure=pin,
-        registry=facts.registry,
-        provenance=identity_to_json(verified.examined_artifact.identity)
-        if verified.examined_artifact.identity
-        else None,
+        registry=artifact.registry,
+        provenance=identity_to_json(verified.artifact_check.identity) if verified.artifact_check.identity else None,
         install_scripts=scripts,
         bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
-        evidence=_evidence_rows(known, verified.examined_artifact, now),
-        published_at=facts.published_at or known.published_at,
-        publisher=known.publisher or _publisher(facts),
+        evidence=_evidence_rows(known, verified.artifact_check, now),
+        published_at=artifact.published_at or known.published_at,
+        publisher=known.publisher or _publisher(artifact),
     )
     return extended(entry, fresh)
 
@@ -201,30 +199,26 @@ def _failure(entry: Entry, err: PinwardenError) -> Row:
     return Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
-def _verify(
-    project: Project, entry: Entry, examined_artifact: ExaminedArtifact, context: FetchContext
-) -> VerifiedArtifact:
+def _verify(project: Project, entry: Entry, artifact_check: ArtifactCheck, context: FetchContext) -> VerifiedArtifact:
     """Resolve the closure, or read the one that the lock pins already."""
     known = extension_of(entry)
-    if examined_artifact.package.ecosystem == "mcpb":
-        return verify_bundle(examined_artifact, context)
-    if examined_artifact.package.ecosystem not in ("npm", "pypi"):
-        return VerifiedArtifact(examined_artifact=examined_artifact, closure=None)
+    if artifact_check.package.ecosystem == "mcpb":
+        return verify_bundle(artifact_check, context)
+    if artifact_check.package.ecosystem not in ("npm", "pypi"):
+        return VerifiedArtifact(artifact_check=artifact_check, closure=None)
     if known is not None and known.closure is not None:
         data = lock_store.read_pinned(project.lock, known.closure)
         if data is None or Digest.of_bytes(data) != known.closure.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{known.closure.path} is not the file that the lock pins")
-        return VerifiedArtifact(examined_artifact=examined_artifact, closure=closure_document.parse(data), data=data)
-    closure = resolve_closure(examined_artifact.package, context)
-    _refuse_other_bytes(closure, examined_artifact.facts)
-    return VerifiedArtifact(
-        examined_artifact=examined_artifact, closure=closure, data=closure_document.to_bytes(closure)
-    )
+        return VerifiedArtifact(artifact_check=artifact_check, closure=closure_document.parse(data), data=data)
+    closure = resolve_closure(artifact_check.package, context)
+    _refuse_other_bytes(closure, artifact_check.artifact)
+    return VerifiedArtifact(artifact_check=artifact_check, closure=closure, data=closure_document.to_bytes(closure))
 
 
-def _refuse_other_bytes(closure: Closure, facts: ArtifactFacts) -> None:
+def _refuse_other_bytes(closure: Closure, artifact: FetchedArtifact) -> None:
     """Check that the resolver and the registry name the same bytes."""
-    hashed = {digest for file in facts.files for digest in file.digests}
+    hashed = {digest for file in artifact.files for digest in file.digests}
     for file in closure.root.files:
         if file.digest not in hashed:
             raise PinwardenError(
@@ -247,29 +241,27 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
     return entry.name == other.name and (entry.key == other.key or identity == entry_identity(other) is not None)
 
 
-def _publisher(facts: ArtifactFacts) -> str | None:
+def _publisher(artifact: FetchedArtifact) -> str | None:
     """The publisher of the release. Only npm records it; other registries name the current owner of the project."""
-    return (facts.publisher or None) if facts.package.ecosystem == "npm" else None
+    return (artifact.publisher or None) if artifact.package.ecosystem == "npm" else None
 
 
-def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
-    if facts.image is None:
+def _image_pin(artifact: FetchedArtifact) -> ImagePin | None:
+    if artifact.image is None:
         return None
     return ImagePin(
-        index=facts.image.index.digest if facts.image.index is not None else None,
-        platforms={platform: manifest.digest for platform, manifest in sorted(facts.image.platforms.items())},
+        index=artifact.image.index.digest if artifact.image.index is not None else None,
+        platforms={platform: manifest.digest for platform, manifest in sorted(artifact.image.platforms.items())},
     )
 
 
-def _evidence_rows(
-    known: LockExtension, examined_artifact: ExaminedArtifact, now: str
-) -> tuple[Mapping[str, Any], ...]:
+def _evidence_rows(known: LockExtension, artifact_check: ArtifactCheck, now: str) -> tuple[Mapping[str, Any], ...]:
     """The evidence to record. Evidence that did not change keeps its time for the rest of the day.
 
     So a second ``prove`` leaves the lock unchanged to the byte, and its signatures stay valid.
     """
     before = known.evidence
-    rows = [dict(row) for row in examined_artifact.outcome.evidence]
+    rows = [dict(row) for row in artifact_check.outcome.evidence]
     if before is not None and len(before) == len(rows):
         timeless = [{**row, "verifiedAt": None} for row in rows]
         if [{**row, "verifiedAt": None} for row in before] == timeless:
@@ -280,20 +272,20 @@ def _evidence_rows(
 
 
 def _server_facts(entry: Entry, verified: VerifiedArtifact, approved: frozenset[Digest]) -> dict[str, Any]:
-    facts, closure = verified.examined_artifact.facts, verified.closure
+    artifact, closure = verified.artifact_check.artifact, verified.closure
     server: dict[str, Any] = {
         "server": entry.name,
-        "package": str(verified.examined_artifact.package),
-        "registry": facts.registry,
-        "files": [{"name": file.name, "digest": str(file.sha256), "size": file.size} for file in facts.files],
-        "evidence": [dict(row) for row in verified.examined_artifact.outcome.evidence],
+        "package": str(verified.artifact_check.package),
+        "registry": artifact.registry,
+        "files": [{"name": file.name, "digest": str(file.sha256), "size": file.size} for file in artifact.files],
+        "evidence": [dict(row) for row in verified.artifact_check.outcome.evidence],
         "packages": len(closure.packages) if closure else 0,
         "scripts": [package.name for package in not_approved(closure, approved)] if closure else [],
     }
-    if facts.image is not None:
+    if artifact.image is not None:
         server["image"] = {
-            "reference": facts.image.reference,
-            "digest": str(facts.image.root),
-            "platforms": {name: str(manifest.digest) for name, manifest in sorted(facts.image.platforms.items())},
+            "reference": artifact.image.reference,
+            "digest": str(artifact.image.root),
+            "platforms": {name: str(manifest.digest) for name, manifest in sorted(artifact.image.platforms.items())},
         }
     return server

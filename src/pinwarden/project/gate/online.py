@@ -18,7 +18,7 @@ from pinwarden.lock.locked_config import UNLISTED
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.toolpin_pins import compare_pins, has_pins
-from pinwarden.project.artifact_check import examine_artifact
+from pinwarden.project.artifact_check import check_artifact
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.gate.gate_report import nothing_to_check_row, unpinned_rows
 from pinwarden.project.locked_servers import has_bytes
@@ -122,10 +122,10 @@ def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
             key = entry.name, locked_launch(entry).command
             if key not in known:
                 known[key] = frozenset()
-                examined = examine_artifact(entry, context, now)
-                rows += (row for row in examined.rows if row.severity != "info")
-                passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
-                known[key] = frozenset() if examined.refused else frozenset(passed)
+                check = check_artifact(entry, context, now)
+                rows += (row for row in check.rows if row.severity != "info")
+                passed = (str(row["code"]) for row in check.outcome.evidence if row["status"] == "passed")
+                known[key] = frozenset() if check.refused else frozenset(passed)
             proved[entry.key] = known[key]
         except PinwardenError as err:
             rows.append(_failure(entry, err))
