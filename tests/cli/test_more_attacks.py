@@ -19,7 +19,7 @@ import pytest
 
 from pinwarden.cli.output import FORMATS, render
 from pinwarden.clients.near_names import edit_distance
-from pinwarden.core.json_slices import array_elements
+from pinwarden.core.json_slices import split_array
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.report import Report, Row
 from pinwarden.core.strict_json import encode_json_file
@@ -355,7 +355,7 @@ def test_a_surface_that_repeats_a_secret_is_not_stored(world: World) -> None:
 
 def test_an_item_nested_beyond_reading_is_cut_out_and_the_others_stay() -> None:
     deep = '{"a":' * 5000 + '"]}\\""' + "}" * 5000
-    assert array_elements(f'[1, {deep} , "x"]'.encode()) == [b"1", deep.encode(), b'"x"']
+    assert split_array(f'[1, {deep} , "x"]'.encode()) == [b"1", deep.encode(), b'"x"']
 
 
 # Registries

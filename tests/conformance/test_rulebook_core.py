@@ -24,7 +24,7 @@ from pinwarden import (
     signing_preimage,
 )
 from pinwarden.core.digest import document_cbor
-from pinwarden.core.keys import document_signature_valid, encode_base64url, sign_document
+from pinwarden.core.keys import encode_base64url, is_document_signature_valid, sign_document
 from tests.conformance.vectors import cases, load, uncopied
 
 
@@ -109,7 +109,7 @@ def check_sign_document(case: dict[str, Any], expect: dict[str, Any]) -> None:
 def check_verify_document(case: dict[str, Any], expect: dict[str, Any]) -> None:
     document = parse_json(case["document_text"].encode())
     known = [PublicKey.parse(key["public_key"]) for key in case["known_keys"]]
-    assert document_signature_valid(document, document["signatures"][0], known) is expect["valid"]
+    assert is_document_signature_valid(document, document["signatures"][0], known) is expect["valid"]
 
 
 def check_did_key(case: dict[str, Any], expect: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.core.javascript import locale_sorted
+from pinwarden.core.javascript import sort_by_locale
 from pinwarden.surface.interop import toolpin_hashes
 from tests.conformance.vectors import cases, load, vectors_dir
 
@@ -22,7 +22,7 @@ def test_tool_hashes_equal_those_of_toolpin(case: dict[str, Any]) -> None:
         assert not all(tool["name"].isascii() for tool in case["tools"])
         return
     assert {name: hashes[name] for name in NAMES} == {name: case[name] for name in NAMES}
-    assert [tool["name"] for tool in locale_sorted(case["tools"], lambda tool: str(tool["name"]))[0]] == case[
+    assert [tool["name"] for tool in sort_by_locale(case["tools"], lambda tool: str(tool["name"]))[0]] == case[
         "localeOrder"
     ]
 

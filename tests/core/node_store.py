@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pinwarden.core.tlog import node_hash
+from pinwarden.core.tlog import hash_children
 
 
 class NodeStore:
@@ -27,7 +27,7 @@ class NodeStore:
         level, node = 0, leaf
         self._levels[0].append(node)
         while len(self._levels[level]) % 2 == 0:
-            node = node_hash(self._levels[level][-2], self._levels[level][-1])
+            node = hash_children(self._levels[level][-2], self._levels[level][-1])
             level += 1
             if level == len(self._levels):
                 self._levels.append([])

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinwarden import Limits, PinwardenError, canonicalize, parse_json
-from pinwarden.core.canonical import PROFILES, _encode_exactly, ecmascript_number, encode_plain
+from pinwarden.core.canonical import PROFILES, _encode_exactly, encode_without_floats, format_ecmascript_number
 from tests.support.needs import needs
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -65,7 +65,7 @@ def test_canonicalizing_twice_changes_nothing(value: Any, profile: str) -> None:
 @example([{"e\u0301": 1}], "toolpin")
 def test_the_fast_path_writes_the_bytes_of_the_exact_path(value: Any, profile: str) -> None:
     form = PROFILES[profile]
-    plain = encode_plain(value)
+    plain = encode_without_floats(value)
     if plain is not None and form.plain_if(plain[0]):
         assert plain[0] == _encode_exactly(value, form)
 
@@ -79,11 +79,11 @@ def test_no_value_with_a_float_is_ever_called_plain(value: Any) -> None:
             return any(map(holds_float, item.values()))
         return any(map(holds_float, item)) if isinstance(item, list) else isinstance(item, float)
 
-    assert encode_plain(value) is None or not holds_float(value)
+    assert encode_without_floats(value) is None or not holds_float(value)
 
 
 def test_an_integer_with_the_byte_that_marks_floats_does_not_slow_a_document_down() -> None:
-    assert encode_plain({"size_bytes": [251, 64251, 16_777_467], "text": "x" * 251}) is not None
+    assert encode_without_floats({"size_bytes": [251, 64251, 16_777_467], "text": "x" * 251}) is not None
 
 
 @given(values)
@@ -112,7 +112,7 @@ def test_the_form_of_hangar_1_2_is_what_json_dumps_writes(value: Any) -> None:
     ],
 )
 def test_numbers_are_laid_out_as_ecmascript_does(number: float, text: str) -> None:
-    assert ecmascript_number(number) == text
+    assert format_ecmascript_number(number) == text
 
 
 @needs("node", install="apt-get install nodejs")
@@ -135,7 +135,7 @@ def test_numbers_equal_those_of_node_over_random_doubles() -> None:
     packed = struct.pack(f"<{len(doubles)}d", *doubles)
     answer = subprocess.run([node, "-e", script], input=packed, capture_output=True, check=True)
     for number, expected in zip(doubles, answer.stdout.decode().split("\n"), strict=True):
-        assert ecmascript_number(number) == expected
+        assert format_ecmascript_number(number) == expected
 
 
 class TestIntegersThatADoubleCannotHold:

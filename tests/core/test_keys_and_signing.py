@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError, PrivateKey, PublicKey, signing_preimage, verify_signature
 from pinwarden.core.keys import (
     decode_base64url,
-    document_signature_valid,
     dsse_preimage,
-    dsse_sign,
-    dsse_verify,
     encode_base64url,
+    is_document_signature_valid,
     sign_document,
+    sign_dsse,
+    verify_dsse,
 )
 from tests.support.needs import needs
 
@@ -183,8 +183,8 @@ class TestSignatures:
     def test_a_document_signature_of_an_unknown_key_or_form_is_not_valid(self) -> None:
         document = {"a": 1, "b": 2}
         signature = sign_document(document, ["/a"], KEY)
-        assert document_signature_valid(document, signature, [OTHER.public_key, KEY.public_key])
-        assert document_signature_valid({"a": 1, "b": "not covered"}, signature, [KEY.public_key])
+        assert is_document_signature_valid(document, signature, [OTHER.public_key, KEY.public_key])
+        assert is_document_signature_valid({"a": 1, "b": "not covered"}, signature, [KEY.public_key])
         for broken in (
             None,
             {},
@@ -196,8 +196,8 @@ class TestSignatures:
             {**signature, "signed_fields": [1]},
             {**signature, "key_id": OTHER.public_key.did},
         ):
-            assert not document_signature_valid(document, broken, [OTHER.public_key, KEY.public_key])
-        assert not document_signature_valid(document, signature, [OTHER.public_key])
+            assert not is_document_signature_valid(document, broken, [OTHER.public_key, KEY.public_key])
+        assert not is_document_signature_valid(document, signature, [OTHER.public_key])
 
 
 class TestPreimage:
@@ -233,14 +233,14 @@ class TestDsse:
         )
 
     def test_an_envelope_names_the_known_keys_that_signed_it(self) -> None:
-        envelope = dsse_sign("text/x", b"payload", [KEY, OTHER])
-        payload, signers = dsse_verify(envelope, "text/x", [OTHER.public_key])
+        envelope = sign_dsse("text/x", b"payload", [KEY, OTHER])
+        payload, signers = verify_dsse(envelope, "text/x", [OTHER.public_key])
         assert (payload, signers) == (b"payload", (OTHER.public_key,))
 
     def test_a_wrong_key_id_does_not_matter_because_it_is_only_a_hint(self) -> None:
-        envelope = dsse_sign("text/x", b"payload", [KEY])
+        envelope = sign_dsse("text/x", b"payload", [KEY])
         envelope["signatures"][0]["keyid"] = OTHER.public_key.did
-        assert dsse_verify(envelope, "text/x", [OTHER.public_key, KEY.public_key])[1] == (KEY.public_key,)
+        assert verify_dsse(envelope, "text/x", [OTHER.public_key, KEY.public_key])[1] == (KEY.public_key,)
 
     @pytest.mark.parametrize(
         "change",
@@ -256,9 +256,9 @@ class TestDsse:
         ],
     )
     def test_a_changed_envelope_is_refused(self, change: dict[str, Any]) -> None:
-        envelope = {**dsse_sign("text/x", b"payload", [KEY]), **change}
+        envelope = {**sign_dsse("text/x", b"payload", [KEY]), **change}
         with pytest.raises(PinwardenError) as caught:
-            dsse_verify(envelope, "text/x", [KEY.public_key])
+            verify_dsse(envelope, "text/x", [KEY.public_key])
         assert caught.value.code == "SIGNATURE_INVALID"
 
 

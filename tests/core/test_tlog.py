@@ -12,13 +12,13 @@ from pinwarden import PinwardenError
 from pinwarden.core.tlog import (
     EMPTY_ROOT,
     TILE_WIDTH,
-    consistency_proof,
+    compute_root,
     entries_path,
-    inclusion_proof,
-    leaf_hash,
+    hash_leaf,
     list_tiles,
     pack_entries,
-    root_hash,
+    prove_consistency,
+    prove_inclusion,
     tile_path,
     unpack_entries,
     verify_consistency,
@@ -45,36 +45,36 @@ ROOTS = [
 
 
 def tree(size: int) -> NodeStore:
-    return NodeStore(leaf_hash(b"%d" % n) for n in range(size))
+    return NodeStore(hash_leaf(b"%d" % n) for n in range(size))
 
 
 @pytest.mark.parametrize("size", range(9))
 def test_roots_equal_the_known_answers(size: int) -> None:
-    store = NodeStore(map(leaf_hash, ENTRIES))
-    assert root_hash(size, store.read).hex() == ROOTS[size]
+    store = NodeStore(map(hash_leaf, ENTRIES))
+    assert compute_root(size, store.read).hex() == ROOTS[size]
 
 
 def test_every_proof_of_every_tree_up_to_40_leaves_verifies() -> None:
     store = tree(40)
-    roots = [root_hash(size, store.read) for size in range(41)]
+    roots = [compute_root(size, store.read) for size in range(41)]
     for size in range(1, 41):
         for index in range(size):
-            proof = inclusion_proof(index, size, store.read)
+            proof = prove_inclusion(index, size, store.read)
             verify_inclusion(store.read(0, index), index, size, roots[size], proof)
         for old in range(size + 1):
-            verify_consistency(old, size, roots[old], roots[size], consistency_proof(old, size, store.read))
+            verify_consistency(old, size, roots[old], roots[size], prove_consistency(old, size, store.read))
 
 
 @given(st.integers(1, 300), st.data())
 def test_a_proof_is_valid_only_for_its_own_leaf_and_index(size: int, data: st.DataObject) -> None:
     store = tree(size)
-    root = root_hash(size, store.read)
+    root = compute_root(size, store.read)
     index = data.draw(st.integers(0, size - 1))
-    proof = inclusion_proof(index, size, store.read)
+    proof = prove_inclusion(index, size, store.read)
     other = data.draw(st.integers(0, size))
     if other != index:
         refused(store.read(0, index), other, size, root, proof)
-    refused(leaf_hash(b"forged"), index, size, root, proof)
+    refused(hash_leaf(b"forged"), index, size, root, proof)
     refused(store.read(0, index), index, size, sha256(b"x").digest(), proof)
     refused(store.read(0, index), index, size, root, [*proof, root])
     if proof:
@@ -92,8 +92,8 @@ def refused(leaf: bytes, index: int, size: int, root: bytes, proof: list[bytes])
 def test_a_rewritten_history_is_never_consistent(old: int, new: int, data: st.DataObject) -> None:
     old, new = min(old, new), max(old, new)
     store = tree(new)
-    old_root, new_root = root_hash(old, store.read), root_hash(new, store.read)
-    proof = consistency_proof(old, new, store.read)
+    old_root, new_root = compute_root(old, store.read), compute_root(new, store.read)
+    proof = prove_consistency(old, new, store.read)
     forged = sha256(b"fork").digest()
     attempts = [
         (old, new, forged, new_root, proof),
@@ -115,14 +115,14 @@ def test_a_rewritten_history_is_never_consistent(old: int, new: int, data: st.Da
 
 def test_a_proof_for_an_index_outside_the_tree_is_refused() -> None:
     store = tree(3)
-    for make, place, size in ((inclusion_proof, 3, 3), (inclusion_proof, -1, 3), (consistency_proof, 4, 3)):
+    for make, place, size in ((prove_inclusion, 3, 3), (prove_inclusion, -1, 3), (prove_consistency, 4, 3)):
         with pytest.raises(PinwardenError):
             make(place, size, store.read)
 
 
 def test_a_tree_that_grew_from_nothing_is_consistent_with_it() -> None:
     store = tree(5)
-    verify_consistency(0, 5, EMPTY_ROOT, root_hash(5, store.read), [])
+    verify_consistency(0, 5, EMPTY_ROOT, compute_root(5, store.read), [])
 
 
 class TestTiles:

@@ -12,10 +12,10 @@ from pinwarden.core.tlog import (
     Frontier,
     TileNodes,
     TreeNode,
-    consistency_proof,
-    inclusion_proof,
-    leaf_hash,
-    root_hash,
+    compute_root,
+    hash_leaf,
+    prove_consistency,
+    prove_inclusion,
     split_hashes,
     tile_width,
     verify_consistency,
@@ -23,7 +23,7 @@ from pinwarden.core.tlog import (
 )
 from tests.core.node_store import NodeStore
 
-LEAVES = [leaf_hash(b"%d" % number) for number in range(TILE_WIDTH * 3 + 7)]
+LEAVES = [hash_leaf(b"%d" % number) for number in range(TILE_WIDTH * 3 + 7)]
 
 
 def tiles(nodes: NodeStore, size: int) -> TileNodes:
@@ -41,7 +41,7 @@ def test_the_edge_has_the_root_of_the_whole_tree_at_every_size() -> None:
     for leaf in LEAVES:
         edge, made = edge.append(leaf)
         nodes.append(leaf)
-        assert edge.root == root_hash(edge.size, nodes.read)
+        assert edge.root == compute_root(edge.size, nodes.read)
         assert made == tuple(
             TreeNode(level=node.level, index=node.index, hash=nodes.read(node.level, node.index)) for node in made
         )
@@ -51,15 +51,15 @@ def test_the_edge_has_the_root_of_the_whole_tree_at_every_size() -> None:
 def test_proofs_from_tiles_equal_proofs_from_all_nodes() -> None:
     size = len(LEAVES)
     nodes = NodeStore(LEAVES)
-    root = root_hash(size, nodes.read)
+    root = compute_root(size, nodes.read)
     read = tiles(nodes, size).read
     for index in (0, 1, 255, 256, 511, 767, 768, size - 1):
-        proof = inclusion_proof(index, size, read)
-        assert proof == inclusion_proof(index, size, nodes.read)
+        proof = prove_inclusion(index, size, read)
+        assert proof == prove_inclusion(index, size, nodes.read)
         verify_inclusion(LEAVES[index], index, size, root, proof)
     for old in (1, 2, 255, 256, 257, 512, 700, size - 1):
-        proof = consistency_proof(old, size, read)
-        verify_consistency(old, size, root_hash(old, nodes.read), root, proof)
+        proof = prove_consistency(old, size, read)
+        verify_consistency(old, size, compute_root(old, nodes.read), root, proof)
 
 
 @pytest.mark.parametrize(

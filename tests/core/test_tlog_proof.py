@@ -9,7 +9,7 @@ import pytest
 from pinwarden import PinwardenError, PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, Cosignature, Note, TlogProof, WitnessKey, verify_cosignatures
-from pinwarden.core.tlog import inclusion_proof, leaf_hash, root_hash
+from pinwarden.core.tlog import compute_root, hash_leaf, prove_inclusion
 from tests.core.node_store import NodeStore
 from tests.support.witnesses import cosign
 
@@ -20,9 +20,9 @@ ENTRIES = [b"%d" % number for number in range(11)]
 
 
 def proof_of(index: int) -> TlogProof:
-    nodes = NodeStore(map(leaf_hash, ENTRIES))
-    checkpoint = Checkpoint(origin="log.example", size=11, root=root_hash(11, nodes.read))
-    path = tuple(inclusion_proof(index, 11, nodes.read))
+    nodes = NodeStore(map(hash_leaf, ENTRIES))
+    checkpoint = Checkpoint(origin="log.example", size=11, root=compute_root(11, nodes.read))
+    path = tuple(prove_inclusion(index, 11, nodes.read))
     return TlogProof(index=index, path=path, checkpoint=checkpoint.note().sign("log.example", KEY))
 
 

@@ -19,7 +19,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, NoteKey
-from pinwarden.core.tlog import Frontier, leaf_hash, pack_entries, unpack_entries
+from pinwarden.core.tlog import Frontier, hash_leaf, pack_entries, unpack_entries
 from pinwarden.registry import names
 from pinwarden.registry.export import export
 from pinwarden.registry.log_client import FollowOptions, follow_log, load_log_state, monitor_log, verify_log
@@ -56,7 +56,7 @@ def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[Key
     """A log of these entries, with a head that the key signed, and the changes of key that are shown beside it."""
     edge = Frontier()
     for entry in entries:
-        edge, _ = edge.append(leaf_hash(entry))
+        edge, _ = edge.append(hash_leaf(entry))
     origin = world.registry.identity.log_id
     note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
     shown = document_bytes(key_changes_to_json(origin, changes))

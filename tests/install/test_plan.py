@@ -25,7 +25,7 @@ from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Note, TlogProof, WitnessKey
-from pinwarden.core.tlog import leaf_hash
+from pinwarden.core.tlog import hash_leaf
 from pinwarden.registry import registry_documents
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import add_attestation
@@ -292,7 +292,7 @@ def test_attack_a_proof_from_another_history_is_refused(user: User) -> None:
     first, second = entries_of(user.world)
     other = resigned(second, reason="in secret")
     head = Note.parse(forge(user.world, [first, other]).get(CHECKPOINT))
-    proof = bytes(TlogProof(index=1, path=(leaf_hash(first),), checkpoint=head))
+    proof = bytes(TlogProof(index=1, path=(hash_leaf(first),), checkpoint=head))
     shown = {EVENT: other, PROOF: proof}
     assert user.code(showing(user.world, **shown)) == "LOG_PROOF_INVALID"
     user.publish(SECOND, channel="beta")

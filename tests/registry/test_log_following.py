@@ -14,7 +14,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, Note, WitnessKey
-from pinwarden.core.tlog import TILE_WIDTH, Frontier, leaf_hash, pack_entries, unpack_entries
+from pinwarden.core.tlog import TILE_WIDTH, Frontier, hash_leaf, pack_entries, unpack_entries
 from pinwarden.registry.changes import add_cosignatures
 from pinwarden.registry.export import export
 from pinwarden.registry.log_client import (
@@ -69,7 +69,7 @@ def forge(world: World, entries: list[bytes], key: PrivateKey = REGISTRY_KEY) ->
     """What a registry that lies would show: other entries, under a head that it signs just as well."""
     edge = Frontier()
     for entry in entries:
-        edge, _ = edge.append(leaf_hash(entry))
+        edge, _ = edge.append(hash_leaf(entry))
     origin = world.registry.identity.log_id
     note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
     files = world.files

@@ -14,7 +14,7 @@ from pinwarden.bundle import attestation, log_documents
 from pinwarden.bundle.document import add_signature, document_bytes
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, document_signature_valid
+from pinwarden.core.keys import PrivateKey, is_document_signature_valid
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import TlogProof
 from pinwarden.registry import access as operating
@@ -80,7 +80,7 @@ def test_a_pointer_is_signed_by_the_registry_and_its_event_is_proved_to_be_in_th
         anywhere.publish(bundle(version=f"1.0.{patch}"))
     files = anywhere.files
     pointer = as_json(files.find("pointers/acme.notes/stable.json"))
-    assert document_signature_valid(pointer, pointer["signatures"][0], [REGISTRY_KEY.public_key])
+    assert is_document_signature_valid(pointer, pointer["signatures"][0], [REGISTRY_KEY.public_key])
     assert pointer["pointers"][0]["root_cid"] == bundle(version="1.0.2").root_cid
     entry = files.get("pointers/acme.notes/stable.event")
     proof = TlogProof.parse(files.get("pointers/acme.notes/stable.tlog-proof"))

@@ -9,7 +9,7 @@ import pytest
 from pinwarden.bundle.log_documents import KeyChange
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, document_signature_valid
+from pinwarden.core.keys import PrivateKey, is_document_signature_valid
 from pinwarden.core.record import replace
 from pinwarden.registry.log_client import FollowOptions, follow_log, verify_log
 from pinwarden.registry.log_writer import rotate_key
@@ -56,7 +56,7 @@ def test_rotating_the_key_during_publishes_loses_nothing_and_signs_with_the_righ
     assert verify_log(after.files, FollowOptions(key=REGISTRY_KEY.public_key)).exit_code == 0
     for tool in as_json(after.files.get("tools.json"))["tools"]:
         pointer = strict_json.parse_json(after.files.get(f"pointers/{tool}/stable.json"))
-        assert document_signature_valid(pointer, pointer["signatures"][0], [NEW.public_key])
+        assert is_document_signature_valid(pointer, pointer["signatures"][0], [NEW.public_key])
     with pytest.raises(PinwardenError) as caught:
         anywhere.publish(bundle(version="2.0.0"))
     assert caught.value.code == "REGISTRY_KEY_MISMATCH"

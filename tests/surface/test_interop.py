@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, canonicalize, tool_digest
-from pinwarden.core.javascript import locale_sorted
+from pinwarden.core.javascript import sort_by_locale
 from pinwarden.surface.interop import (
     api_surface_hash,
     api_surface_leaves,
@@ -37,7 +37,7 @@ WRITE: dict[str, Any] = {"name": "Write", "inputSchema": {"type": "object"}, "an
 
 
 def by_locale(names: list[str]) -> list[str]:
-    return locale_sorted(names, str)[0]
+    return sort_by_locale(names, str)[0]
 
 
 @pytest.fixture
@@ -83,13 +83,13 @@ def test_random_names_in_known_letters_are_ordered_as_in_javascript_and_exactly(
         for pool in [*pools, *map("".join, permutations(pools, 2))]
         for _ in range(40)
     ]
-    ordered, exact = locale_sorted(names, str)
+    ordered, exact = sort_by_locale(names, str)
     assert ([ordered], exact) == (run_node("-e", SORT_IN_JAVASCRIPT, question=[names]), True)
 
 
 def test_case_counts_only_where_letters_are_equal_and_equal_names_stay_as_they_came() -> None:
     assert by_locale(["B", "b", "A", "a", "aB", "Ab", "ab"]) == ["a", "A", "ab", "aB", "Ab", "b", "B"]
-    assert locale_sorted([("x\x01", 1), ("x", 2), ("x\x02", 3)], lambda item: item[0]) == (
+    assert sort_by_locale([("x\x01", 1), ("x", 2), ("x\x02", 3)], lambda item: item[0]) == (
         [("x\x01", 1), ("x", 2), ("x\x02", 3)],
         True,
     )
@@ -101,7 +101,7 @@ def test_case_counts_only_where_letters_are_equal_and_equal_names_stay_as_they_c
     [(["a", "b"], True), (["é"], True), ([], True), (["é", "f"], True), (["ж", "我", "a"], True), (["か", "f"], False)],
 )
 def test_an_order_that_had_to_be_approximated_says_so(names: list[str], exact: bool) -> None:
-    assert locale_sorted(names, str)[1] is exact
+    assert sort_by_locale(names, str)[1] is exact
 
 
 @pytest.mark.usefixtures("without_icu")
@@ -130,7 +130,7 @@ def test_icu_decides_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> N
         UCollAttributeValue=SimpleNamespace(ON="on"),
     )
     monkeypatch.setitem(sys.modules, "icu", icu)
-    assert locale_sorted(["zか", "かb"], str) == (["かb", "zか"], True)
+    assert sort_by_locale(["zか", "かb"], str) == (["かb", "zか"], True)
     assert set_up == ["en_US", ("normalization", "on")]
 
 

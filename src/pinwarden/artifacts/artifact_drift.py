@@ -11,7 +11,7 @@ from pinwarden.artifacts.artifact import FetchedArtifact
 from pinwarden.artifacts.python_package import best_wheel
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, kind_table
+from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.lock.extension import Artifact, ImagePin, LockExtension
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
@@ -19,7 +19,7 @@ from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Chan
 if TYPE_CHECKING:
     from packaging.tags import Tag
 
-ARTIFACT_KINDS: FindingKinds = kind_table(
+ARTIFACT_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("bytes_changed", "The same name and version now has different bytes."),
         ("version_vanished", "The locked version is no longer in its registry."),

@@ -39,7 +39,7 @@ from pinwarden.artifacts.npm_package import (
 )
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import array_elements, object_members
+from pinwarden.core.json_slices import split_array, split_object
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.system.net.connections import ServiceEndpoint
@@ -274,8 +274,8 @@ def _fetch_attestations(registry: _PackageSource) -> tuple[ArtifactAttestation, 
         return ()
     if not isinstance(_parse_json(body, _SMALL_LIMITS), dict):
         raise fetch_failed("protocol", "the registry's attestation document is not an object")
-    members = dict(object_members(body))
-    attestations = array_elements(members.get("attestations", b"[]"))
+    members = dict(split_object(body))
+    attestations = split_array(members.get("attestations", b"[]"))
     if len(attestations) > _MAX_ATTESTATIONS:
         raise fetch_failed("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
     return tuple(_parse_attestation(row) for row in attestations)
@@ -286,7 +286,7 @@ def _parse_attestation(row: bytes) -> ArtifactAttestation:
     kind = value.get("predicateType") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not isinstance(value.get("bundle"), dict):
         raise fetch_failed("protocol", "an attestation from the registry has no predicateType or no bundle")
-    return ArtifactAttestation(kind=kind, bundle=dict(object_members(row))["bundle"])
+    return ArtifactAttestation(kind=kind, bundle=dict(split_object(row))["bundle"])
 
 
 def _parse_json(body: bytes, limits: Limits) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest_identity
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, kind_table
+from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.surface.drift.changes import INFO, REVIEW
 
 CHANGED = "provenance_changed"
@@ -21,7 +21,7 @@ UNCHECKED = "provenance_unchecked"
 FAILED = "provenance_failed"
 RENAMED = "provenance_renamed"
 REPOSITORY_MISMATCH = "provenance_repository_mismatch"
-PROVENANCE_KINDS: FindingKinds = kind_table(
+PROVENANCE_KINDS: FindingKinds = build_kind_table(
     critical=(
         (CHANGED, "The artifact now comes from a builder other than the locked one."),
         (WEAKER, "The provenance is weaker than the locked one, or does not verify."),

@@ -10,7 +10,7 @@ from pinwarden.bundle.document import read_json
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import document_signature_valid
+from pinwarden.core.keys import is_document_signature_valid
 from pinwarden.core.record import Record, field
 from pinwarden.core.text import parse_timestamp
 
@@ -93,7 +93,7 @@ def trusted_signers(
             continue
         if not literal and not _covers(signature, required_fields):
             continue
-        if document_signature_valid(document, signature, [trusted.key]):
+        if is_document_signature_valid(document, signature, [trusted.key]):
             signers.append(trusted)
     return signers
 

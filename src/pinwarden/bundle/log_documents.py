@@ -23,7 +23,7 @@ from pinwarden.bundle.document import (
 )
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey, Signer, decode_base64url, document_signature_valid, encode_base64url
+from pinwarden.core.keys import PublicKey, Signer, decode_base64url, encode_base64url, is_document_signature_valid
 from pinwarden.core.record import Record, field
 
 # Pointers
@@ -338,7 +338,7 @@ def key_change_from_json(document: Any) -> KeyChange:
     if old == new or {item.key_id for item in signatures} != {old.did, new.did} or len(signatures) != 2:
         reader.fail("signatures", "must be one by the old key and one by the new key")
     for signature, given in zip(signatures, document["signatures"], strict=True):
-        if signature.signed_fields != KEY_CHANGE_SIGNED_FIELDS or not document_signature_valid(
+        if signature.signed_fields != KEY_CHANGE_SIGNED_FIELDS or not is_document_signature_valid(
             document, given, [old, new]
         ):
             raise PinwardenError("SIGNATURE_INVALID", f"the key change is not signed by {signature.key_id}")

@@ -123,10 +123,10 @@ def format_definition(value: Any) -> str:
     """The definition of a tool, prompt or resource as indented JSON, with invisible characters escaped."""
     import json
 
-    from pinwarden.core.text import json_for_log
+    from pinwarden.core.text import escape_json_for_log
 
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return json_for_log("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))
+    return escape_json_for_log("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))
 
 
 def colour_wanted() -> bool:

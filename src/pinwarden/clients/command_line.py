@@ -16,7 +16,7 @@ from typing import Any
 from pinwarden.clients import launchers
 from pinwarden.clients.launchers import DANGERS, UV_VALUES, Launch, launch_of_url, temporary_path_risk
 from pinwarden.core.record import Record, replace
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.target import (
     HttpTarget,
@@ -37,8 +37,8 @@ OWN_RUN_VALUES = name_set("--client --name --policy --audit --when-away --projec
 
 MAX_WRAPPERS = 8  # the depth up to which nested commands are unwrapped
 
-_PYTHON = pattern(r"(?:python|pypy)[0-9.]*w?|py")
-_ASSIGNMENT = pattern(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*w?|py")
+_ASSIGNMENT = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 Unwrapped = tuple[list[str], list[str]]
 """The words inside a wrapper, and the dangers of the wrapper."""

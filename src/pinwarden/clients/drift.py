@@ -14,17 +14,17 @@ from pinwarden.clients.command_line import DANGERS, Launch, parse_launch
 from pinwarden.clients.config import ConfiguredServer, configured_server, fields_of
 from pinwarden.clients.near_names import find_near_name
 from pinwarden.clients.table import Client, client_of
-from pinwarden.core.json_values import child_pointer, json_equal
+from pinwarden.core.json_values import child_pointer, is_json_equal
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, kind_table
-from pinwarden.core.text import pattern
+from pinwarden.core.report import FindingKinds, build_kind_table
+from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import is_reference, mask_text, mask_url, mask_value, mask_words
 from pinwarden.system.redaction import mask_configured_value
 from pinwarden.system.target import StdioTarget, program_name
 
-CONFIG_KINDS: FindingKinds = kind_table(
+CONFIG_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("command_swapped", "The approved entry now starts another program."),
         ("package_swapped", "The approved entry now runs another package, image, file or address."),
@@ -75,12 +75,12 @@ CONFIG_KINDS: FindingKinds = kind_table(
 
 
 ENTITY = "config"
-_INSERTED = pattern(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
+_INSERTED = lazy_pattern(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
 _INSERTION = r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w.-]*\}|\{env:[A-Za-z_]\w*\}|%[A-Za-z_]\w{2,}%)"
-_TEMPLATE = pattern(
+_TEMPLATE = lazy_pattern(
     rf"(?:(?:Bearer|Basic|Token) )?{_INSERTION}(?:[/\\:;,. -]*{_INSERTION})*(?:[/\\][\w.-]{{1,20}}){{0,8}}"
 )
-_REFERRED = pattern(
+_REFERRED = lazy_pattern(
     r"\$\{\s*((?:env:)?[A-Za-z_]\w*)?|\$([A-Z_][A-Z0-9_]{2,})|^\s*\$([A-Za-z_]\w*)\s*$|\{(?:env|file):([^{}]*)|%([A-Za-z_]\w{2,})%"
 )
 """References that clients replace by a variable, anywhere in a value."""
@@ -89,7 +89,7 @@ _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "di
 
 def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple[Change, ...]:
     """All changes between the approved entry of a server and the one that is configured now."""
-    if json_equal(before, after):
+    if is_json_equal(before, after):
         return ()
     if type(before) is not dict or type(after) is not dict:
         return (_Row(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
@@ -99,7 +99,7 @@ def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple
 
 def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
     """The change between the input values that were proposed at approval and those proposed now."""
-    if json_equal(dict(before), dict(after)):
+    if is_json_equal(dict(before), dict(after)):
         return ()
     row = _Row(name=name, field="inputs", path="/inputs")
     return (row.change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
@@ -193,7 +193,7 @@ class _Pair(Record):
         return _Row(name=self.name, field=field, path=path)
 
     def differs(self, field: str) -> bool:
-        return not json_equal(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
+        return not is_json_equal(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
 
 
 def _changes(pair: _Pair) -> Iterator[Change]:
@@ -294,7 +294,7 @@ def _named_values(pair: _Pair, field: str, what: str) -> Iterator[Change]:
         return
     for name in sorted({*old, *new}):
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
-        if before is ABSENT or after is ABSENT or not json_equal(before, after):
+        if before is ABSENT or after is ABSENT or not is_json_equal(before, after):
             kind = _kind_of_value(name, before, after, what)
             yield pair.row(field, name).change(kind, _display_value(name, before), _display_value(name, after))
 

@@ -195,10 +195,10 @@ def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
 
 def _with_replaced_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
     """The file of a server before and after its entry is replaced."""
-    from pinwarden.core.json_values import pointer_tokens
+    from pinwarden.core.json_values import split_pointer
 
     path, known, name = Path(server.path), client_of(server.client), server.name
-    steps = tuple(pointer_tokens(server.pointer))
+    steps = tuple(split_pointer(server.pointer))
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
     if before is None or not steps:

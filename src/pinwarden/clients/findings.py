@@ -14,14 +14,14 @@ from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput
 from pinwarden.clients.table import client_of
 from pinwarden.core.json_values import child_pointer
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, kind_table
-from pinwarden.core.text import pattern
+from pinwarden.core.report import FindingKinds, build_kind_table
+from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import looks_secret, mask_name, mask_words
 from pinwarden.system.redaction import entry_command_lines, entry_urls
 
-FINDING_KINDS: FindingKinds = kind_table(
+FINDING_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("config_unreadable", "The file could not be read, so it is unknown which servers it starts."),
         ("config_invalid", "The file is not valid, but its client may still read servers from it."),
@@ -358,7 +358,7 @@ def _at(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ..
             yield from ((inner, (member, *rest)) for inner, rest in _at(value[member], steps[count:]))
 
 
-_INPUT_REFERENCE = pattern(r"\$\{input:([^{}]{1,200})\}")
+_INPUT_REFERENCE = lazy_pattern(r"\$\{input:([^{}]{1,200})\}")
 _MAX_ANSWER = 400
 
 

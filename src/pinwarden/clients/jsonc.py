@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
-from pinwarden.core.text import escape_invisible_json, pattern
+from pinwarden.core.text import escape_invisible_json, lazy_pattern
 
-_TRIVIA = pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
-_NUMBER = pattern(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORD = pattern(r"true|false|null")
+_TRIVIA = lazy_pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
+_NUMBER = lazy_pattern(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORD = lazy_pattern(r"true|false|null")
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
-_REST_OF_LINE = pattern(r"[ \t]*\r?\n")
-_BLANKS = pattern(r"[ \t]*")
+_REST_OF_LINE = lazy_pattern(r"[ \t]*\r?\n")
+_BLANKS = lazy_pattern(r"[ \t]*")
 
 
 class JsoncMember(Record):

@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.system.target import is_absolute, name_set, parse_options, url_without_query
 
 LaunchKind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "module", "script", "path", "shell"]
@@ -34,11 +34,11 @@ DANGERS: Mapping[str, str] = MappingProxyType(
 )
 """Risks of a command that a reviewer must know, by code."""
 
-_TEMPORARY = pattern(
+_TEMPORARY = lazy_pattern(
     r"^(?:/private)?/(?:var/)?tmp/|^/dev/shm/|^%te?mp%|^\$\{?TE?MP|\\appdata\\local\\temp\\", re.IGNORECASE
 )
-_WEB = pattern(r"(?:https?|wss?)://", re.IGNORECASE)
-_LOOPBACK = pattern(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|$)", re.IGNORECASE)
+_WEB = lazy_pattern(r"(?:https?|wss?)://", re.IGNORECASE)
+_LOOPBACK = lazy_pattern(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|$)", re.IGNORECASE)
 
 
 class Launch(Record):
@@ -122,15 +122,15 @@ def temporary_path_risk(path: str) -> list[str]:
     return ["temporary_path"] if _TEMPORARY.search(path) else []
 
 
-_NPM_EXACT = pattern(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
-_NPM_NAME = pattern(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
-_PYPI_EXACT = pattern(r"[0-9][0-9A-Za-z.!+_-]*")
-_PYPI_SPEC = pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL)
-_NUGET_EXACT = pattern(r"\d+(?:\.\d+){1,3}(?:-[0-9A-Za-z.-]+)?")
-_SOURCE = pattern(r"git\+|git:|git@|github:|gitlab:|bitbucket:|gist:|https?:|ssh:|hg\+|svn\+")
-_UNENCRYPTED = pattern(r"(?:[a-z]+\+)?http://|git:")
-_LOCAL = pattern(r"[./~]|file:|[A-Za-z]:[\\/]")
-_COMMIT = pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_NPM_EXACT = lazy_pattern(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
+_NPM_NAME = lazy_pattern(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
+_PYPI_EXACT = lazy_pattern(r"[0-9][0-9A-Za-z.!+_-]*")
+_PYPI_SPEC = lazy_pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_NUGET_EXACT = lazy_pattern(r"\d+(?:\.\d+){1,3}(?:-[0-9A-Za-z.-]+)?")
+_SOURCE = lazy_pattern(r"git\+|git:|git@|github:|gitlab:|bitbucket:|gist:|https?:|ssh:|hg\+|svn\+")
+_UNENCRYPTED = lazy_pattern(r"(?:[a-z]+\+)?http://|git:")
+_LOCAL = lazy_pattern(r"[./~]|file:|[A-Za-z]:[\\/]")
+_COMMIT = lazy_pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
 """Packages that only connect to an address; the server is at that address."""
@@ -358,10 +358,10 @@ def _bridged(launch: Launch, arguments: Sequence[str]) -> Launch:
     return replace(launch_of_url(url, launch.runner), via=launch).with_dangers(launch.dangers)
 
 
-_IMAGE = pattern(
+_IMAGE = lazy_pattern(
     r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
 )
-_SHA256 = pattern(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_SHA256 = lazy_pattern(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _DOCKER_VALUES = name_set("-H --host -c --context --config -l --log-level")
 _RUN_FLAGS = name_set(
     "--rm --init --privileged --detach --interactive --tty --read-only --no-healthcheck --oom-kill-disable "
@@ -388,23 +388,25 @@ _RUN_LONG = {
     "--net": "--network",
 }
 _RUN_IGNORED = name_set("--rm --interactive --quiet")
-_CLUSTER = pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
-_HOST_PATHS = pattern(
+_CLUSTER = lazy_pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
+_HOST_PATHS = lazy_pattern(
     r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
 )
 _HOST_SPACES = ("--network", "--net", "--pid", "--ipc", "--uts", "--userns")
 
-_FETCHES = pattern(r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE)
-_RUNS = pattern(
+_FETCHES = lazy_pattern(
+    r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE
+)
+_RUNS = lazy_pattern(
     r"\|\s{0,99}(?:sudo\s{1,99})?(?:[^\s|]{0,200}/)?(?:sh|bash|zsh|dash|python[0-9.]*|node|perl|ruby|iex|invoke-expression)\b|"
     r"\b(?:iex|invoke-expression|eval|source)\b|<\(|\$\(|`|"
     r"(?:&&|;)\s{0,99}(?:chmod|(?:[^\s;&]{0,200}/)?(?:sh|bash|python[0-9.]*|node)\b|\./|/)",
     re.IGNORECASE,
 )
-_OPERATORS = pattern(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
+_OPERATORS = lazy_pattern(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
 _LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
 # A command after an operator: "a; b" and "x && y", but neither "text/html;q=1" nor a|b in a pattern.
-_COMMAND_AFTER = pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
+_COMMAND_AFTER = lazy_pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
 
 
 def docker(name: str, words: Sequence[str]) -> Launch:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.clients.toml_text import basic_string
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
-from pinwarden.core.text import INVISIBLE, pattern
+from pinwarden.core.text import INVISIBLE, lazy_pattern
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node
@@ -273,8 +273,8 @@ def _plain(text: str) -> str:
     return basic_string(text)
 
 
-_FENCED = pattern(rb"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", 0x18)  # MULTILINE and DOTALL
-_MENTIONS_SERVERS = pattern(
+_FENCED = lazy_pattern(rb"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", 0x18)  # MULTILINE and DOTALL
+_MENTIONS_SERVERS = lazy_pattern(
     rb"^[ \t]*(?:\{.*|\?[ \t]*)?(?:[\"']?mcp[-_]?servers[\"']?[ \t]*(?::|$)|\"[^\"\n]*\\[^\"\n]*\"[ \t]*:)", 0x0A
 )  # MULTILINE and IGNORECASE: the member, on its own line or in braces, or any member written with escapes
 _MEMBERS = ("mcpServers", "mcp-servers", "mcp_servers")

@@ -15,8 +15,8 @@ from pinwarden.contract.digests import file_digest, server_digest_of, utf16_sort
 from pinwarden.contract.extension import SOURCE, UNKNOWN, ContractExtension, check_body, surface_of
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript import in_property_order
-from pinwarden.core.json_values import json_equal
+from pinwarden.core.javascript import list_in_property_order
+from pinwarden.core.json_values import is_json_equal
 from pinwarden.core.record import replace
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 
@@ -67,7 +67,7 @@ def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update:
             unchanged=tuple(utf16_sorted(contracts)),
             unchanged_prompts=tuple(utf16_sorted(fresh.prompts)),
         )
-    tools = _compare_names(lockfile.tools, {name: fresh.tools[name] for name, _ in in_property_order(contracts)})
+    tools = _compare_names(lockfile.tools, {name: fresh.tools[name] for name, _ in list_in_property_order(contracts)})
     prompts = _compare_names(lockfile.prompts, fresh.prompts)
     result = LockfileCheckResult(
         ok=False,
@@ -107,14 +107,14 @@ def _compare_names(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_
     added: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
-    for name, entry in in_property_order(now):
+    for name, entry in list_in_property_order(now):
         if name not in locked:
             added.append(name)
         elif _digest(locked[name], name) == entry["integrityDigest"]:
             unchanged.append(name)
         else:
             changed.append(name)
-    removed = tuple(name for name, _ in in_property_order(locked) if name not in now)
+    removed = tuple(name for name, _ in list_in_property_order(locked) if name not in now)
     return tuple(added), removed, tuple(changed), tuple(unchanged)
 
 
@@ -164,7 +164,7 @@ def _includes(entry: Any, fresh: Any) -> bool:
         return isinstance(entry, Mapping) and all(
             name in entry and _includes(entry[name], member) for name, member in fresh.items()
         )
-    return json_equal(entry, fresh)
+    return is_json_equal(entry, fresh)
 
 
 def _with_extension_changes(

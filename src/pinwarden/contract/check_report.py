@@ -23,7 +23,7 @@ from pinwarden.contract.normal_form import normalised_digest
 from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.report import Report, Row, is_failing, kind_reasons, plural, row_facts, severity_rank
+from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, plural, row_to_json, severity_rank
 from pinwarden.surface.drift.changes import change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface
@@ -61,10 +61,10 @@ def check(
             **digests_of(locked),
             "path": str(path),
             "tokens": costs.to_json(),
-            "findings": [row_facts(row) for row in rows],
+            "findings": [row_to_json(row) for row in rows],
             "notes": list(notes),
         },
-        rule_texts=kind_reasons(CONTRACT_KINDS, COST_KINDS),
+        rule_texts=collect_kind_reasons(CONTRACT_KINDS, COST_KINDS),
     )
 
 
@@ -170,7 +170,7 @@ def verify_contract(path: Path, live: Surface, keys: Sequence[PublicKey], subjec
             "surfaceDigest": str(live.digest) if live.digest else None,
             "signers": [key.did for key in signers],
             "matches": same,
-            "findings": [row_facts(row) for row in rows],
+            "findings": [row_to_json(row) for row in rows],
         },
     )
 

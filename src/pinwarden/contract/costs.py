@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural, row_facts
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, plural, row_to_json
 from pinwarden.surface.surface import TOOL, Surface
 
 _SENT_MEMBERS = ("name", "title", "description", "inputSchema", "annotations")
@@ -93,7 +93,7 @@ def _refuse(*_: object) -> NoReturn:
     raise OSError("tokenizer tables are not downloaded")
 
 
-COST_KINDS: FindingKinds = kind_table(
+COST_KINDS: FindingKinds = build_kind_table(
     review=(("over_budget", "The tools cost more tokens in every conversation than the budget allows."),)
 )
 
@@ -169,6 +169,6 @@ def cost_report(server: str, surface: Surface, budget: TokenBudget) -> Report:
         exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
         rows=rows,
         notes=(f"counted by: {costs.counted_by}",),
-        facts={**costs.to_json(), "findings": [row_facts(row) for row in rows]},
-        rule_texts=kind_reasons(COST_KINDS),
+        facts={**costs.to_json(), "findings": [row_to_json(row) for row in rows]},
+        rule_texts=collect_kind_reasons(COST_KINDS),
     )

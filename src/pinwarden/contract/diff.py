@@ -18,8 +18,8 @@ from pinwarden.contract.contract import (
     TokenContract,
     ToolContract,
 )
-from pinwarden.core.canonical import canonicalize, ecmascript_number
-from pinwarden.core.javascript import in_property_order
+from pinwarden.core.canonical import canonicalize, format_ecmascript_number
+from pinwarden.core.javascript import list_in_property_order
 from pinwarden.core.record import Record
 from pinwarden.surface.drift.location import ApprovedText, new_cues
 
@@ -167,13 +167,13 @@ def _text(category: str, field: str, message: str, sides: _Sides, original: str 
 
 
 def _actions(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference]:
-    for key, _ in in_property_order(old.actions):
+    for key, _ in list_in_property_order(old.actions):
         if key not in new.actions:
             yield _action(key, "", f'Action "{key}" was removed', (key, None), (BREAKING, BREAKING))
-    for key, action in in_property_order(new.actions):
+    for key, action in list_in_property_order(new.actions):
         if key not in old.actions:
             yield _action(key, "", f'Action "{key}" was added', (None, key), (SAFE, _severity_of_new(action)))
-    for key, action in in_property_order(old.actions):
+    for key, action in list_in_property_order(old.actions):
         if key in new.actions:
             yield from _action_flags(key, action, new.actions[key])
             yield from _action_fields(key, action, new.actions[key])
@@ -370,7 +370,7 @@ def _flag(value: bool) -> str:
 def _or(value: Any, otherwise: str) -> str:
     if value is None:
         return otherwise
-    return value if isinstance(value, str) else ecmascript_number(float(value))
+    return value if isinstance(value, str) else format_ecmascript_number(float(value))
 
 
 def _list(texts: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ from pinwarden.contract.lock_command import read_lockfile
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.contract.server_diff import ServerChange, ServerDiff, diff_lockfiles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons
 
-CONTRACT_CHANGE_KINDS: FindingKinds = kind_table(
+CONTRACT_CHANGE_KINDS: FindingKinds = build_kind_table(
     critical=(
         (
             BREAKING.lower(),
@@ -56,7 +56,7 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
             "tokens": costs.to_json() if costs else None,
             "notes": list(notes),
         },
-        rule_texts=kind_reasons(CONTRACT_CHANGE_KINDS),
+        rule_texts=collect_kind_reasons(CONTRACT_CHANGE_KINDS),
     )
 
 

@@ -21,7 +21,7 @@ from pinwarden.contract.contract import (
 )
 from pinwarden.contract.dialect import Dialect
 from pinwarden.core.canonical import canonicalize
-from pinwarden.core.javascript import encode_javascript_json, locale_sorted
+from pinwarden.core.javascript import encode_javascript_json, sort_by_locale
 from pinwarden.core.record import Record, replace
 from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
 
@@ -141,7 +141,7 @@ def file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
 
 def locked_prompt(prompt: PromptContract) -> dict[str, Any]:
     """A prompt's entry in the file, with its digests."""
-    ordered, _ = locale_sorted(prompt.arguments, lambda argument: argument.name)
+    ordered, _ = sort_by_locale(prompt.arguments, lambda argument: argument.name)
     arguments = [
         {"name": argument.name, "description": argument.description or None, "required": argument.required}
         for argument in ordered

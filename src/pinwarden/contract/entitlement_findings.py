@@ -12,10 +12,10 @@ from pinwarden.contract.extension import SOURCE, UNKNOWN
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.contract.observation import Observed, located
 from pinwarden.core.record import replace
-from pinwarden.core.report import FindingKinds, Row, kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.surface.surface import TOOL
 
-CONTRACT_KINDS: FindingKinds = kind_table(
+CONTRACT_KINDS: FindingKinds = build_kind_table(
     critical=(
         (
             "read_only_contradicted",

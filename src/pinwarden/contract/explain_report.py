@@ -9,7 +9,7 @@ from pinwarden.contract.entitlement_findings import CONTRACT_KINDS, contradictio
 from pinwarden.contract.entitlements.values import Entitlements
 from pinwarden.contract.observation import Observed, located
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, kind_reasons, plural, row_facts
+from pinwarden.core.report import Report, collect_kind_reasons, plural, row_to_json
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE
 
 
@@ -33,9 +33,9 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
             "prompts": {} if only else _reached(observed, "prompts"),
             "resources": {} if only else _reached(observed, "resources"),
             "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
-            "findings": [row_facts(row) for row in findings],
+            "findings": [row_to_json(row) for row in findings],
         },
-        rule_texts=kind_reasons(CONTRACT_KINDS),
+        rule_texts=collect_kind_reasons(CONTRACT_KINDS),
     )
 
 

@@ -18,7 +18,7 @@ from pinwarden.contract.normal_form import normalised_digest
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, PublicKey, dsse_sign, dsse_verify
+from pinwarden.core.keys import PrivateKey, PublicKey, sign_dsse, verify_dsse
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import parse_json
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Surface, surface_from_listing
@@ -176,7 +176,7 @@ def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
     if not check_body(lockfile):
         raise PinwardenError("LOCK_INVALID", "the lockfile has no extension, so there is no body digest to sign")
     extension = _member(lockfile)
-    envelope = dsse_sign(PAYLOAD_TYPE, canonicalize(_statement(lockfile)), keys)
+    envelope = sign_dsse(PAYLOAD_TYPE, canonicalize(_statement(lockfile)), keys)
     return Lockfile(document={**lockfile.document, KEY: {**extension, "signature": envelope}})
 
 
@@ -184,7 +184,7 @@ def verify_lockfile(lockfile: Lockfile, known_keys: Iterable[PublicKey]) -> tupl
     """The known keys that signed this body. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
     if not check_body(lockfile) or "signature" not in _member(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the lockfile is not signed")
-    payload, signers = dsse_verify(_member(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
+    payload, signers = verify_dsse(_member(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
     if parse_json(payload) != _statement(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the signature is for another lockfile")
     return signers

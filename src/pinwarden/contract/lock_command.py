@@ -18,7 +18,7 @@ from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, kind_reasons, plural, row_facts
+from pinwarden.core.report import Report, collect_kind_reasons, plural, row_to_json
 from pinwarden.system.files import read_file, write_atomically
 
 
@@ -93,9 +93,9 @@ def lock(observed: Observed, stored: StoredLockfile, *, now: str, dialect: Diale
             "path": str(path),
             "written": not same,
             "dialect": used_dialect.name,
-            "findings": [row_facts(row) for row in rows],
+            "findings": [row_to_json(row) for row in rows],
         },
-        rule_texts=kind_reasons(CONTRACT_KINDS),
+        rule_texts=collect_kind_reasons(CONTRACT_KINDS),
     )
 
 

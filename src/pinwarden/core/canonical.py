@@ -15,7 +15,7 @@ profile         members sorted by            numbers                what else
 ==============  ===========================  =====================  ==============================================
 
 Almost no real value has a floating-point number. For those without, orjson writes the same bytes as the exact path in a
-tenth of the time; ``encode_plain`` detects them. The exact path below defines the result.
+tenth of the time; ``encode_without_floats`` detects them. The exact path below defines the result.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMIT
     """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
     form = get_profile(profile)
     value = form.read(data, limits) if type(data) is bytes else data
-    plain = encode_plain(value) if _worth_loading(value) else None
+    plain = encode_without_floats(value) if _is_orjson_worth_loading(value) else None
     canonical = plain[0] if plain is not None and form.plain_if(plain[0]) else _encode_exactly(value, form)
     if len(canonical) > limits.max_bytes:
         _refuse(f"the canonical form has {len(canonical)} bytes; the limit is {limits.max_bytes}")
@@ -70,27 +70,27 @@ def get_profile(name: str) -> Profile:
         raise PinwardenError("PROFILE_UNKNOWN", f"unknown canonical form {name!a}; known: {known}") from None
 
 
-def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
+def encode_without_floats(value: Any) -> tuple[bytes, bytes] | None:
     """Sorted JSON and DAG-CBOR of a value that all encoders write alike, else None.
 
     That excludes floats, whose text differs between encoders and their releases, and integers beyond 53 bits, which
     orjson refuses here. A float is detected in the DAG-CBOR: its head byte is FB, which UTF-8 text cannot contain. A
     length or an integer can contain it; then the JSON text decides. orjson runs first because it limits the depth.
     """
-    dumps, options, encode_dag_cbor = _encoders()
+    dumps, options, encode_dag_cbor = _load_encoders()
     try:
         text = dumps(value, None, options)
         cbor = encode_dag_cbor(value)
     except (TypeError, ValueError):
         return None
-    return None if b"\xfb" in cbor and _may_hold_float(text) else (text, cbor)
+    return None if b"\xfb" in cbor and _may_contain_float(text) else (text, cbor)
 
 
-def _worth_loading(value: Any) -> bool:
+def _is_orjson_worth_loading(value: Any) -> bool:
     """Importing orjson takes as long as writing some thousand values exactly, so a short run does without it."""
     if "orjson" in modules:
         return True
-    pending, left = [value], _SMALL
+    pending, left = [value], _MAX_EXACT_VALUES
     while pending and left > 0:
         item = pending.pop()
         left -= 1
@@ -98,15 +98,15 @@ def _worth_loading(value: Any) -> bool:
             pending.extend(item.values())
         elif type(item) is list:
             pending.extend(item)
-    _WRITTEN[0] += _SMALL - left
-    return bool(pending) or _WRITTEN[0] > _SMALL
+    _values_written[0] += _MAX_EXACT_VALUES - left
+    return bool(pending) or _values_written[0] > _MAX_EXACT_VALUES
 
 
-_SMALL = 4000  # values; about the fifteen milliseconds that orjson takes to load
-_WRITTEN = [0]
+_MAX_EXACT_VALUES = 4000  # values; about the fifteen milliseconds that orjson takes to load
+_values_written = [0]
 
 
-def _may_hold_float(text: bytes) -> bool:
+def _may_contain_float(text: bytes) -> bool:
     """Whether compact JSON may contain a number with a fraction or exponent. Strings can cause false positives."""
     text = b":" + text
     without_digits = text.translate(None, b"0123456789")
@@ -117,7 +117,7 @@ def _may_hold_float(text: bytes) -> bool:
 
 
 @cache
-def _encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
+def _load_encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
     # Lazy: orjson imports a dozen modules that light commands do not need.
     import libipld
     import orjson
@@ -160,7 +160,7 @@ def _encode_exactly(value: Any, form: Profile) -> bytes:
             _refuse(f"nested more than {strict_json.JITER_DEPTH} levels deep")
         elif kind is dict:
             mark = "{"
-            for name, member in form.members(_with_text_names(item)):
+            for name, member in form.members(_check_member_names(item)):
                 put(mark + quote(name) + ":")
                 write(member, depth - 1)
                 mark = ","
@@ -184,7 +184,7 @@ def _encode_exactly(value: Any, form: Profile) -> bytes:
         _refuse("the value is nested too deeply", err)
 
 
-def _with_text_names(item: dict[Any, Any]) -> dict[str, Any]:
+def _check_member_names(item: dict[Any, Any]) -> dict[str, Any]:
     for name in item:
         if type(name) is not str:
             _refuse(f"a member name is {type(name).__name__}, not a string")
@@ -194,24 +194,24 @@ def _with_text_names(item: dict[Any, Any]) -> dict[str, Any]:
 # Order of members
 
 
-def _by_code_point(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    return sorted(item.items(), key=_name)
+def _sort_by_code_point(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return sorted(item.items(), key=_name_key)
 
 
-def _by_utf16(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    return sorted(item.items(), key=_utf16)
+def _sort_by_utf16(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return sorted(item.items(), key=_utf16_key)
 
 
-def _as_javascript(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    return sorted(item.items(), key=_javascript)
+def _sort_like_javascript(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    return sorted(item.items(), key=_javascript_key)
 
 
-def _as_fusion(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _sort_like_fusion(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     # Fusion assigns members to a fresh object, where this name sets the prototype instead.
-    return _as_javascript({name: member for name, member in item.items() if name != "__proto__"})
+    return _sort_like_javascript({name: member for name, member in item.items() if name != "__proto__"})
 
 
-def _as_toolpin(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _sort_like_toolpin(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     from unicodedata import normalize
 
     normal: dict[str, Any] = {}
@@ -220,78 +220,78 @@ def _as_toolpin(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         if nfc in normal:
             _refuse(f"member {nfc[:80]!a} occurs twice after Unicode normalisation (NFC)")
         normal[nfc] = member
-    return _as_javascript(normal)
+    return _sort_like_javascript(normal)
 
 
-def _name(member: tuple[str, Any]) -> str:
+def _name_key(member: tuple[str, Any]) -> str:
     return member[0]
 
 
-def _utf16(member: tuple[str, Any]) -> bytes:
+def _utf16_key(member: tuple[str, Any]) -> bytes:
     return member[0].encode("utf-16-be", "surrogatepass")
 
 
-def _javascript(member: tuple[str, Any]) -> tuple[int, bytes]:
+def _javascript_key(member: tuple[str, Any]) -> tuple[int, bytes]:
     name = member[0]
     if name.isascii() and name.isdigit() and len(name) <= 10 and (name == "0" or name[0] != "0"):
         index = int(name)
         if index <= _MAX_ARRAY_INDEX:
             return index, b""
-    return _MAX_ARRAY_INDEX + 1, _utf16(member)
+    return _MAX_ARRAY_INDEX + 1, _utf16_key(member)
 
 
 # Numbers
 
 
-def _jcs_integer(value: int) -> str:
+def _format_jcs_integer(value: int) -> str:
     """Beyond 53 bits, only integers that ECMAScript prints exactly, so that no two integers share a text."""
     if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
         return str(value)
     if abs(value) < 10**21:  # from here on ECMAScript prints an exponent
         text = str(value)
-        if ecmascript_number(float(value)) == text:
+        if format_ecmascript_number(float(value)) == text:
             return text
     _refuse("an integer is beyond 2^53-1, and a double cannot represent it exactly")
 
 
-def _rulebook_integer(value: int) -> str:
+def _format_rulebook_integer(value: int) -> str:
     if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
         return str(value)
     _refuse("an integer is beyond 2^53-1")
 
 
-def _rulebook_double(value: float) -> str:
-    text = _strict_double(value)
+def _format_rulebook_double(value: float) -> str:
+    text = _format_finite_double(value)
     if abs(value) > MAX_SAFE_INTEGER and "e" not in text:
         _refuse(f"the number {text} would be read back as an integer beyond 2^53-1")
     return text
 
 
-def _strict_double(value: float) -> str:
+def _format_finite_double(value: float) -> str:
     if not isfinite(value):
         _refuse("NaN and infinities have no canonical form")
-    return ecmascript_number(value)
+    return format_ecmascript_number(value)
 
 
-def _integer_as_double(value: int) -> str:
+def _format_integer_as_double(value: int) -> str:
     try:
-        return ecmascript_number(float(value))
+        return format_ecmascript_number(float(value))
     except OverflowError as err:
         _refuse("an integer is too large for a double", err)
 
 
-def _javascript_integer(value: int) -> str:
+def _format_javascript_integer(value: int) -> str:
     try:
-        return ecmascript_number(float(value))
+        return format_ecmascript_number(float(value))
     except OverflowError:
         return "null"
 
 
-def _javascript_double(value: float) -> str:
-    return ecmascript_number(value) if isfinite(value) else "null"
+def _format_javascript_double(value: float) -> str:
+    return format_ecmascript_number(value) if isfinite(value) else "null"
 
 
-def _python_double(value: float) -> str:
+def _format_python_double(value: float) -> str:
     if isfinite(value):
         return repr(value)
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -300,20 +300,20 @@ def _python_double(value: float) -> str:
 # When orjson's bytes are the canonical ones
 
 
-def _always(_: bytes) -> bool:
+def _is_any_text(_: bytes) -> bool:
     return True
 
 
-def _printable_ascii(text: bytes) -> bool:
+def _is_printable_ascii(text: bytes) -> bool:
     return text.isascii() and b"\x7f" not in text  # Python escapes DEL, orjson does not
 
 
-def _without_astral(text: bytes) -> bool:
+def _has_no_astral_character(text: bytes) -> bool:
     """UTF-16 and code point order differ only from U+10000 on, where UTF-8 has a head byte from F0 to F4."""
     return text.isascii() or not any(head in text for head in (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"))
 
 
-def _javascript_plain(text: bytes) -> bool:
+def _is_in_javascript_order(text: bytes) -> bool:
     """Whether JavaScript's order is code point order: only ASCII, no array index as a name, no ``__proto__``."""
     if not text.isascii() or b'"__proto__"' in text:
         return False
@@ -324,11 +324,11 @@ def _javascript_plain(text: bytes) -> bool:
 # Readers
 
 
-def _read_javascript(data: bytes, limits: Limits) -> Any:
+def _parse_like_javascript(data: bytes, limits: Limits) -> Any:
     return strict_json.parse_last_wins(data, limits)
 
 
-def _read_python(data: bytes, limits: Limits) -> Any:
+def _parse_like_python(data: bytes, limits: Limits) -> Any:
     return strict_json.parse_last_wins(data, limits, constants=True)
 
 
@@ -342,57 +342,57 @@ PROFILES: dict[str, Profile] = {
         Profile(
             name="jcs",
             read=strict_json.parse_json,
-            members=_by_utf16,
-            integer=_jcs_integer,
-            double=_strict_double,
+            members=_sort_by_utf16,
+            integer=_format_jcs_integer,
+            double=_format_finite_double,
             surrogates="strict",
-            plain_if=_without_astral,
+            plain_if=_has_no_astral_character,
         ),
         Profile(
             name="rulebook",
             read=strict_json.parse_json,
-            members=_by_code_point,
-            integer=_rulebook_integer,
-            double=_rulebook_double,
+            members=_sort_by_code_point,
+            integer=_format_rulebook_integer,
+            double=_format_rulebook_double,
             surrogates="strict",
-            plain_if=_always,
+            plain_if=_is_any_text,
         ),
         Profile(
             name="toolpin",
-            read=_read_javascript,
-            members=_as_toolpin,
-            integer=_javascript_integer,
-            double=_javascript_double,
+            read=_parse_like_javascript,
+            members=_sort_like_toolpin,
+            integer=_format_javascript_integer,
+            double=_format_javascript_double,
             surrogates="backslashreplace",
-            plain_if=_javascript_plain,
+            plain_if=_is_in_javascript_order,
         ),
         Profile(
             name="fusion",
-            read=_read_javascript,
-            members=_as_fusion,
-            integer=_javascript_integer,
-            double=_javascript_double,
+            read=_parse_like_javascript,
+            members=_sort_like_fusion,
+            integer=_format_javascript_integer,
+            double=_format_javascript_double,
             surrogates="backslashreplace",
-            plain_if=_javascript_plain,
+            plain_if=_is_in_javascript_order,
         ),
         Profile(
             name="hangar-1.2",
-            read=_read_python,
-            members=_by_code_point,
+            read=_parse_like_python,
+            members=_sort_by_code_point,
             integer=str,
-            double=_python_double,
+            double=_format_python_double,
             surrogates="strict",
             ascii_only=True,
-            plain_if=_printable_ascii,
+            plain_if=_is_printable_ascii,
         ),
         Profile(
             name="hangar",
-            read=_read_python,
-            members=_by_utf16,
-            integer=_integer_as_double,
-            double=_strict_double,
+            read=_parse_like_python,
+            members=_sort_by_utf16,
+            integer=_format_integer_as_double,
+            double=_format_finite_double,
             surrogates="strict",
-            plain_if=_without_astral,
+            plain_if=_has_no_astral_character,
         ),
     )
 }
@@ -406,7 +406,7 @@ def is_number(value: object) -> bool:
     return type(value) is int or type(value) is float
 
 
-def ecmascript_number(value: float) -> str:
+def format_ecmascript_number(value: float) -> str:
     """A finite double as ECMAScript prints it (RFC 8785 section 3.2.2.3).
 
     Python's ``repr`` finds the same shortest digits; only the layout differs.

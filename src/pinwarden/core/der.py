@@ -38,7 +38,7 @@ class DerValue(Record):
     @property
     def oid(self) -> str:
         """An object identifier in dotted form."""
-        return _oid(self.expect(OID).content)
+        return _decode_oid(self.expect(OID).content)
 
     @property
     def integer(self) -> int:
@@ -118,7 +118,7 @@ def parse_der(data: bytes, tag: int) -> DerValue:
     return value
 
 
-def _oid(data: bytes) -> str:
+def _decode_oid(data: bytes) -> str:
     if not data or data[-1] & 0x80 or len(data) > 64:
         _refuse("has a malformed object identifier")
     arcs: list[int] = []

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import libipld
 
-from pinwarden.core.canonical import canonicalize, encode_plain, get_profile
+from pinwarden.core.canonical import canonicalize, encode_without_floats, get_profile
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import DEFAULT_LIMITS, parse_json
 
@@ -46,13 +46,13 @@ class Digest:
     @classmethod
     def of_bytes(cls, data: bytes, algorithm: str = "sha256") -> Digest:
         """The digest of bytes."""
-        raw = hashlib.sha256(data).digest() if algorithm == "sha256" else _hasher(algorithm, data).digest()
+        raw = hashlib.sha256(data).digest() if algorithm == "sha256" else _create_hasher(algorithm, data).digest()
         return cls(raw, algorithm)
 
     @classmethod
     def of_stream(cls, stream: BinaryIO, algorithm: str = "sha256") -> Digest:
         """The digest of the rest of an open binary file, in constant memory."""
-        hasher = _hasher(algorithm)
+        hasher = _create_hasher(algorithm)
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
         while count := stream.readinto(buffer):  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ class Digest:
     @classmethod
     def parse(cls, text: str) -> Digest:
         """Parse either text form. Hex may be in upper case; base64 must be padded and canonical."""
-        algorithm, raw = _split(text)
+        algorithm, raw = _decode_digest(text)
         if raw is None or DIGEST_SIZES.get(algorithm) != len(raw):
             raise PinwardenError("DIGEST_INVALID", f"{str(text)[:100]!a} is not a digest")
         return cls(raw, algorithm)
@@ -103,13 +103,13 @@ _SET_ALGORITHM = Digest.__dict__["algorithm"].__set__
 _SET_RAW = Digest.__dict__["raw"].__set__
 
 
-def _hasher(algorithm: str, data: bytes = b"") -> hashlib._Hash:
+def _create_hasher(algorithm: str, data: bytes = b"") -> hashlib._Hash:
     if algorithm not in DIGEST_SIZES:
         raise PinwardenError("DIGEST_INVALID", f"unknown digest algorithm {str(algorithm)[:20]!a}")
     return hashlib.new(algorithm, data)
 
 
-def _split(text: str) -> tuple[str, bytes | None]:
+def _decode_digest(text: str) -> tuple[str, bytes | None]:
     if not isinstance(text, str) or not text.isascii():
         return "", None
     algorithm, mark, rest = text.partition(":")
@@ -199,7 +199,7 @@ def document_cbor(document: Any) -> bytes:
     """The DAG-CBOR bytes that a document's CID is computed over."""
     if isinstance(document, bytes):
         document = parse_json(document)
-    plain = encode_plain(document)
+    plain = encode_without_floats(document)
     if plain is not None:
         return plain[1]
     # Section 4.2.1: encode the value parsed back from canonical JSON. This turns 1.0 into 1.
@@ -224,18 +224,18 @@ def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
     return Digest.of_bytes(canonicalize(covered(tool), form))
 
 
-def _every_member(tool: dict[str, Any]) -> dict[str, Any]:
+def _select_all_members(tool: dict[str, Any]) -> dict[str, Any]:
     _require_name(tool)
     return tool
 
 
-def _hangar_members(tool: dict[str, Any]) -> dict[str, Any]:
+def _select_hangar_members(tool: dict[str, Any]) -> dict[str, Any]:
     _require_name(tool)
     chosen = {member: tool.get(member) for member in _HANGAR_MEMBERS}
     return {member: value for member, value in chosen.items() if value is not None and value not in ("", {}, [])}
 
 
-def _hangar_1_2_members(tool: dict[str, Any]) -> dict[str, Any]:
+def _select_hangar_1_2_members(tool: dict[str, Any]) -> dict[str, Any]:
     if not tool.get("name"):
         raise PinwardenError("TOOL_INVALID", "the tool has no name")
     return {member: tool[member] for member in _HANGAR_MEMBERS if tool.get(member) is not None}
@@ -248,7 +248,7 @@ def _require_name(tool: dict[str, Any]) -> None:
 
 
 TOOL_PROFILES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    "pinwarden": ("jcs", _every_member),
-    "hangar-1.2": ("hangar-1.2", _hangar_1_2_members),
-    "hangar": ("hangar", _hangar_members),
+    "pinwarden": ("jcs", _select_all_members),
+    "hangar-1.2": ("hangar-1.2", _select_hangar_1_2_members),
+    "hangar": ("hangar", _select_hangar_members),
 }

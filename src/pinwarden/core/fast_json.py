@@ -13,24 +13,24 @@ from orjson import dumps, loads
 
 from pinwarden.core.strict_json import DEFAULT_LIMITS, JITER_DEPTH
 
-__all__ = ["SHORT", "is_strict", "loads"]
+__all__ = ["SHORT_TEXT_BYTES", "is_strict", "loads"]
 
-SHORT = 2 * JITER_DEPTH
+SHORT_TEXT_BYTES = 2 * JITER_DEPTH
 """A text of at most this many bytes can have neither too many levels nor too long a number."""
-_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG_RUN = b"0" * DEFAULT_LIMITS.max_digits
-_LINE_END = 1024  # orjson.OPT_APPEND_NEWLINE
+_APPEND_NEWLINE = 1024  # orjson.OPT_APPEND_NEWLINE
 
 
 def is_strict(data: bytes, value: Any) -> bool:
     """Whether `strict_json` reads ``data``, from which `loads` read ``value``."""
-    if len(data) > SHORT and (
+    if len(data) > SHORT_TEXT_BYTES and (
         data.count(b"[") + data.count(b"{") > JITER_DEPTH
-        or (len(data) >= len(_LONG_RUN) and _LONG_RUN in data.translate(_DIGITS))
+        or (len(data) >= len(_LONG_RUN) and _LONG_RUN in data.translate(_DIGITS_TO_ZERO))
     ):
         return False
     try:
-        text = dumps(value, None, _LINE_END)
+        text = dumps(value, None, _APPEND_NEWLINE)
     except TypeError:
         return False
     if text == data:

@@ -11,29 +11,29 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from pinwarden.core.canonical import ecmascript_number, encode_plain
+from pinwarden.core.canonical import encode_without_floats, format_ecmascript_number
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 
-_INDEX_NAME = pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # no string holds a raw line feed, so this is a name
+_INDEX_NAME = lazy_pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # no string holds a raw line feed, so this is a name
 _MAX_INDEX = 2**32 - 2
 
 
 def encode_javascript_json(value: Any) -> bytes:
     """The text of a file: two spaces, a final line feed."""
-    if encode_plain(value) is not None:  # no floating-point numbers: orjson writes the same bytes
+    if encode_without_floats(value) is not None:  # no floating-point numbers: orjson writes the same bytes
         import orjson
 
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         if not _INDEX_NAME.search(text):
             return text
-    return ("".join(_json_pieces(value, "\n")) + "\n").encode(
+    return ("".join(_encode_pieces(value, "\n")) + "\n").encode(
         "utf-8", "backslashreplace"
     )  # a lone surrogate is escaped
 
 
-def _json_pieces(value: Any, newline: str) -> list[str]:
+def _encode_pieces(value: Any, newline: str) -> list[str]:
     from json.encoder import encode_basestring
 
     if isinstance(value, str):
@@ -43,28 +43,28 @@ def _json_pieces(value: Any, newline: str) -> list[str]:
     if isinstance(value, bool):
         return ["true" if value else "false"]
     if isinstance(value, int | float):
-        return [_javascript_number(value)]
+        return [_format_number(value)]
     inner = newline + "  "
     pieces: list[str] = []
     if isinstance(value, dict):
-        for name, member in in_property_order(value):
-            pieces += [",", inner, encode_basestring(name), ": ", *_json_pieces(member, inner)]
+        for name, member in list_in_property_order(value):
+            pieces += [",", inner, encode_basestring(name), ": ", *_encode_pieces(member, inner)]
         return ["{", *pieces[1:], newline, "}"] if pieces else ["{}"]
     if isinstance(value, list | tuple):
         for element in value:
-            pieces += [",", inner, *_json_pieces(element, inner)]
+            pieces += [",", inner, *_encode_pieces(element, inner)]
         return ["[", *pieces[1:], newline, "]"] if pieces else ["[]"]
     raise PinwardenError("JSON_CANONICALIZATION_ERROR", f"{type(value).__name__} is not a JSON value")
 
 
-def _javascript_number(value: float) -> str:
+def _format_number(value: float) -> str:
     try:
-        return ecmascript_number(float(value))
+        return format_ecmascript_number(float(value))
     except (OverflowError, ValueError):  # JavaScript has no such number
         return "null"
 
 
-def in_property_order(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def list_in_property_order(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The members of an object in the order in which JavaScript lists them: array indexes first, by number."""
     indexes = {name: int(name) for name in value if _is_index(name)}
     if not indexes:
@@ -82,11 +82,11 @@ _Item = TypeVar("_Item")
 
 # CLDR root, the primary weights of ASCII. Letters of both cases share one; other control characters have none.
 _ASCII_ORDER = "\t\n\v\f\r _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789abcdefghijklmnopqrstuvwxyz"
-_PRIMARY = {character: weight for weight, character in enumerate(_ASCII_ORDER)} | {
+_PRIMARY_WEIGHTS = {character: weight for weight, character in enumerate(_ASCII_ORDER)} | {
     character.upper(): weight for weight, character in enumerate(_ASCII_ORDER)
 }
-_BEFORE_DIGITS = _PRIMARY["$"]
-_AFTER_LETTERS = _PRIMARY["z"]
+_BEFORE_DIGITS = _PRIMARY_WEIGHTS["$"]
+_AFTER_LETTERS = _PRIMARY_WEIGHTS["z"]
 
 # Accents from the lightest to the heaviest; the last is that of letters that are written as one.
 _JOINED = "\U000f0000"
@@ -95,7 +95,7 @@ _ACCENTS = (
     "\u0301\u0300\u0306\u0302\u030c\u030a\u0308\u030b\u0303\u0307\u0338\u0327\u0328\u0304\u0309\u030f\u0311\u031b\u0323"
     "\u0326\u032d\u0330\u0331" + _JOINED
 )
-_ACCENT = {mark: weight for weight, mark in enumerate(_ACCENTS)}
+_ACCENT_WEIGHTS = {mark: weight for weight, mark in enumerate(_ACCENTS)}
 _DECOMPOSED = str.maketrans(
     {
         "\u00df": f"s{_JOINED}s",
@@ -128,12 +128,12 @@ _KNOWN_LETTERS = (
 _CollationKey = tuple[tuple[tuple[int, int], ...], tuple[tuple[tuple[int, int], ...], ...], tuple[bool, ...]]
 
 
-def locale_sorted(items: Iterable[_Item], name: Callable[[_Item], str]) -> tuple[list[_Item], bool]:
+def sort_by_locale(items: Iterable[_Item], name: Callable[[_Item], str]) -> tuple[list[_Item], bool]:
     """The items in that order of their names, equal names as they came; and whether the order is exact."""
     listed = list(items)
     if len(listed) < 2 or all(_is_known(name(item)) for item in listed):
         return sorted(listed, key=lambda item: _collation_key(name(item))), True
-    collator = _icu_collator()
+    collator = _load_icu_collator()
     if collator is None:
         return sorted(listed, key=lambda item: _collation_key(name(item))), False
     return sorted(listed, key=lambda item: bytes(collator.getSortKey(name(item)))), True
@@ -148,8 +148,8 @@ def _collation_key(name: str) -> _CollationKey:
         if _has_weight(character):
             accents.append(())
         elif accents and not character.isascii():
-            accents[-1] += ((_ACCENT.get(character, len(_ACCENT)), ord(character)),)
-    return tuple(map(_primary, letters)), tuple(accents), tuple(letter.isupper() for letter in letters)
+            accents[-1] += ((_ACCENT_WEIGHTS.get(character, len(_ACCENT_WEIGHTS)), ord(character)),)
+    return tuple(map(_primary_weight, letters)), tuple(accents), tuple(letter.isupper() for letter in letters)
 
 
 def _decompose(name: str) -> str:
@@ -168,7 +168,7 @@ def _is_known(name: str) -> bool:
     """Whether the table knows every letter and accent of a name."""
     return all(
         character.isascii()
-        or character in _ACCENT
+        or character in _ACCENT_WEIGHTS
         or any(first <= ord(character) <= last for first, last in _KNOWN_LETTERS)
         for character in _decompose(name)
     )
@@ -176,7 +176,7 @@ def _is_known(name: str) -> bool:
 
 def _has_weight(character: str) -> bool:
     if character.isascii():
-        return character in _PRIMARY
+        return character in _PRIMARY_WEIGHTS
     if character == _JOINED:
         return False
     from unicodedata import category
@@ -184,14 +184,14 @@ def _has_weight(character: str) -> bool:
     return category(character) not in ("Mn", "Me", "Cc", "Cf")
 
 
-def _primary(character: str) -> tuple[int, int]:
+def _primary_weight(character: str) -> tuple[int, int]:
     if character.isascii():
-        return _PRIMARY[character], 0
+        return _PRIMARY_WEIGHTS[character], 0
     after = _AFTER_LETTERS if character.isalnum() else _BEFORE_DIGITS
     return after, ord(character.lower()[0])
 
 
-def _icu_collator() -> Any:
+def _load_icu_collator() -> Any:
     """ICU's collator as JavaScript engines set it up, or None where PyICU is not installed."""
     from importlib import import_module
 
@@ -230,11 +230,11 @@ def parse_whatwg_host(url: str) -> RemoteHost | None:
         authority = re.match(r"//([^/?#]*)", rest)
         return RemoteHost(scheme=scheme, host=authority[1].rpartition("@")[2] if authority else "")
     authority_text = re.split(r"[/\\?#]", rest.lstrip("/\\"), maxsplit=1)[0].rpartition("@")[2]
-    host = _host_and_port(authority_text, _DEFAULT_PORTS[scheme])
+    host = _normalize_host_and_port(authority_text, _DEFAULT_PORTS[scheme])
     return None if host is None else RemoteHost(scheme=scheme, host=host)
 
 
-def _host_and_port(text: str, usual: str) -> str | None:
+def _normalize_host_and_port(text: str, usual: str) -> str | None:
     bracketed = _IPV6.match(text)
     if bracketed:
         name, rest = bracketed[0], text[bracketed.end() :]
@@ -245,14 +245,14 @@ def _host_and_port(text: str, usual: str) -> str | None:
         name, _, port = text.partition(":")
     if port and (not port.isascii() or not port.isdigit() or int(port) > 65535):
         return None
-    host = _ipv6(name) if bracketed else _domain(name)
+    host = _normalize_ipv6(name) if bracketed else _normalize_domain(name)
     if host is None:
         return None
     plain = str(int(port)) if port else ""
     return host if plain in ("", usual) else f"{host}:{plain}"
 
 
-def _domain(name: str) -> str | None:
+def _normalize_domain(name: str) -> str | None:
     decoded = unquote(name)
     if not decoded.isascii():
         try:
@@ -263,15 +263,15 @@ def _domain(name: str) -> str | None:
     if not host or _FORBIDDEN_IN_HOST.search(host):
         return None
     labels = host.removesuffix(".").split(".")
-    return _ipv4(labels) if _IPV4_PART.fullmatch(labels[-1]) else host
+    return _normalize_ipv4(labels) if _IPV4_PART.fullmatch(labels[-1]) else host
 
 
-def _ipv4(labels: list[str]) -> str | None:
+def _normalize_ipv4(labels: list[str]) -> str | None:
     """Fewer than four parts, octal and hexadecimal count too: 127.1 is 127.0.0.1."""
     if len(labels) > 4 or not all(_IPV4_PART.fullmatch(label) for label in labels):
         return None
     try:
-        numbers = [_ipv4_number(label) for label in labels]
+        numbers = [_parse_ipv4_number(label) for label in labels]
     except ValueError:
         return None
     last = 256 ** (5 - len(numbers))
@@ -281,13 +281,13 @@ def _ipv4(labels: list[str]) -> str | None:
     return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
 
 
-def _ipv4_number(label: str) -> int:
+def _parse_ipv4_number(label: str) -> int:
     if label[:2] in ("0x", "0X"):
         return int(label[2:] or "0", 16)
     return int(label, 8 if len(label) > 1 and label[0] == "0" else 10)
 
 
-def _ipv6(bracketed: str) -> str | None:
+def _normalize_ipv6(bracketed: str) -> str | None:
     from ipaddress import AddressValueError, IPv6Address
 
     try:

@@ -11,20 +11,20 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 
 _SPACE = " \t\n\r"
-_MARK = pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the start of another string, a bracket
+_MARK = lazy_pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the start of another string, a bracket
 # A part of a string, bounded so that a string of only escapes does not fill the memory with backtracking positions.
-_PIECE = pattern(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
+_PIECE = lazy_pattern(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
 
 
-def _nothing(_: Any) -> None:
+def _discard(_: Any) -> None:
     return None
 
 
 # Values are skipped: numbers are not converted and objects not built.
-_SKIP = JSONDecoder(object_pairs_hook=_nothing, parse_int=_nothing, parse_float=_nothing, parse_constant=_nothing)
+_SKIP = JSONDecoder(object_pairs_hook=_discard, parse_int=_discard, parse_float=_discard, parse_constant=_discard)
 
 
 class JsonSpan(Record):
@@ -40,77 +40,77 @@ class JsonSpan(Record):
     """End of the value."""
 
 
-def array_elements(data: bytes) -> list[bytes]:
+def split_array(data: bytes) -> list[bytes]:
     """The bytes of each element of an array."""
-    return [element for _, element in _parts(data, "[", "]")]
+    return [element for _, element in _split_container(data, "[", "]")]
 
 
-def object_members(data: bytes) -> list[tuple[str, bytes]]:
+def split_object(data: bytes) -> list[tuple[str, bytes]]:
     """The name and bytes of each member of an object, including repeated members."""
-    return _parts(data, "{", "}")
+    return _split_container(data, "{", "}")
 
 
-def array_spans(text: str, position: int = 0) -> list[JsonSpan]:
+def find_array_spans(text: str, position: int = 0) -> list[JsonSpan]:
     """The position of each element of the array at an offset. Text after the array is ignored."""
-    return _guarded(text, position, "[", "]")[0]
+    return _find_spans(text, position, "[", "]")[0]
 
 
-def object_spans(text: str, position: int = 0) -> list[JsonSpan]:
+def find_object_spans(text: str, position: int = 0) -> list[JsonSpan]:
     """The position of each member of the object at an offset. Text after the object is ignored."""
-    return _guarded(text, position, "{", "}")[0]
+    return _find_spans(text, position, "{", "}")[0]
 
 
-def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
+def _split_container(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
     try:
         text = data.decode("utf-8", "strict")
     except ValueError as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
-    spans, end = _guarded(text, 0, opening, closing)
+    spans, end = _find_spans(text, 0, opening, closing)
     if text[end:].strip(_SPACE):
         raise PinwardenError("JSON_PARSE_ERROR", f"expected nothing after character {end}")
     return [(span.name, text[span.start : span.end].encode()) for span in spans]
 
 
-def _guarded(text: str, position: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
+def _find_spans(text: str, position: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
     try:
-        return _spans(text, position, opening, closing)
+        return _scan_spans(text, position, opening, closing)
     except (ValueError, RecursionError) as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
 
 
-def _spans(text: str, position: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
-    position = _after_space(text, position)
+def _scan_spans(text: str, position: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
+    position = _skip_space(text, position)
     if text[position : position + 1] != opening:
         raise PinwardenError("JSON_PARSE_ERROR", f"expected {opening} at character {position}")
-    position = _after_space(text, position + 1)
+    position = _skip_space(text, position + 1)
     spans: list[JsonSpan] = []
     while text[position : position + 1] != closing or spans:
         name, begin = "", position
         if opening == "{":
-            name, position = _name(text, position)
-        end = _end(text, position)
+            name, position = _read_name(text, position)
+        end = _find_value_end(text, position)
         spans.append(JsonSpan(name=name, name_start=begin, start=position, end=end))
-        position = _after_space(text, end)
+        position = _skip_space(text, end)
         if text[position : position + 1] != ",":
             break
-        position = _after_space(text, position + 1)
+        position = _skip_space(text, position + 1)
     if text[position : position + 1] != closing:
         raise PinwardenError("JSON_PARSE_ERROR", f"expected {closing} at character {position}")
     return spans, position + 1
 
 
-def _end(text: str, position: int) -> int:
+def _find_value_end(text: str, position: int) -> int:
     """The end of a value. One that is nested too deeply to parse is cut at its closing bracket."""
     try:
         return _SKIP.raw_decode(text, position)[1]
     except RecursionError:
-        end = _end_of_brackets(text, position)
+        end = _find_closing_bracket(text, position)
         if end is None:
             raise
         return end
 
 
-def _end_of_brackets(text: str, position: int) -> int | None:
+def _find_closing_bracket(text: str, position: int) -> int | None:
     """The end of the outermost bracket; None if it is not closed or a string does not end."""
     depth = 0
     begun = True
@@ -125,29 +125,29 @@ def _end_of_brackets(text: str, position: int) -> int | None:
                 if depth == 0:
                     return match.end()
             elif mark == '"':
-                position, begun = _after_string(text, match.end()), True
+                position, begun = _find_string_end(text, match.end()), True
                 break
     return None
 
 
-def _after_string(text: str, position: int) -> int:
+def _find_string_end(text: str, position: int) -> int:
     """The offset after a string, given the offset of its first character; the end of the text if it does not end."""
     while (piece := _PIECE.match(text, position)) is not None:
         position = piece.end()
     return position + 1 if text[position : position + 1] == '"' else len(text)
 
 
-def _name(text: str, position: int) -> tuple[str, int]:
+def _read_name(text: str, position: int) -> tuple[str, int]:
     if text[position : position + 1] != '"':
         raise PinwardenError("JSON_PARSE_ERROR", f"expected a member name at character {position}")
     name, position = _SKIP.raw_decode(text, position)
-    position = _after_space(text, position)
+    position = _skip_space(text, position)
     if text[position : position + 1] != ":":
         raise PinwardenError("JSON_PARSE_ERROR", f"expected : at character {position}")
-    return name, _after_space(text, position + 1)
+    return name, _skip_space(text, position + 1)
 
 
-def _after_space(text: str, position: int) -> int:
+def _skip_space(text: str, position: int) -> int:
     while text[position : position + 1] in _SPACE and position < len(text):
         position += 1
     return position

@@ -19,7 +19,7 @@ from pinwarden.core.errors import PinwardenError
 def resolve_pointer(document: Any, pointer: str) -> Any:
     """The value that ``pointer`` names in ``document``."""
     value = document
-    for step in pointer_tokens(pointer):
+    for step in split_pointer(pointer):
         value = _resolve_token(value, step, pointer)
     return value
 
@@ -29,21 +29,21 @@ def escape_pointer_token(name: str | int) -> str:
     return str(name).replace("~", "~0").replace("/", "~1")
 
 
-def pointer_tokens(pointer: str) -> list[str]:
+def split_pointer(pointer: str) -> list[str]:
     """The tokens of a pointer, unescaped. The empty pointer, which names the whole document, has none."""
     if type(pointer) is not str:
         raise PinwardenError("POINTER_PATH_INVALID", "the JSON Pointer is not a string")
     if pointer == "":
         return []
     if not pointer.startswith("/"):
-        _invalid_pointer(pointer, "does not begin with /")
+        _refuse_pointer(pointer, "does not begin with /")
     return [_unescape_token(step, pointer) for step in pointer[1:].split("/")]
 
 
 def _unescape_token(step: str, pointer: str) -> str:
     pieces = step.split("~")
     if any(piece[:1] not in ("0", "1") for piece in pieces[1:]):
-        _invalid_pointer(pointer, "has a ~ that is not followed by 0 or 1")
+        _refuse_pointer(pointer, "has a ~ that is not followed by 0 or 1")
     return step.replace("~1", "/").replace("~0", "~")
 
 
@@ -52,7 +52,7 @@ def _resolve_token(value: Any, step: str, pointer: str) -> Any:
         return value[step]
     if type(value) is list and _is_array_index(step, len(value)):
         return value[int(step)]
-    _invalid_pointer(pointer, "does not exist in the document")
+    _refuse_pointer(pointer, "does not exist in the document")
 
 
 def _is_array_index(step: str, length: int) -> bool:
@@ -60,7 +60,7 @@ def _is_array_index(step: str, length: int) -> bool:
     return plain and len(step) <= len(str(length)) and int(step) < length
 
 
-def _invalid_pointer(pointer: str, why: str) -> NoReturn:
+def _refuse_pointer(pointer: str, why: str) -> NoReturn:
     raise PinwardenError("POINTER_PATH_INVALID", f"the pointer {pointer[:100]!a} {why}")
 
 
@@ -79,10 +79,10 @@ def locate_pointers(data: bytes, pointers: Collection[str]) -> dict[str, tuple[i
     """
     try:
         text = data.decode("utf-8", "strict")
-        offsets = _offsets(text, _pointer_tree(pointers))
+        offsets = _find_offsets(text, _build_pointer_tree(pointers))
     except ValueError as err:  # UTF-8 or a string
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {err}") from err
-    return _lines_and_columns(text, offsets)
+    return _to_lines_and_columns(text, offsets)
 
 
 class _PointerNode:
@@ -95,11 +95,11 @@ class _PointerNode:
         self.children: dict[str, _PointerNode] = {}
 
 
-def _pointer_tree(pointers: Collection[str]) -> _PointerNode:
+def _build_pointer_tree(pointers: Collection[str]) -> _PointerNode:
     root = _PointerNode()
     for pointer in pointers:
         node = root
-        for step in pointer_tokens(pointer):
+        for step in split_pointer(pointer):
             node = node.children.setdefault(step, _PointerNode())
         node.pointer = pointer
     return root
@@ -121,7 +121,7 @@ class _Container:
         """Move to the next value that a requested pointer passes through; None at the end of the container."""
         text = self.text
         while True:
-            self.position = _after_space(text, self.position)
+            self.position = _skip_space(text, self.position)
             if text.startswith(self.closing, self.position):
                 self.position += 1
                 return None
@@ -131,40 +131,40 @@ class _Container:
             self.count += 1
             if child is not None:
                 return child
-            self.position = _after_value(text, self.position)
+            self.position = _skip_value(text, self.position)
 
     def _step(self) -> str:
         """The name or index of the next value. Moves to the start of that value."""
         if self.closing == "]":
             return str(self.count)
         if not self.text.startswith('"', self.position):
-            _unexpected(self.position)
+            _refuse_character(self.position)
         name: str
         name, end = _STRINGS.raw_decode(self.text, self.position)
-        self.position = _after_space(self.text, end)
+        self.position = _skip_space(self.text, end)
         self._expect(":")
         return name
 
     def _expect(self, mark: str) -> None:
         if not self.text.startswith(mark, self.position):
-            _unexpected(self.position)
-        self.position = _after_space(self.text, self.position + 1)
+            _refuse_character(self.position)
+        self.position = _skip_space(self.text, self.position + 1)
 
 
-def _offsets(text: str, root: _PointerNode) -> dict[str, int]:
+def _find_offsets(text: str, root: _PointerNode) -> dict[str, int]:
     """The offset of each requested value."""
     offsets: dict[str, int] = {}
     inside: list[_Container] = []
-    position, wanted = _after_space(text, 0), root
+    position, wanted = _skip_space(text, 0), root
     while True:
         if wanted.pointer is not None:
             offsets[wanted.pointer] = position
         if wanted.children and text[position : position + 1] in _CLOSING:
             inside.append(_Container(text, position, wanted))
         elif inside:
-            inside[-1].position = _after_value(text, position)
+            inside[-1].position = _skip_value(text, position)
         else:
-            _after_value(text, position)
+            _skip_value(text, position)
             return offsets
         while (following := inside[-1].next_wanted()) is None:
             end = inside.pop().position
@@ -174,13 +174,13 @@ def _offsets(text: str, root: _PointerNode) -> dict[str, int]:
         position, wanted = inside[-1].position, following
 
 
-def _after_value(text: str, position: int) -> int:
+def _skip_value(text: str, position: int) -> int:
     mark = text[position : position + 1]
     if mark == '"':
         return _STRINGS.raw_decode(text, position)[1]
     if mark not in _CLOSING:
         plain = _PLAIN.match(text, position)
-        return plain.end() if plain else _unexpected(position)
+        return plain.end() if plain else _refuse_character(position)
     depth = 0
     while match := _MARK.search(text, position):
         position = match.end()
@@ -190,15 +190,15 @@ def _after_value(text: str, position: int) -> int:
             depth += 1 if match[0] in _CLOSING else -1
             if depth == 0:
                 return position
-    _unexpected(len(text))
+    _refuse_character(len(text))
 
 
-def _after_space(text: str, position: int) -> int:
+def _skip_space(text: str, position: int) -> int:
     match = _SPACE.match(text, position)
     return match.end() if match else position
 
 
-def _lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[int, int]]:
+def _to_lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[int, int]]:
     line, line_start, last = 1, 0, 0
     result: dict[str, tuple[int, int]] = {}
     for pointer, offset in sorted(offsets.items(), key=lambda item: item[1]):
@@ -210,11 +210,11 @@ def _lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[in
     return result
 
 
-def _unexpected(position: int) -> NoReturn:
+def _refuse_character(position: int) -> NoReturn:
     raise PinwardenError("JSON_PARSE_ERROR", f"not JSON at character {position}")
 
 
-def json_equal(one: Any, other: Any) -> bool:
+def is_json_equal(one: Any, other: Any) -> bool:
     """Equality of JSON values: 1 is 1.0, but true is not 1, which Python's ``==`` takes for equal."""
     if one is other:
         return True
@@ -224,10 +224,10 @@ def json_equal(one: Any, other: Any) -> bool:
         return (
             type(other) is dict
             and len(one) == len(other)
-            and all(name in other and json_equal(value, other[name]) for name, value in one.items())
+            and all(name in other and is_json_equal(value, other[name]) for name, value in one.items())
         )
     if type(one) is list:
-        return type(other) is list and len(one) == len(other) and all(map(json_equal, one, other))
+        return type(other) is list and len(one) == len(other) and all(map(is_json_equal, one, other))
     return bool(one == other)
 
 
@@ -236,17 +236,17 @@ def json_identity(value: Any) -> bytes:
     return canonicalize(value)
 
 
-def strings_in(value: Any) -> Iterator[str]:
+def iter_strings(value: Any) -> Iterator[str]:
     """Every string in a value, member names included, in the order sent."""
     if type(value) is str:
         yield value
     elif type(value) is dict:
         for name, member in value.items():
             yield name
-            yield from strings_in(member)
+            yield from iter_strings(member)
     elif type(value) is list:
         for element in value:
-            yield from strings_in(element)
+            yield from iter_strings(element)
 
 
 def child_pointer(pointer: str, token: str | int) -> str:

@@ -339,7 +339,7 @@ def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signat
     The key is raw bytes, base64url, PEM or ``did:key``; an unusable key raises ``KEY_INVALID``. The signature is 64
     bytes or their strict base64url; anything else is invalid.
     """
-    key = _public_key(public_key)
+    key = _parse_public_key(public_key)
     if isinstance(signature, str):
         try:
             signature = decode_base64url(signature)
@@ -348,7 +348,7 @@ def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signat
     return key.verifies(message, signature)
 
 
-def _public_key(key: PublicKey | bytes | str) -> PublicKey:
+def _parse_public_key(key: PublicKey | bytes | str) -> PublicKey:
     if isinstance(key, PublicKey):
         return key
     return PublicKey(key) if isinstance(key, bytes) else PublicKey.parse(key)
@@ -364,7 +364,7 @@ def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> d
     }
 
 
-def document_signature_valid(document: Any, signature: Any, known_keys: Iterable[PublicKey]) -> bool:
+def is_document_signature_valid(document: Any, signature: Any, known_keys: Iterable[PublicKey]) -> bool:
     """Whether a signature object is by one of the known keys over this document."""
     if type(signature) is not dict or signature.get("alg") != ALGORITHM:
         return False
@@ -388,7 +388,7 @@ def dsse_preimage(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def dsse_sign(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> dict[str, Any]:
+def sign_dsse(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> dict[str, Any]:
     """An envelope around the payload, signed with each key."""
     preimage = dsse_preimage(payload_type, payload)
     return {
@@ -398,7 +398,7 @@ def dsse_sign(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> 
     }
 
 
-def dsse_verify(
+def verify_dsse(
     envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]
 ) -> tuple[bytes, tuple[PublicKey, ...]]:
     """The payload and the known keys that signed it. Raises if there are none, or if the payload has another type."""

@@ -72,7 +72,7 @@ def is_failing(row: Row) -> bool:
     return row.severity in FAILING_SEVERITIES
 
 
-def row_facts(row: Row) -> dict[str, Any]:
+def row_to_json(row: Row) -> dict[str, Any]:
     """The row as JSON, without unknown members."""
     facts = {
         "code": row.code,
@@ -115,7 +115,7 @@ FindingKinds = Mapping[str, FindingKind]
 """A table of findings, by kind."""
 
 
-def kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
+def build_kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
     """A table from pairs of kind and reason, given by severity."""
     return MappingProxyType(
         {
@@ -126,6 +126,6 @@ def kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
     )
 
 
-def kind_reasons(*tables: FindingKinds) -> dict[str, str]:
+def collect_kind_reasons(*tables: FindingKinds) -> dict[str, str]:
     """The reason of each kind in these tables. If two tables have the same kind, the last one wins."""
     return {kind: row.reason for table in tables for kind, row in table.items()}

@@ -17,7 +17,7 @@ from typing import NoReturn
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
-from pinwarden.core.tlog import HASH_SIZE, leaf_hash, verify_inclusion
+from pinwarden.core.tlog import HASH_SIZE, hash_leaf, verify_inclusion
 
 _ED25519 = b"\x01"
 _MAX_NOTE = 1 << 20  # sixteen post-quantum signatures stay below 100 kB
@@ -226,7 +226,7 @@ class TlogProof(Record):
     def proves(self, entry: bytes) -> Checkpoint:
         """The checkpoint, if the entry is in its log; raises otherwise. The caller verifies its signatures."""
         checkpoint = Checkpoint.parse(self.checkpoint.text)
-        verify_inclusion(leaf_hash(entry), self.index, checkpoint.size, checkpoint.root, self.path)
+        verify_inclusion(hash_leaf(entry), self.index, checkpoint.size, checkpoint.root, self.path)
         return checkpoint
 
 

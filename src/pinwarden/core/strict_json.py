@@ -44,14 +44,14 @@ DEFAULT_LIMITS = Limits()
 JITER_DEPTH = 200  # the maximum depth of jiter; an empty array or object may be one level deeper
 
 # Digits become 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
-_SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
+_DIGITS_TO_ZERO = bytes.maketrans(b"0123456789E", b"0000000000e")
 # A double overflows from 309 digits on. With fewer than 209 digits that takes an exponent of three digits or more.
-_LONG = 209
-_LONG_RUN = b"0" * _LONG
-_SMALL = 1 << 16  # a text of at most this many bytes cannot have too many values
-_PIECE = 1 << 16
+_LONG_NUMBER = 209
+_LONG_RUN = b"0" * _LONG_NUMBER
+_SMALL_TEXT = 1 << 16  # a text of at most this many bytes cannot have too many values
+_PIECE_BYTES = 1 << 16
 # From this many members on, counting them is faster than jiter's search for repeated ones.
-_MANY = 50_000
+_MANY_MEMBERS = 50_000
 _CONTAINERS = frozenset({dict, list})
 _from_json = jiter.from_json
 
@@ -61,20 +61,20 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     if type(data) is not bytes:
         _check_size(data, limits)
     size = len(data)
-    if size > _SMALL or size > limits.max_bytes:
+    if size > _SMALL_TEXT or size > limits.max_bytes:
         _check_size(data, limits)
-    shape = data.translate(_SHAPE)
-    if limits.max_digits < _LONG or (size >= _LONG and _LONG_RUN in shape and _has_long_number(shape)):
+    shape = data.translate(_DIGITS_TO_ZERO)
+    if limits.max_digits < _LONG_NUMBER or (size >= _LONG_NUMBER and _LONG_RUN in shape and _has_long_number(shape)):
         return _parse_exactly(data, limits)
-    many = size > _SMALL and data.count(b":") > _MANY
+    many = size > _SMALL_TEXT and data.count(b":") > _MANY_MEMBERS
     try:
         value = _from_json(data, allow_inf_nan=False, catch_duplicate_keys=not many, cache_mode="keys")
     except ValueError as err:
         _parse_exactly(data, limits)
         raise PinwardenError("JSON_PARSE_ERROR", f"not strict JSON: {err}") from err
-    if many and _members(value) != sum(part.count(b":") for part in _outside_of_strings(data)):
+    if many and _count_members(value) != sum(part.count(b":") for part in _iter_outside_strings(data)):
         return _parse_exactly(data, limits)  # reports the repeated member
-    if b"0e" in shape and (b"0e000" in shape or b"0e+000" in shape) and not _surely_finite(value):
+    if b"0e" in shape and (b"0e000" in shape or b"0e+000" in shape) and not _is_surely_finite(value):
         return _parse_exactly(data, limits)
     if limits.max_depth < JITER_DEPTH:
         _check_depth(value, limits)
@@ -97,7 +97,7 @@ def _has_long_number(shape: bytes) -> bool:
 def parse_last_wins(data: bytes, limits: Limits = DEFAULT_LIMITS, *, constants: bool = False) -> Any:
     """Parse like JavaScript or, with ``constants`` (NaN and Infinity), like Python: the last repeated member wins."""
     _check_size(data, limits)
-    value = _loads(data, limits, repeated=None, constants=constants)
+    value = _parse_with_stdlib(data, limits, repeated=None, constants=constants)
     _check_depth(value, limits)
     return value
 
@@ -106,8 +106,8 @@ def _check_size(data: bytes, limits: Limits) -> None:
     if not isinstance(data, bytes):
         raise PinwardenError("JSON_PARSE_ERROR", f"JSON text must be bytes, not {type(data).__name__}")
     if len(data) > limits.max_bytes:
-        _too_much("bytes", len(data), limits.max_bytes)
-    if len(data) > _SMALL and len(data) > limits.max_values:  # no byte becomes more than 33, which is half of a unit
+        _refuse_excess("bytes", len(data), limits.max_bytes)
+    if len(data) > _SMALL_TEXT and len(data) > limits.max_values:  # one byte becomes at most 33, half of a unit
         _check_weight(data, limits)
 
 
@@ -117,26 +117,26 @@ def _check_weight(data: bytes, limits: Limits) -> None:
     Counting all characters is fast and enough for nearly all texts. Only if the count is too high are strings excluded,
     piece by piece. For invalid JSON the count can be wrong, but not before the position where a parser stops.
     """
-    if _weight(data) <= limits.max_values:
+    if _estimate_weight(data) <= limits.max_values:
         return
     weight = 0
-    for part in _outside_of_strings(data):
-        weight += _weight(part)
+    for part in _iter_outside_strings(data):
+        weight += _estimate_weight(part)
         if weight > limits.max_values:
-            _too_much("values", weight, limits.max_values)
+            _refuse_excess("values", weight, limits.max_values)
 
 
-def _outside_of_strings(data: bytes) -> Iterator[bytes]:
+def _iter_outside_strings(data: bytes) -> Iterator[bytes]:
     """The parts of a text outside of strings, piece by piece."""
     text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = False
-    for start in range(0, len(text), _PIECE):
-        parts = text[start : start + _PIECE].split(b'"')
+    for start in range(0, len(text), _PIECE_BYTES):
+        parts = text[start : start + _PIECE_BYTES].split(b'"')
         yield b"".join(parts[inside::2])
         inside ^= not len(parts) & 1
 
 
-def _members(value: Any) -> int:
+def _count_members(value: Any) -> int:
     """The number of members in all objects of a value, without recursion."""
     count = 0
     pending = [value]
@@ -151,11 +151,11 @@ def _members(value: Any) -> int:
     return count
 
 
-def _weight(text: bytes) -> int:
+def _estimate_weight(text: bytes) -> int:
     return text.count(b",") + text.count(b":") + 2 * text.count(b"[") + 5 * text.count(b"{")
 
 
-def _surely_finite(value: Any) -> bool:
+def _is_surely_finite(value: Any) -> bool:
     """DAG-CBOR has no infinities, so its fast encoder detects them. It also refuses large integers."""
     try:
         libipld.encode_dag_cbor(value)
@@ -166,7 +166,7 @@ def _surely_finite(value: Any) -> bool:
 
 def _parse_exactly(data: bytes, limits: Limits) -> Any:
     repeated: list[str] = []
-    value = _loads(data, limits, repeated=repeated, constants=False)
+    value = _parse_with_stdlib(data, limits, repeated=repeated, constants=False)
     _check_depth(value, limits)
     # The text is well formed; from here on it is refused only if it is ambiguous.
     if repeated:
@@ -197,7 +197,7 @@ def _refuse_lone_surrogates(value: Any) -> None:
                 ) from err
 
 
-def _loads(data: bytes, limits: Limits, *, repeated: list[str] | None, constants: bool) -> Any:
+def _parse_with_stdlib(data: bytes, limits: Limits, *, repeated: list[str] | None, constants: bool) -> Any:
     """The standard library's parser. Strict if ``repeated`` is a list, which collects repeated members."""
     import json
 
@@ -252,7 +252,7 @@ def _check_digits(token: str, limits: Limits) -> None:
         run = run + 1 if character.isdigit() else 0
         longest = max(longest, run)
     if longest > limits.max_digits:
-        _too_much("digits in a row", longest, limits.max_digits)
+        _refuse_excess("digits in a row", longest, limits.max_digits)
 
 
 def nesting_depth(value: Any) -> int:
@@ -274,10 +274,10 @@ def _check_depth(value: Any, limits: Limits) -> None:
     allowed = min(limits.max_depth, JITER_DEPTH)
     depth = nesting_depth(value)
     if depth > allowed:
-        _too_much("levels", depth, allowed)
+        _refuse_excess("levels", depth, allowed)
 
 
-def _too_much(what: str, actual: int, allowed: int) -> NoReturn:
+def _refuse_excess(what: str, actual: int, allowed: int) -> NoReturn:
     raise PinwardenError(
         "JSON_PARSE_ERROR",
         f"too many {what}: {actual}; the limit is {allowed}",

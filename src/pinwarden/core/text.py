@@ -32,7 +32,7 @@ class _LazyPattern:
         return getattr(compiled, name)
 
 
-def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Like `re.compile`, but compiled on first use. Only the methods of a pattern are available, no attributes."""
     return cast("re.Pattern[AnyStr]", _LazyPattern(text, flags))
 
@@ -77,7 +77,7 @@ INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
 )
 
 _CLASS = "".join(f"{re.escape(chr(low))}-{re.escape(chr(high))}" for low, high in INVISIBLE_RANGES)
-INVISIBLE = pattern(f"[{_CLASS}]")
+INVISIBLE = lazy_pattern(f"[{_CLASS}]")
 
 
 def show_invisible(text: str) -> str:
@@ -85,7 +85,7 @@ def show_invisible(text: str) -> str:
     return INVISIBLE.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)
 
 
-_LOG_COMMAND = pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
+_LOG_COMMAND = lazy_pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
 
 
 def neutralize_log_commands(text: str) -> str:
@@ -100,15 +100,15 @@ def neutralize_log_commands(text: str) -> str:
 
 def escape_invisible_json(json_text: str) -> str:
     """JSON text with every invisible character escaped. Line feeds between members stay."""
-    return INVISIBLE.sub(_json_escape, json_text)
+    return INVISIBLE.sub(_escape_character, json_text)
 
 
-def json_for_log(json_text: str) -> str:
+def escape_json_for_log(json_text: str) -> str:
     """Like `escape_invisible_json`, but also without log commands of build servers. Not for files, which stay exact."""
     return _LOG_COMMAND.sub(lambda match: "\\u0023" if match[0] == "#" else match[0], escape_invisible_json(json_text))
 
 
-def _json_escape(match: re.Match[str]) -> str:
+def _escape_character(match: re.Match[str]) -> str:
     character = match[0]
     if character == "\n":
         return character

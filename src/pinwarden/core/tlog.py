@@ -26,39 +26,39 @@ EMPTY_ROOT = sha256(b"").digest()
 ReadNode = Callable[[int, int], bytes]
 
 
-def leaf_hash(entry: bytes) -> bytes:
+def hash_leaf(entry: bytes) -> bytes:
     """The hash of an entry."""
     return sha256(b"\x00" + entry).digest()
 
 
-def node_hash(left: bytes, right: bytes) -> bytes:
+def hash_children(left: bytes, right: bytes) -> bytes:
     """The hash of two children."""
     return sha256(b"\x01" + left + right).digest()
 
 
-def root_hash(size: int, read: ReadNode) -> bytes:
+def compute_root(size: int, read: ReadNode) -> bytes:
     """The root of the tree of the first ``size`` leaves."""
-    return EMPTY_ROOT if size == 0 else _range_hash(0, size, read)
+    return EMPTY_ROOT if size == 0 else _hash_range(0, size, read)
 
 
-def inclusion_proof(index: int, size: int, read: ReadNode) -> list[bytes]:
+def prove_inclusion(index: int, size: int, read: ReadNode) -> list[bytes]:
     """The path from the leaf at ``index`` to the root of the first ``size`` leaves (RFC 6962, section 2.1.1)."""
     if not 0 <= index < size:
         raise PinwardenError("LOG_PROOF_INVALID", f"there is no leaf {index} in a tree of {size}")
     path: list[bytes] = []
     low, high = 0, size
     while high - low > 1:
-        middle = low + _split(high - low)
+        middle = low + _largest_power_below(high - low)
         if index < middle:
-            path.append(_range_hash(middle, high, read))
+            path.append(_hash_range(middle, high, read))
             high = middle
         else:
-            path.append(_range_hash(low, middle, read))
+            path.append(_hash_range(low, middle, read))
             low = middle
     return path[::-1]
 
 
-def consistency_proof(old_size: int, new_size: int, read: ReadNode) -> list[bytes]:
+def prove_consistency(old_size: int, new_size: int, read: ReadNode) -> list[bytes]:
     """Proof that the first tree is a prefix of the second (RFC 6962, section 2.1.2)."""
     if not 0 <= old_size <= new_size:
         raise PinwardenError("LOG_PROOF_INVALID", f"a tree of {old_size} cannot grow into one of {new_size}")
@@ -67,15 +67,15 @@ def consistency_proof(old_size: int, new_size: int, read: ReadNode) -> list[byte
     path: list[bytes] = []
     low, high = 0, new_size
     while high != old_size:
-        middle = low + _split(high - low)
+        middle = low + _largest_power_below(high - low)
         if old_size <= middle:
-            path.append(_range_hash(middle, high, read))
+            path.append(_hash_range(middle, high, read))
             high = middle
         else:
-            path.append(_range_hash(low, middle, read))
+            path.append(_hash_range(low, middle, read))
             low = middle
     if low:
-        path.append(_range_hash(low, high, read))
+        path.append(_hash_range(low, high, read))
     return path[::-1]
 
 
@@ -83,41 +83,41 @@ def verify_inclusion(leaf: bytes, index: int, size: int, root: bytes, proof: Seq
     """Raise unless the leaf hash is at ``index`` in the tree with this size and root (RFC 9162, section 2.1.3.2)."""
     _check_hashes(leaf, root, *proof)
     if not 0 <= index < size:
-        _broken(f"there is no leaf {index} in a tree of {size}")
+        _refuse_proof(f"there is no leaf {index} in a tree of {size}")
     position, last, computed = index, size - 1, leaf
     for sibling in proof:
         if last == 0:
-            _broken("the inclusion proof is too long")
+            _refuse_proof("the inclusion proof is too long")
         if position % 2 or position == last:
-            computed = node_hash(sibling, computed)
+            computed = hash_children(sibling, computed)
             while position and not position % 2:
                 position >>= 1
                 last >>= 1
         else:
-            computed = node_hash(computed, sibling)
+            computed = hash_children(computed, sibling)
         position >>= 1
         last >>= 1
     if last != 0:
-        _broken("the inclusion proof is too short")
+        _refuse_proof("the inclusion proof is too short")
     if not compare_digest(computed, root):
-        _broken("the inclusion proof does not lead to the root")
+        _refuse_proof("the inclusion proof does not lead to the root")
 
 
 def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
     """Raise unless the old tree is a prefix of the new one (RFC 9162, section 2.1.4.2)."""
     _check_hashes(old_root, new_root, *proof)
     if not 0 <= old_size <= new_size:
-        _broken(f"a tree of {old_size} cannot grow into one of {new_size}")
+        _refuse_proof(f"a tree of {old_size} cannot grow into one of {new_size}")
     if old_size in (0, new_size):
         expected = EMPTY_ROOT if old_size == 0 else new_root
         if proof or not compare_digest(old_root, expected):
-            _broken("the two trees differ")
+            _refuse_proof("the two trees differ")
         return
     path = list(proof)
     if old_size & (old_size - 1) == 0:  # a complete tree is its own first node
         path.insert(0, old_root)
     if not path:
-        _broken("the consistency proof is too short")
+        _refuse_proof("the consistency proof is too short")
     position, last = old_size - 1, new_size - 1
     while position % 2:
         position >>= 1
@@ -125,20 +125,20 @@ def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: 
     old = new = path[0]
     for sibling in path[1:]:
         if last == 0:
-            _broken("the consistency proof is too long")
+            _refuse_proof("the consistency proof is too long")
         if position % 2 or position == last:
-            old, new = node_hash(sibling, old), node_hash(sibling, new)
+            old, new = hash_children(sibling, old), hash_children(sibling, new)
             while position and not position % 2:
                 position >>= 1
                 last >>= 1
         else:
-            new = node_hash(new, sibling)
+            new = hash_children(new, sibling)
         position >>= 1
         last >>= 1
     if last != 0:
-        _broken("the consistency proof is too short")
+        _refuse_proof("the consistency proof is too short")
     if not (compare_digest(old, old_root) and compare_digest(new, new_root)):
-        _broken("the consistency proof does not lead to both roots")
+        _refuse_proof("the consistency proof does not lead to both roots")
 
 
 # Tiles: https://c2sp.org/tlog-tiles
@@ -148,12 +148,12 @@ def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
     """The path of a tile of hashes, for example ``tile/0/x001/x234/067`` or ``tile/1/000.p/3``."""
     if not 0 <= level <= 63:
         raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile level {level}")
-    return _tile(str(level), index, width)
+    return _format_tile_path(str(level), index, width)
 
 
 def entries_path(index: int, width: int = TILE_WIDTH) -> str:
     """The path of an entry bundle of tlog-tiles, such as ``tile/entries/000``."""
-    return _tile("entries", index, width)
+    return _format_tile_path("entries", index, width)
 
 
 def list_tiles(size: int) -> list[tuple[int, int, int]]:
@@ -187,12 +187,12 @@ def unpack_entries(bundle: bytes) -> list[bytes]:
         start = end + 2
         end = start + int.from_bytes(bundle[end:start], "big")
         if end > len(bundle) or len(entries) == TILE_WIDTH:
-            _broken("the entry bundle is cut off or too long")
+            _refuse_proof("the entry bundle is cut off or too long")
         entries.append(bundle[start:end])
     return entries
 
 
-def _tile(kind: str, index: int, width: int) -> str:
+def _format_tile_path(kind: str, index: int, width: int) -> str:
     if index < 0 or not 1 <= width <= TILE_WIDTH:
         raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile {index} of width {width}")
     groups = [f"{index % 1000:03d}"]
@@ -202,27 +202,27 @@ def _tile(kind: str, index: int, width: int) -> str:
     return f"tile/{kind}/{'/'.join(reversed(groups))}{partial}"
 
 
-def _split(count: int) -> int:
+def _largest_power_below(count: int) -> int:
     """The largest power of two below ``count``."""
     return 1 << (count - 1).bit_length() - 1
 
 
-def _range_hash(low: int, high: int, read: ReadNode) -> bytes:
+def _hash_range(low: int, high: int, read: ReadNode) -> bytes:
     """The hash over leaves from ``low`` to ``high``, where ``low`` is a multiple of the range's first split."""
     count = high - low
     if count & (count - 1) == 0:
         level = count.bit_length() - 1
         return read(level, low >> level)
-    middle = low + _split(count)
-    return node_hash(_range_hash(low, middle, read), _range_hash(middle, high, read))
+    middle = low + _largest_power_below(count)
+    return hash_children(_hash_range(low, middle, read), _hash_range(middle, high, read))
 
 
 def _check_hashes(*hashes: bytes) -> None:
     if any(len(value) != HASH_SIZE for value in hashes):
-        _broken("a hash in the proof does not have 32 bytes")
+        _refuse_proof("a hash in the proof does not have 32 bytes")
 
 
-def _broken(why: str) -> NoReturn:
+def _refuse_proof(why: str) -> NoReturn:
     raise PinwardenError("LOG_PROOF_INVALID", why)
 
 
@@ -265,7 +265,7 @@ class Frontier(Record):
             return EMPTY_ROOT
         root = self.hashes[-1]
         for left in reversed(self.hashes[:-1]):
-            root = node_hash(left, root)
+            root = hash_children(left, root)
         return root
 
     def append(self, leaf: bytes) -> tuple[Frontier, tuple[TreeNode, ...]]:
@@ -274,7 +274,7 @@ class Frontier(Record):
         level, index, node = 0, self.size, leaf
         nodes = [TreeNode(level=0, index=index, hash=leaf)]
         while index % 2:
-            node = node_hash(hashes.pop(), node)
+            node = hash_children(hashes.pop(), node)
             level, index = level + 1, index // 2
             nodes.append(TreeNode(level=level, index=index, hash=node))
         return Frontier(size=self.size + 1, hashes=(*hashes, node)), tuple(nodes)
@@ -295,16 +295,16 @@ class TileNodes:
         """A node, taken from a tile or computed from its nodes."""
         tile_level, height = divmod(level, TILE_HEIGHT)
         first = index << height
-        tile = self._tile(tile_level, first // TILE_WIDTH)
+        tile = self._read_tile(tile_level, first // TILE_WIDTH)
         start = first % TILE_WIDTH
         nodes = tile[start : start + (1 << height)]
         if len(nodes) != 1 << height:
             raise PinwardenError("LOG_PROOF_INVALID", f"there is no node {index} at level {level} of the tree")
         while len(nodes) > 1:
-            nodes = tuple(node_hash(nodes[at], nodes[at + 1]) for at in range(0, len(nodes), 2))
+            nodes = tuple(hash_children(nodes[at], nodes[at + 1]) for at in range(0, len(nodes), 2))
         return nodes[0]
 
-    def _tile(self, level: int, index: int) -> tuple[bytes, ...]:
+    def _read_tile(self, level: int, index: int) -> tuple[bytes, ...]:
         if (level, index) not in self._tiles:
             width = min(TILE_WIDTH, (self._size >> (TILE_HEIGHT * level)) - index * TILE_WIDTH)
             if width < 1:
@@ -328,6 +328,6 @@ def tile_width(size: int, level: int, index: int) -> int:
     return max(0, min(TILE_WIDTH, (size >> (TILE_HEIGHT * level)) - index * TILE_WIDTH))
 
 
-def tile_bytes(hashes: Sequence[bytes]) -> bytes:
+def join_hashes(hashes: Sequence[bytes]) -> bytes:
     """The bytes of a tile."""
     return b"".join(hashes)

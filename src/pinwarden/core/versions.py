@@ -27,7 +27,7 @@ def compare_versions(one: str, other: str) -> int:
     first, second = _SEMVER.fullmatch(one), _SEMVER.fullmatch(other)
     if first is None or second is None:
         return 0
-    left, right = _key(first), _key(second)
+    left, right = _sort_key(first), _sort_key(second)
     return (left > right) - (left < right)
 
 
@@ -60,10 +60,10 @@ def is_exact(version: str) -> bool:
     return _EXACT.fullmatch(version) is not None and _WILDCARD_PART.search(version) is None
 
 
-_Key = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
+_SortKey = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
 
 
-def _key(match: re.Match[str]) -> _Key:
+def _sort_key(match: re.Match[str]) -> _SortKey:
     suffix = match[4]
     # A release is newer than its pre-releases; in these, numbers come before words (section 11).
     parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in (suffix or "").split("."))

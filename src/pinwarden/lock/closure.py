@@ -15,7 +15,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.core.typed_json import JsonObject
 from pinwarden.lock.extension import LockExtension, ScriptApproval
 
@@ -25,12 +25,12 @@ LIMITS = Limits(max_bytes=64 * 1024 * 1024)
 
 Ecosystem = Literal["npm", "pypi"]
 _ECOSYSTEMS: tuple[Ecosystem, ...] = ("npm", "pypi")
-_NODE_PATH = pattern(
+_NODE_PATH = lazy_pattern(
     r"(?:node_modules/(?:@[^/\\\x00-\x1f:]+/)?[^/\\\x00-\x1f:@.][^/\\\x00-\x1f:]*)(?:/(?=node_modules/)|$)"
 )
 
 
-_FILE_NAME = pattern(r"(?!\.{1,2}\Z)[^/\\\x00-\x1f]+")
+_FILE_NAME = lazy_pattern(r"(?!\.{1,2}\Z)[^/\\\x00-\x1f]+")
 
 
 class ClosureFile(Record):

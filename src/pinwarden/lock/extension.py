@@ -13,7 +13,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.core.typed_json import JsonObject
 from pinwarden.lock.entry import EXTENSION, Entry, in_order, invalid, lock_error, seal_of, with_record
 
@@ -25,10 +25,10 @@ SURFACES_FOLDER = "mcp-lock.surfaces"
 
 # One folder next to the lockfile and one file in it; no characters with a meaning in paths of any system.
 _STEM, _FILE = r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*", r"[a-z0-9_][a-z0-9._@=-]*\.json"
-_SURFACE_PATH = pattern(rf"{_STEM}\.surfaces/{_FILE}")
-_CLOSURE_PATH = pattern(rf"{_STEM}\.closures/{_FILE}")
-_PLAIN = pattern(r"[a-z0-9.-]")
-_RESERVED = pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Windows gives these to devices
+_SURFACE_PATH = lazy_pattern(rf"{_STEM}\.surfaces/{_FILE}")
+_CLOSURE_PATH = lazy_pattern(rf"{_STEM}\.closures/{_FILE}")
+_PLAIN = lazy_pattern(r"[a-z0-9.-]")
+_RESERVED = lazy_pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Windows gives these to devices
 _MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import CODES, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import Lock, file_pins
@@ -39,7 +39,7 @@ MAX_WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _MAX_READS = 10  # attempts before a file that does not match its pin counts as changed
 _PENDING = ".pending"
-_TEMPORARY = pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in write_atomically
+_TEMPORARY = lazy_pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in write_atomically
 
 
 class LockWrite(Record):

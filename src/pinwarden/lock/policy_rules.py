@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from pinwarden.core.canonical import ecmascript_number
+from pinwarden.core.canonical import format_ecmascript_number
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
@@ -85,7 +85,7 @@ def _toolpin_trust(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> 
     name, trust = plan["name"], plan["trust"]
     least = policy.members.get("minTrustScore")
     if least is not None and trust["score"] < least:
-        score, minimum = ecmascript_number(trust["score"]), ecmascript_number(least)
+        score, minimum = format_ecmascript_number(trust["score"]), format_ecmascript_number(least)
         yield "trust_below_minimum", f"{name} trust score {score} is below required minimum {minimum}"
     tier = policy.members.get("minTrustTier")
     if tier is not None and tier_rank(trust["tier"]) < tier_rank(tier):

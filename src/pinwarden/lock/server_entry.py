@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
+from pinwarden.core.javascript import parse_whatwg_host, sort_by_locale
 from pinwarden.core.record import Record
 from pinwarden.core.typed_json import JsonObject
 
@@ -153,7 +153,7 @@ class ServerEntry(Record):
     def secrets(self) -> tuple[list[dict[str, Any]], bool]:
         """The inputs that the user must supply, as in ToolPin's capability manifest; and whether their order is exact.
 
-        The order is that of JavaScript's ``localeCompare`` (`locale_sorted`). Duplicate names are kept.
+        The order is that of JavaScript's ``localeCompare`` (`sort_by_locale`). Duplicate names are kept.
         """
         declared = [("env", variable) for variable in self._variables()] + [
             ("header", header) for header in self._headers()
@@ -163,7 +163,7 @@ class ServerEntry(Record):
             for source, item in declared
             if item.is_secret or item.is_required
         ]
-        return locale_sorted(rows, lambda row: f"{row['source']}:{row['name']}")
+        return sort_by_locale(rows, lambda row: f"{row['source']}:{row['name']}")
 
     def _variables(self) -> Iterable[Input]:
         return (variable for package in self.packages for variable in package.environment_variables)

@@ -24,7 +24,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import encode_javascript_json
-from pinwarden.core.keys import PrivateKey, PublicKey, dsse_preimage, dsse_sign, dsse_verify
+from pinwarden.core.keys import PrivateKey, PublicKey, dsse_preimage, sign_dsse, verify_dsse
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
 from pinwarden.lock import lockfile
@@ -151,7 +151,7 @@ def sign_file(
         "predicateType": PREDICATE_TYPE,
         "predicate": {"signedAt": signed_at, **({} if policy_digest is None else {"policyDigest": policy_digest})},
     }
-    return dsse_sign(STATEMENT_TYPE, canonicalize(statement), keys)
+    return sign_dsse(STATEMENT_TYPE, canonicalize(statement), keys)
 
 
 def countersigned(
@@ -254,7 +254,7 @@ def _signers(
 ) -> tuple[PublicKey, ...]:
     envelope = parse(data)
     if not isinstance(envelope, Envelope):
-        payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
+        payload, signers = verify_dsse(envelope, STATEMENT_TYPE, known_keys.values())
         _check_time(_check_statement(payload, lock_bytes, policy_digest), required)
         return signers
     key = next((key for key in known_keys.values() if key.fingerprint == envelope.fingerprint), None)
@@ -301,7 +301,7 @@ def _signed_at(envelope: Envelope | dict[str, Any], known_keys: Mapping[str, Pub
         signed = canonicalize(_payload(envelope), _CANONICAL)
         known = any(key.verifies(signed, envelope.signature) for key in known_keys.values())
         return envelope.signed_at if known else None
-    payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
+    payload, signers = verify_dsse(envelope, STATEMENT_TYPE, known_keys.values())
     statement: Any = strict_json.parse_json(payload)
     predicate = statement.get("predicate") if isinstance(statement, dict) else None
     return predicate.get("signedAt") if signers and isinstance(predicate, dict) else None

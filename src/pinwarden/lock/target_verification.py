@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
+from pinwarden.core.javascript import parse_whatwg_host, sort_by_locale
 from pinwarden.core.record import Record, field
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.lock.entry import is_manifest
 from pinwarden.lock.launch_choice import LaunchTarget, choose_target
 from pinwarden.lock.server_entry import (
@@ -60,7 +60,7 @@ TRUSTED_IMAGE_HOSTS = (
     "quay.io",
 )
 _DOCKER_HUB = "registry-1.docker.io"  # an alias of docker.io in ToolPin
-_SHA256 = pattern("sha256:[0-9a-fA-F]{64}")
+_SHA256 = lazy_pattern("sha256:[0-9a-fA-F]{64}")
 TRUSTED_BUNDLE_HOSTS = (
     "registry.modelcontextprotocol.io",
     "modelcontextprotocol.io",
@@ -174,7 +174,7 @@ def tool_scan(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]
         {"severity": advisory.severity, "code": advisory.code, "subject": f"tool:{name}", "message": advisory.message}
         for name, advisory in advisories
     ]
-    ordered, _ = locale_sorted(rows, lambda row: f"{row['subject']}:{row['code']}:{row['message']}")
+    ordered, _ = sort_by_locale(rows, lambda row: f"{row['subject']}:{row['code']}:{row['message']}")
     return {"version": 1, "generatedAt": now, "scannedDescriptions": len(tools), "findings": ordered}
 
 

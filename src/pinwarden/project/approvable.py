@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row, plural, row_facts
+from pinwarden.core.report import Row, plural, row_to_json
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import LockExtension, extended, extension_of, surface_path
 from pinwarden.surface import surface as surface_document
@@ -96,7 +96,7 @@ def warnings_not_approved(candidate: ApprovalCandidate, hint: str | None = None)
 
 def warning_facts(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Warnings as JSON."""
-    return [row_facts(row) for row in rows]
+    return [row_to_json(row) for row in rows]
 
 
 def reason_for_command(command: str) -> str:

@@ -12,7 +12,7 @@ from pinwarden.clients.files import install_entry, remove_entry
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import FindingKinds, Report, Row, kind_table
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import configured_in, locked_config
@@ -146,7 +146,7 @@ def _path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
 
 
 NOT_UPDATED = "config_not_updated"
-REINSTALLING_KINDS: FindingKinds = kind_table(
+REINSTALLING_KINDS: FindingKinds = build_kind_table(
     review=(
         (
             NOT_UPDATED,

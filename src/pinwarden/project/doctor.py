@@ -12,7 +12,16 @@ from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, findings_in
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Report, Row, is_failing, kind_reasons, kind_table, plural, severity_rank
+from pinwarden.core.report import (
+    FindingKinds,
+    Report,
+    Row,
+    build_kind_table,
+    collect_kind_reasons,
+    is_failing,
+    plural,
+    severity_rank,
+)
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.configs import (
     ConfigView,
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
 RUNNERS = ("npx", "node", "uvx", "python", "docker")
 """Programs that start most servers."""
 
-ISSUE_KINDS: FindingKinds = kind_table(
+ISSUE_KINDS: FindingKinds = build_kind_table(
     critical=(("config_unreadable", "A configuration could not be read, so its servers are unknown."),),
     review=(
         ("config_missing", "A locked server is not configured where it was approved."),
@@ -43,7 +52,7 @@ ISSUE_KINDS: FindingKinds = kind_table(
         ("config_invalid", "The lock has no configuration that could be compared."),
     ),
 )
-MACHINE_KINDS: FindingKinds = kind_table(
+MACHINE_KINDS: FindingKinds = build_kind_table(
     warning=(
         ("program_missing", "A server is started with a program that is not on the search path."),
         ("program_in_project", "A server is started with a program inside the project."),
@@ -106,7 +115,7 @@ def check_installation(project: Project, scope: str = "all") -> Report:
                 "problems": problem_facts(view.document.problems if view.document else ()),
             },
         },
-        rule_texts={**PROBLEMS, **kind_reasons(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
+        rule_texts={**PROBLEMS, **collect_kind_reasons(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
     )
 
 

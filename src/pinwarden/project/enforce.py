@@ -18,7 +18,7 @@ from pinwarden.clients.files import ConfigEdits, refuse_uneditable
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
+from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_to_json
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
@@ -95,7 +95,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
         exit_code=EXIT_REFUSED if any(row.severity != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
         notes=(*hints_for_failures(failures), *_start_note(done, probe)),
-        facts={"entries": done, "findings": [row_facts(row) for row in rows]},
+        facts={"entries": done, "findings": [row_to_json(row) for row in rows]},
     )
 
 

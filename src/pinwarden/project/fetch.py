@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from pinwarden.clients.launchers import Launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
+from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_to_json
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import approved_digests, not_approved
 from pinwarden.lock.entry import Entry
@@ -93,7 +93,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
         notes=hints_for_failures(failures),
         facts={
             "servers": ready,
-            "findings": [row_facts(row) for row in rows],
+            "findings": [row_to_json(row) for row in rows],
         },
     )
 

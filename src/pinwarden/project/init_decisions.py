@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Row, kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
     from pinwarden.surface.drift.changes import Change
 
-LOCKING_KINDS: FindingKinds = kind_table(
+LOCKING_KINDS: FindingKinds = build_kind_table(
     critical=(("not_locked", "A configured server was not locked."),),
     review=(("surface_new", "A server's tools were not pinned yet; its present tools would be approved."),),
 )

@@ -10,7 +10,7 @@ from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
 from pinwarden.clients.table import CLIENTS, supported_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, kind_reasons, plural, row_facts, severity_rank
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, plural, row_to_json, severity_rank
 from pinwarden.lock.locked_config import uncovered
 from pinwarden.project.configs import located_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
@@ -58,7 +58,7 @@ def init_report(discovery: Discovery) -> Report:
                 for file in discovery.files
             ],
             "servers": [_facts(discovery, server) for server in servers],
-            "undecided": [row_facts(row) for server in undecided for row in server.status.rows],
+            "undecided": [row_to_json(row) for server in undecided for row in server.status.rows],
             "findings": [
                 _row_facts(row)
                 for row in (
@@ -69,7 +69,7 @@ def init_report(discovery: Discovery) -> Report:
                 )
             ],
         },
-        rule_texts=kind_reasons(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
+        rule_texts=collect_kind_reasons(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
 
 

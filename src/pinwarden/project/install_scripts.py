@@ -8,7 +8,7 @@ from pinwarden.artifacts.environments import node
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, Row, kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure, ClosurePackage, approved_digests, not_approved, with_scripts
 from pinwarden.lock.extension import LockExtension, ScriptApproval, extension_of
@@ -17,7 +17,7 @@ from pinwarden.lock.lockfile import Lock
 SKIPPED = "install_script_left_out"
 UNKNOWN = "install_script_unknown"
 LOST = "script_approval_lost"
-SCRIPT_KINDS: FindingKinds = kind_table(
+SCRIPT_KINDS: FindingKinds = build_kind_table(
     review=(
         (UNKNOWN, "A script was to be approved, and no locked package of that name and version has one."),
         (LOST, "A script was approved for other bytes than the new ones, so it is not run."),

@@ -12,7 +12,7 @@ from pinwarden.bundle import environment as bundle_environment
 from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
 from pinwarden.bundle.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.report import FindingKinds, Row, kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.core.text import show_invisible
 from pinwarden.project.writable_folders import writable_folders
 from pinwarden.registry.log_client import load_log_state
@@ -140,7 +140,7 @@ def _refuse_home(project: Project, shown: tuple[str, ...]) -> None:
             )
 
 
-YANK_KINDS: FindingKinds = kind_table(
+YANK_KINDS: FindingKinds = build_kind_table(
     warning=(("version_yanked", "The publisher yanked the locked version; its registry's log says why."),)
 )
 _MAX_REASON = 200

@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import PROBLEMS, refuse_if_tampered
@@ -19,7 +19,7 @@ from pinwarden.project.policy_commands import policy_digest
 from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.key_files import create_key_file, generate_key
 
-SIGNATURE_KINDS: FindingKinds = kind_table(
+SIGNATURE_KINDS: FindingKinds = build_kind_table(
     critical=(("signature_missing", "A required signature is missing."),),
     warning=(("signature_rejected", "A signature is not accepted, for the reason given."),),
 )
@@ -91,7 +91,7 @@ def verify_lock_signatures(
             "rejected": list(report.rejected),
             "problems": problem_facts(document.problems),
         },
-        rule_texts={**PROBLEMS, **kind_reasons(SIGNATURE_KINDS)},
+        rule_texts={**PROBLEMS, **collect_kind_reasons(SIGNATURE_KINDS)},
     )
 
 

@@ -13,7 +13,7 @@ from pinwarden.artifacts.sbom import cyclonedx, spdx
 from pinwarden.artifacts.sbom.bill import make_bill
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, plural
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry
@@ -28,7 +28,7 @@ from pinwarden.system.masking import mask_url
 VULNERABLE = "vulnerable_package"
 UNCERTAIN = "vulnerability_unclear"
 NOT_CHECKED = "dependencies_not_looked_up"
-VULNERABILITY_KINDS: FindingKinds = kind_table(
+VULNERABILITY_KINDS: FindingKinds = build_kind_table(
     critical=((VULNERABLE, "A published record calls a locked version vulnerable or malicious."),),
     review=(
         (
@@ -69,7 +69,7 @@ def find_advisories(project: Project, export: Path) -> Report:
             "findings": [_facts(vulnerable, packages) for vulnerable in vulnerabilities],
             "not_looked_up": [row.name for row in rows if row.code == NOT_CHECKED],
         },
-        rule_texts=kind_reasons(VULNERABILITY_KINDS),
+        rule_texts=collect_kind_reasons(VULNERABILITY_KINDS),
     )
 
 
@@ -151,7 +151,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             "serial": bill.serial.urn,
             "incomplete": [row.name for row in rows],
         },
-        rule_texts=kind_reasons(BILL_KINDS),
+        rule_texts=collect_kind_reasons(BILL_KINDS),
     )
     return SbomDocument(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)
 
@@ -228,4 +228,4 @@ def _facts(vulnerable: VulnerablePackage, packages: Mapping[PackageRef, tuple[st
 Kind = Literal["cyclonedx", "spdx"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NO_CLOSURE = "closure_not_locked"
-BILL_KINDS: FindingKinds = kind_table(warning=((NO_CLOSURE, "The dependencies of this server are not locked."),))
+BILL_KINDS: FindingKinds = build_kind_table(warning=((NO_CLOSURE, "The dependencies of this server are not locked."),))

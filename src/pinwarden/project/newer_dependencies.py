@@ -10,7 +10,7 @@ from pinwarden.artifacts.evidence import collect_evidence
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure
@@ -35,7 +35,7 @@ from pinwarden.surface.drift.changes import change_row
 _MAX_PUBLISHER_LOOKUPS = 50
 """Publishers of further changed packages are not looked up; so many changes are reviewed in the diff of the lock."""
 
-DEPENDENCY_KINDS: FindingKinds = kind_table(
+DEPENDENCY_KINDS: FindingKinds = build_kind_table(
     critical=(("dependency_bytes", "The same version of a dependency now has other bytes."),),
     review=(
         ("dependency_scripts", "A dependency would now run scripts on installation."),

@@ -21,7 +21,7 @@ from pinwarden.clients.launchers import Launch
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table, plural
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
@@ -53,7 +53,7 @@ _ECOSYSTEMS = ("npm", "pypi", "oci")
 _MAX_LOOKUPS = 8
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
 
-UPDATE_KINDS: FindingKinds = kind_table(
+UPDATE_KINDS: FindingKinds = build_kind_table(
     review=(
         ("selectedTarget_changes", "A newer release would install something else."),
         ("config_changes", "A newer release would be configured differently."),

@@ -14,7 +14,7 @@ from pinwarden.artifacts.provenance import identity_to_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, hints_for_failures, is_failing, plural, row_facts
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, hints_for_failures, is_failing, plural, row_to_json
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, approved_digests, closure_path, not_approved, still_approved
@@ -98,7 +98,7 @@ def prove_servers(
         exit_code=exit_code,
         rows=tuple(rows),
         notes=hints_for_failures(failures),
-        facts={"servers": pinned, "findings": [row_facts(row) for row in rows]},
+        facts={"servers": pinned, "findings": [row_to_json(row) for row in rows]},
     )
 
 

@@ -17,7 +17,7 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, approved_digests
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.policy import SandboxRule
     from pinwarden.system.sandbox import Sandbox
 
-_PLACEHOLDER = pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
+_PLACEHOLDER = lazy_pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
 class ServerLaunch(Record):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, severity_rank
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, severity_rank
 from pinwarden.project.config_secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
 from pinwarden.project.configs import ConfigView, view_configs
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
-SECRET_KINDS: FindingKinds = kind_table(
+SECRET_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("plaintext_secret", "A secret is stored in a file as plain text."),
         ("secret_prefix", "A value looks like the key of a known service."),
@@ -57,7 +57,7 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
             "servers": len(view.servers),
             "findings": [_facts(project, finding) for finding in findings],
         },
-        rule_texts=kind_reasons(SECRET_KINDS),
+        rule_texts=collect_kind_reasons(SECRET_KINDS),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import as_dict
-from pinwarden.core.report import Report, Row, kind_reasons
+from pinwarden.core.report import Report, Row, collect_kind_reasons
 from pinwarden.surface.drift.changes import CHANGE_KINDS, change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.interop import surface_digests
@@ -36,7 +36,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
             "digests": {"before": _digest_text(before), "after": _digest_text(after)},
             "notes": list(_diff_notes(before, after)),
         },
-        rule_texts=kind_reasons(CHANGE_KINDS),
+        rule_texts=collect_kind_reasons(CHANGE_KINDS),
     )
 
 

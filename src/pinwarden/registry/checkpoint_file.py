@@ -18,7 +18,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
-from pinwarden.core.tlog import EMPTY_ROOT, TileNodes, root_hash
+from pinwarden.core.tlog import EMPTY_ROOT, TileNodes, compute_root
 from pinwarden.registry.store import pointer_log
 from pinwarden.registry.store.pointer_log import LogHead
 from pinwarden.system.files import read_file, write_atomically
@@ -96,7 +96,7 @@ def _root_at(transaction: Transaction, size: int) -> bytes:
     def fetch(level: int, index: int, width: int) -> bytes:
         return pointer_log.read_tile(transaction, size, level, index, width) or b""
 
-    return root_hash(size, TileNodes(size, fetch).read) if size else EMPTY_ROOT
+    return compute_root(size, TileNodes(size, fetch).read) if size else EMPTY_ROOT
 
 
 def _read_note(path: Path) -> Note | None:

@@ -15,11 +15,11 @@ from pinwarden.bundle.log_documents import (
     parse_key_changes,
 )
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.keys import PublicKey, document_signature_valid
+from pinwarden.core.keys import PublicKey, is_document_signature_valid
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, WitnessKey
-from pinwarden.core.tlog import TILE_WIDTH, TileNodes, entries_path, root_hash, tile_path, tile_width, unpack_entries
+from pinwarden.core.tlog import TILE_WIDTH, TileNodes, compute_root, entries_path, tile_path, tile_width, unpack_entries
 from pinwarden.registry import names
 from pinwarden.registry.log_verification import (
     LOG_STATE_LIMITS,
@@ -137,7 +137,7 @@ def _entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
 
 def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEvent:
     """Download one event of a followed log, and verify its inclusion at its index."""
-    from pinwarden.core.tlog import inclusion_proof, leaf_hash, verify_inclusion
+    from pinwarden.core.tlog import hash_leaf, prove_inclusion, verify_inclusion
 
     head = followed.head.checkpoint
 
@@ -145,8 +145,8 @@ def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEv
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
     entry = next(_entries(files, seq, head.size))
-    proof = inclusion_proof(seq, head.size, TileNodes(head.size, fetch).read)
-    verify_inclusion(leaf_hash(entry), seq, head.size, head.root, proof)
+    proof = prove_inclusion(seq, head.size, TileNodes(head.size, fetch).read)
+    verify_inclusion(hash_leaf(entry), seq, head.size, head.root, proof)
     return verify_event(entry, followed.state.log_id, followed.state.key_for(seq), seq)
 
 
@@ -157,7 +157,7 @@ def fetch_signed_checkpoint(
     document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
         set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
-        and document_signature_valid(document.document, raw_signature, [identity.key])
+        and is_document_signature_valid(document.document, raw_signature, [identity.key])
         for signature, raw_signature in zip(document.signatures, document.document["signatures"], strict=True)
     )
     if not signed or document.log_id != identity.log_id:
@@ -171,14 +171,14 @@ def fetch_signed_checkpoint(
 
 def check_consistency(files: RegistryReader, old: VerifiedHead, new: VerifiedHead) -> None:
     """Verify that one head extends another, from tiles alone, without reading the entries between them."""
-    from pinwarden.core.tlog import consistency_proof, verify_consistency
+    from pinwarden.core.tlog import prove_consistency, verify_consistency
 
     size = new.checkpoint.size
 
     def fetch(level: int, index: int, width: int) -> bytes:
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
-    proof = consistency_proof(old.checkpoint.size, size, TileNodes(size, fetch).read)
+    proof = prove_consistency(old.checkpoint.size, size, TileNodes(size, fetch).read)
     verify_consistency(old.checkpoint.size, size, old.checkpoint.root, new.checkpoint.root, proof)
 
 
@@ -244,7 +244,7 @@ def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
     def fetch(level: int, index: int, width: int) -> bytes:
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
-    if root_hash(size, TileNodes(size, fetch).read) != root:
+    if compute_root(size, TileNodes(size, fetch).read) != root:
         raise PinwardenError("LOG_PROOF_INVALID", "the log's tiles do not match its signed head")
 
 

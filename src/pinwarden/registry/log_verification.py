@@ -19,7 +19,7 @@ from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, KeyChange,
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey, document_signature_valid
+from pinwarden.core.keys import PublicKey, is_document_signature_valid
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signed_note import (
     Checkpoint,
@@ -32,7 +32,7 @@ from pinwarden.core.signed_note import (
 )
 from pinwarden.core.strict_json import Limits, encode_json_file
 from pinwarden.core.text import parse_timestamp
-from pinwarden.core.tlog import Frontier, leaf_hash
+from pinwarden.core.tlog import Frontier, hash_leaf
 from pinwarden.registry.names import YANKED_PREFIX
 
 
@@ -100,7 +100,7 @@ def follow_entries(
             if change.leaf != entry:
                 raise _invalid_event_error(edge.size, "is not the key change that the registry lists")
             state = apply_key_change(state, change)
-            edge, _ = edge.append(leaf_hash(entry))
+            edge, _ = edge.append(hash_leaf(entry))
             continue
         event = verify_event(entry, state.log_id, state.key, edge.size)
         before = pointers.get((event.tool, event.channel))
@@ -112,7 +112,7 @@ def follow_entries(
             descriptor_cid=event.descriptor_cid,
             reason=event.reason if event.channel.startswith(YANKED_PREFIX) else None,
         )
-        edge, _ = edge.append(leaf_hash(entry))
+        edge, _ = edge.append(hash_leaf(entry))
         if selects(event):
             events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
@@ -136,7 +136,7 @@ def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEv
         raise _invalid_event_error(index, "belongs to another log or index")
     signed = any(
         set(HARDENED_LOG_EVENT_FIELDS) <= set(signature.signed_fields)
-        and document_signature_valid(document, raw, [key])
+        and is_document_signature_valid(document, raw, [key])
         for signature, raw in zip(event.signatures, document["signatures"], strict=True)
     )
     if not signed:

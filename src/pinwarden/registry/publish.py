@@ -18,7 +18,7 @@ from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_bytes, read_json
 from pinwarden.core.digest import Digest, blob_cid, document_cid
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey, document_signature_valid
+from pinwarden.core.keys import PublicKey, is_document_signature_valid
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.versions import refuse_older
 from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
@@ -174,7 +174,7 @@ def verify_attestation(registry: Registry, document: Any, root_cid: str, descrip
         raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
     for signature in document["signatures"]:
         key = PublicKey.from_did(signature["key_id"])
-        if not document_signature_valid(document, signature, [key]):
+        if not is_document_signature_valid(document, signature, [key]):
             raise PinwardenError("SIGNATURE_INVALID", f"an attestation has an invalid signature by {key.did}")
     signers = {item.key_id for item in attestation.signatures}
     for claim in attestation.claims:

@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_error, read_json, read_signatures
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey, document_signature_valid, signing_preimage
+from pinwarden.core.keys import PublicKey, is_document_signature_valid, signing_preimage
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import NoteKey
 
@@ -85,7 +85,7 @@ def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
     reader = DocumentReader.for_schema(document, VERSION_SCHEMA)
     for signature, raw_signature in zip(read_signatures(reader), document["signatures"], strict=True):
         covered = set(VERSION_SIGNED_FIELDS) <= set(signature.signed_fields)
-        if covered and document_signature_valid(document, raw_signature, [key]):
+        if covered and is_document_signature_valid(document, raw_signature, [key]):
             return _version(reader)
     raise PinwardenError("SIGNATURE_INVALID", f"the version document is not signed by {key.did}")
 
@@ -205,7 +205,7 @@ def statement_from_json(document: Any) -> PublisherStatement:
     if len(signatures) != 1 or signatures[0].signed_fields != STATEMENT_SIGNED_FIELDS:
         raise PinwardenError("SIGNATURE_INVALID", "a request needs exactly one signature, over all of its members")
     key_id = signatures[0].key_id
-    if not document_signature_valid(document, document["signatures"][0], [PublicKey.from_did(key_id)]):
+    if not is_document_signature_valid(document, document["signatures"][0], [PublicKey.from_did(key_id)]):
         raise PinwardenError("SIGNATURE_INVALID", "the request's signature does not verify")
     return PublisherStatement(
         log_id=reader.text("log_id"),

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest, tool_digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript import locale_sorted
+from pinwarden.core.javascript import sort_by_locale
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import JITER_DEPTH
 from pinwarden.surface.surface import TOOL, Item, Surface
@@ -63,7 +63,7 @@ def toolpin_hashes(tools: Iterable[Mapping[str, Any]]) -> ToolPinHashes:
     tool_list = list(tools)
     if not all(isinstance(tool.get("name"), str) for tool in tool_list):
         raise PinwardenError("TOOL_INVALID", "every tool must have a name")
-    by_locale, exact = locale_sorted(tool_list, _name)
+    by_locale, exact = sort_by_locale(tool_list, _name)
     by_utf16 = sorted(tool_list, key=lambda tool: _name(tool).encode("utf-16-be", "surrogatepass"))
     return ToolPinHashes(
         tool_description_hash=_toolpin_digest([_name_and_description(tool) for tool in by_locale]),

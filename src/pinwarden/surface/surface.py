@@ -14,7 +14,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import object_members
+from pinwarden.core.json_slices import split_object
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits, encode_json_file
 from pinwarden.core.typed_json import JsonObject
@@ -267,7 +267,7 @@ def _keep_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
     """Like `_keep_parts`, for an item that could not be parsed."""
     members: list[tuple[str, Any]] = []
     try:
-        for name, text in object_members(data):
+        for name, text in split_object(data):
             if name in (kind.key, "name"):
                 members.append((name, strict_json.parse_json(text)))
     except PinwardenError:

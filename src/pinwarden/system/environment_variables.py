@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.system.target import name_set
 
 _NAMES = name_set(
@@ -39,7 +39,7 @@ _NAMES = name_set(
     "AWS_CA_BUNDLE SSLKEYLOGFILE "
     "PYTHONHTTPSVERIFY GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND GIT_EXEC_PATH GIT_SSL_NO_VERIFY"
 )
-_PATTERNS = pattern(
+_PATTERNS = lazy_pattern(
     r"NPM_CONFIG_.+|LD_.+|DYLD_.+|GIT_CONFIG.*|COMPLUS_.+|COR_.+|CORECLR_.+|LUA_INIT.*|BASH_FUNC_.+|TS_NODE_.+|YARN_.+|"
     r"COREPACK_.+|BUNDLE_.+|CONTAINERS_.+|.+_(?:DOWNLOAD_HOST|DOWNLOAD_BASE_URL|BINARY_HOST|INSTALL_MIRROR)|"
     r"(?:ANTHROPIC|OPENAI|AZURE_OPENAI|GEMINI|GOOGLE|MISTRAL|COHERE|OLLAMA|OPENROUTER|BEDROCK|VERTEX|CLAUDE)"

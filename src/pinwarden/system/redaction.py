@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import (
     EXACT_REFERENCE,
@@ -294,15 +294,17 @@ def mask_configured_value(name: str, value: Any) -> Any:
 
 _MAX_VALUE = 1000
 _MAX_PARTS = 50
-_SEPARATOR = pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # but not the colon after a drive letter
+_SEPARATOR = lazy_pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # but not the colon after a drive letter
 _AROUND = " \t\r\n\"'[]"
 """Characters around the parts of a list, as in JSON."""
-_ROOTED = pattern(r"(?:~|\.{1,2}|[A-Za-z]:|\$\{[A-Za-z_]\w*\}|\$[A-Z_]+|%[A-Za-z_]\w*%)?[/\\](.*)|~|\.{1,2}|[A-Za-z]:")
-_BELOW = pattern(r"[A-Za-z0-9_.][\w. +-]*(?:[/\\][\w. +-]+)*[/\\]?")
-_SEGMENT = pattern(r"[\w. +@-]{0,80}")
-_NUMBER = pattern(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?(?:%|ms|s|m|h|d|[KMGT]i?B?|kb|mb|gb)?")
-_WORD = pattern(r"(?:@[a-z0-9-]+/)?[A-Za-z*][A-Za-z0-9_.@*+-]{0,60}")
-_YAML = pattern(r":\s")  # names with values, any of which may be a secret
+_ROOTED = lazy_pattern(
+    r"(?:~|\.{1,2}|[A-Za-z]:|\$\{[A-Za-z_]\w*\}|\$[A-Z_]+|%[A-Za-z_]\w*%)?[/\\](.*)|~|\.{1,2}|[A-Za-z]:"
+)
+_BELOW = lazy_pattern(r"[A-Za-z0-9_.][\w. +-]*(?:[/\\][\w. +-]+)*[/\\]?")
+_SEGMENT = lazy_pattern(r"[\w. +@-]{0,80}")
+_NUMBER = lazy_pattern(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?(?:%|ms|s|m|h|d|[KMGT]i?B?|kb|mb|gb)?")
+_WORD = lazy_pattern(r"(?:@[a-z0-9-]+/)?[A-Za-z*][A-Za-z0-9_.@*+-]{0,60}")
+_YAML = lazy_pattern(r":\s")  # names with values, any of which may be a secret
 _PRIVATE_NUMBERS = frozenset(
     (
         *("pin", "otp", "totp", "mfa", "twofa", "code", "passcode", "cvv", "phone", "account", "ssn", "iban", "seed"),
@@ -327,7 +329,7 @@ _SAYS_CHOICE = frozenset(
         *("exclude", "included", "excluded", "sandbox", "branch", "database", "schema", "schemas", "table", "tables"),
     )
 )
-_HUMPS = pattern(r"[a-z](?=[A-Z0-9])|[0-9](?=[A-Za-z])|[A-Z](?=[0-9])")
+_HUMPS = lazy_pattern(r"[a-z](?=[A-Z0-9])|[0-9](?=[A-Za-z])|[A-Z](?=[0-9])")
 
 
 def is_plain_value(name: str, text: str) -> bool:
@@ -387,17 +389,17 @@ _SCHEMES = frozenset(
 )
 """Schemes that are followed by a host. After other schemes, the same position can be a secret."""
 
-_HOST = pattern(
+_HOST = lazy_pattern(
     r"(?:[A-Za-z0-9.-]|\$\{[A-Za-z_]\w*\}|\{env:[A-Za-z_]\w*\}){1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?"
 )
-_END = pattern(r"[/?#]")
-_IN_TEXT = pattern(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^ /?#,;|}\"')\]>]*)")
-_SAYS_HOST = pattern(
+_END = lazy_pattern(r"[/?#]")
+_IN_TEXT = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^ /?#,;|}\"')\]>]*)")
+_SAYS_HOST = lazy_pattern(
     r"(?:^|[_-])(?:hosts?|hostname|servers?|brokers?|endpoints?|addr|address|addresses|ur[li]s?|domains?|peers|nodes|"
     r"upstream|proxy|gateway|base)$",
     re.IGNORECASE,
 )
-_DOTTED = pattern(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|localhost)(?::[0-9]{1,5})?")
+_DOTTED = lazy_pattern(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|localhost)(?::[0-9]{1,5})?")
 _MAX_TEXT = 4096
 _MAX_HOSTS = 20
 

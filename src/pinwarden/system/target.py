@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 
 Transport = Literal["auto", "streamable-http", "sse"]
 
-_PLACEHOLDER = pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_TOKEN = pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
-_UNSAFE_IN_URL = pattern(r"[\x00-\x20\x7f\\]")  # URL parsers disagree about these
-_UNSAFE_IN_HEADER = pattern(r"[\x00-\x08\x0a-\x1f\x7f]")
+_PLACEHOLDER = lazy_pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_TOKEN = lazy_pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
+_UNSAFE_IN_URL = lazy_pattern(r"[\x00-\x20\x7f\\]")  # URL parsers disagree about these
+_UNSAFE_IN_HEADER = lazy_pattern(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -163,8 +163,8 @@ def _invalid(why: str) -> NoReturn:
 
 MAX_COMMAND_LINE = 20_000  # splitting takes a microsecond for each character
 
-_PROGRAM_ENDING = pattern(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
-_ABSOLUTE = pattern(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
+_PROGRAM_ENDING = lazy_pattern(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
+_ABSOLUTE = lazy_pattern(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
 
 
 class Options(Record):

@@ -31,7 +31,7 @@ from pinwarden.artifacts.python_package import ChosenWheel, choose_wheels
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.system.files import read_file
 
@@ -40,8 +40,8 @@ COMPILE_SECONDS = 600.0
 SITE = "site"
 _VENV = "python"
 _DATA_KINDS = {"purelib": SITE, "platlib": SITE, "scripts": "bin", "data": "data"}
-_ENTRY_POINT = pattern(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*")
-_NAME_MARKS = pattern(r"[-_.]+")
+_ENTRY_POINT = lazy_pattern(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*")
+_NAME_MARKS = lazy_pattern(r"[-_.]+")
 
 
 class Interpreter(Record):

@@ -64,11 +64,11 @@ def digest(args: Namespace) -> int:
     import json
 
     from pinwarden.core.strict_json import parse_json
-    from pinwarden.core.text import json_for_log, neutralize_log_commands, show_invisible
+    from pinwarden.core.text import escape_json_for_log, neutralize_log_commands, show_invisible
 
     rows = [_digest_row(tool, args.profile) for tool in _list_tools(parse_json(_read_input(args.file)))]
     if args.format == "json":
-        sys.stdout.write(json_for_log(json.dumps({"profile": args.profile, "tools": rows}, indent=2)) + "\n")
+        sys.stdout.write(escape_json_for_log(json.dumps({"profile": args.profile, "tools": rows}, indent=2)) + "\n")
     else:
         for row in rows:
             result = row.get("digest") or f"undigestable: {row['error']['message']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pinwarden.core.text import json_for_log
+from pinwarden.core.text import escape_json_for_log
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """The facts as JSON, with invisible characters escaped so that it is safe to print."""
-    return json_for_log(json.dumps(report.facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    return escape_json_for_log(json.dumps(report.facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def render_error(err: PinwardenError, _command: str) -> str:
     """The error under the member ``error``, which no report has."""
     report = {"error": {"code": err.code, "message": err.message, "hint": err.hint, "data": dict(err.data)}}
-    return json_for_log(json.dumps(report, indent=2)) + "\n"
+    return escape_json_for_log(json.dumps(report, indent=2)) + "\n"

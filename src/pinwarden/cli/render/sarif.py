@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pinwarden import __version__
 from pinwarden.core.errors import CODES
-from pinwarden.core.text import json_for_log, show_invisible
+from pinwarden.core.text import escape_json_for_log, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -63,7 +63,7 @@ def _tool(members: dict[str, Any]) -> dict[str, Any]:
 
 def _log(run: dict[str, Any]) -> str:
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return json_for_log(json.dumps(log, indent=2)) + "\n"
+    return escape_json_for_log(json.dumps(log, indent=2)) + "\n"
 
 
 def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:

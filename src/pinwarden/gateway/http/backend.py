@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import array_elements, object_members
+from pinwarden.core.json_slices import split_array, split_object
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
@@ -285,8 +285,8 @@ def _shares_process(conversation: AnyConversation) -> bool:
 
 def _elements(data: bytes, member: str) -> list[bytes]:
     try:
-        result = dict(object_members(data))["result"]
-        return array_elements(dict(object_members(result))[member])
+        result = dict(split_object(data))["result"]
+        return split_array(dict(split_object(result))[member])
     except (PinwardenError, KeyError) as err:
         raise BackendError(INTERNAL_ERROR, f"the server's result has no list of {member}") from err
 

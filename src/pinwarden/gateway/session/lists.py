@@ -468,9 +468,9 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
     meta = result.get("_meta")
     if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_META not in meta:
         return False
-    from pinwarden.core.json_values import json_equal
+    from pinwarden.core.json_values import is_json_equal
 
-    return not json_equal(result["serverInfo"], meta[SERVER_META])
+    return not is_json_equal(result["serverInfo"], meta[SERVER_META])
 
 
 def _unambiguous_items(items: tuple[Item, ...]) -> tuple[Item, ...]:

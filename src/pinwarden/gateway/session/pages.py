@@ -7,7 +7,7 @@ from json import dumps
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import object_members
+from pinwarden.core.json_slices import split_object
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import splice
@@ -39,7 +39,7 @@ def _parse_in_parts(frame: bytes, guard: Guard) -> Message:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
     message = parse_message(frame, guard.limits.json)
     result = message.members.get("result")
-    if isinstance(result, bytes) and is_ambiguous_result(dict(object_members(result))):
+    if isinstance(result, bytes) and is_ambiguous_result(dict(split_object(result))):
         raise _ambiguous_list()
     return message
 
@@ -51,7 +51,7 @@ def _ambiguous_list() -> PinwardenError:
 def _requests_input(result: Any) -> bool:
     """Whether a client could interpret the result as a request for input instead of a complete list."""
     if isinstance(result, bytes):
-        members = dict(object_members(result))
+        members = dict(split_object(result))
         return "inputRequests" in members or members.get("resultType", b'"complete"') != b'"complete"'
     if type(result) is not dict:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.gateway.gates.lists import LIST_FAILED, strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
@@ -352,7 +352,7 @@ def _mentions_uri(definition: Any, uri: str) -> bool:
     return False
 
 
-_TEMPLATE_EXPRESSION = pattern(r"\{[^{}]*\}")
+_TEMPLATE_EXPRESSION = lazy_pattern(r"\{[^{}]*\}")
 
 
 def template_matches(template: str, uri: str) -> bool:

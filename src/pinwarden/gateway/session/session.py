@@ -27,7 +27,7 @@ from typing import Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import array_elements
+from pinwarden.core.json_slices import split_array
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts
 from pinwarden.gateway.session.fast_path import CallFastPath
@@ -534,7 +534,7 @@ class Session:
         if type(message) is dict:
             return [(frame, message)]
         if type(message) is list and message and self._server.version == BATCH_VERSION:
-            parts = list(zip(array_elements(frame), message, strict=True))
+            parts = list(zip(split_array(frame), message, strict=True))
             if all(type(value) is dict for _, value in parts):
                 return parts
         return []

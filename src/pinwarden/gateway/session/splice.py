@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import JsonSpan, array_spans, object_spans
+from pinwarden.core.json_slices import JsonSpan, find_array_spans, find_object_spans
 
 Edit = tuple[int, int, str]
 """Start and end offset, and the replacement text."""
@@ -16,7 +16,7 @@ Edit = tuple[int, int, str]
 
 def find_member(text: str, offset: int, name: str) -> JsonSpan | None:
     """Find a member of the object; None if it has no member of that name."""
-    return next((span for span in object_spans(text, offset) if span.name == name), None)
+    return next((span for span in find_object_spans(text, offset) if span.name == name), None)
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
@@ -32,12 +32,12 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 
 def without_elements(text: str, array: JsonSpan, removed: Container[int]) -> list[Edit]:
     """Return the edits that remove the array elements at these indexes."""
-    return _without(array_spans(text, array.start), removed, array.start + 1)
+    return _without(find_array_spans(text, array.start), removed, array.start + 1)
 
 
 def without_members(text: str, offset: int, removed: Container[str]) -> list[Edit]:
     """Return the edits that remove the object's members with these names."""
-    spans = object_spans(text, offset)
+    spans = find_object_spans(text, offset)
     indexes = {index for index, span in enumerate(spans) if span.name in removed}
     return _without(spans, indexes, text.index("{", offset) + 1)
 
@@ -63,7 +63,7 @@ def _without(spans: Sequence[JsonSpan], removed: Container[int], content_start: 
 def with_member(text: str, offset: int, name: str, value: str) -> Edit:
     """Return the edit that adds a member to the object, which must not have one of that name."""
     content_start = text.index("{", offset) + 1
-    comma = "," if object_spans(text, offset) else ""
+    comma = "," if find_object_spans(text, offset) else ""
     return content_start, content_start, f'"{name}":{value}{comma}'
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Row, is_failing, kind_reasons, kind_table, plural
+from pinwarden.core.report import FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.lockfile import Lock
@@ -73,8 +73,10 @@ class GateOptions(Record):
         return self.require_lock or self.require_extension or self.expect_digest is not None or bool(self.signatures)
 
 
-LOCK_REQUIRED_KINDS: FindingKinds = kind_table(critical=(("lock_required", "A lock is required, and there is none."),))
-POLICY_KINDS: FindingKinds = kind_table(
+LOCK_REQUIRED_KINDS: FindingKinds = build_kind_table(
+    critical=(("lock_required", "A lock is required, and there is none."),)
+)
+POLICY_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("policy_missing", "A policy is required, and there is none."),
         (
@@ -182,7 +184,7 @@ def _without_lock(project: Project, policies: Policies, options: GateOptions) ->
         rows_by_check={"integrity": rows, "policy": [*_missing_policy_rows(policies, options)]},
         not_done=dict.fromkeys(CHECKS, "none"),
         notes=notes,
-        rule_texts=kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
+        rule_texts=collect_kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )
 
 

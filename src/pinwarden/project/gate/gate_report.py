@@ -14,11 +14,11 @@ from pinwarden.core.report import (
     FindingKinds,
     Report,
     Row,
+    build_kind_table,
+    collect_kind_reasons,
     is_failing,
-    kind_reasons,
-    kind_table,
     plural,
-    row_facts,
+    row_to_json,
     severity_rank,
 )
 from pinwarden.lock.entry import TOOL_HASHES, Entry
@@ -97,9 +97,9 @@ def gate_report(projects: Sequence[ProjectCheck]) -> Report:
                 name: sum(project.entry_counts.get(name, 0) for project in projects)
                 for name in ("registry", "bytes", "live")
             },
-            "failures": [row_facts(row) for row in drift],
-            "unchecked": [row_facts(row) for row in unchecked],
-            "remarks": [row_facts(row) for row in rows if row.severity in ("warning", "info")],
+            "failures": [row_to_json(row) for row in drift],
+            "unchecked": [row_to_json(row) for row in unchecked],
+            "remarks": [row_to_json(row) for row in rows if row.severity in ("warning", "info")],
             "notes": list(notes),
             "clientsLookedFor": list(supported_client_titles()),
             "projects": [
@@ -174,19 +174,19 @@ def _worst(states: Iterable[str]) -> str:
 
 
 def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
-    texts = {**PROBLEMS, **(kind_reasons(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
+    texts = {**PROBLEMS, **(collect_kind_reasons(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
     if options.signatures is not None:
         from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 
-        texts.update(kind_reasons(SIGNATURE_KINDS))
+        texts.update(collect_kind_reasons(SIGNATURE_KINDS))
     if options.osv is not None:
         from pinwarden.project.locked_packages import VULNERABILITY_KINDS
 
-        texts.update(kind_reasons(VULNERABILITY_KINDS))
+        texts.update(collect_kind_reasons(VULNERABILITY_KINDS))
     if options.fetch_context is not None:
         from pinwarden.artifacts.artifact_drift import ARTIFACT_KINDS
 
-        texts.update(kind_reasons(ARTIFACT_KINDS))
+        texts.update(collect_kind_reasons(ARTIFACT_KINDS))
     if options.probe is not None:
         from pinwarden.lock.toolpin_pins import PIN_FINDINGS
 
@@ -194,14 +194,14 @@ def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
     if any(row.code == "install_script_left_out" for row in rows):
         from pinwarden.project.install_scripts import SCRIPT_KINDS
 
-        texts.update(kind_reasons(SCRIPT_KINDS))
+        texts.update(collect_kind_reasons(SCRIPT_KINDS))
     unexplained = {row.code for row in rows} - texts.keys()
     if unexplained:
         from pinwarden.clients.drift import CONFIG_KINDS
         from pinwarden.clients.findings import FINDING_KINDS
         from pinwarden.surface.drift.changes import CHANGE_KINDS
 
-        known = kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)
+        known = collect_kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)
         texts.update({code: known[code] for code in unexplained & known.keys()})
     return texts
 
@@ -325,7 +325,7 @@ def _summary(
 
 OUTDATED_SURFACE = "text_of_another_release"
 UNPINNED = "text_not_pinned"
-LIVE_KINDS: FindingKinds = kind_table(
+LIVE_KINDS: FindingKinds = build_kind_table(
     warning=(
         (
             OUTDATED_SURFACE,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import FindingKinds, Row, kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import EXTENSION
 from pinwarden.lock.locked_config import UNLISTED
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Policies, Project
 
 
-LOCK_KINDS: FindingKinds = kind_table(
+LOCK_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("digest_mismatch", "The lock does not have the expected digest."),
         ("digest_partial", "The expected digest does not cover the approved surfaces."),

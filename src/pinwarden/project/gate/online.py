@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table
 from pinwarden.lock.entry import HASHED_MANIFEST, Entry, tier_rank
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_config import UNLISTED
@@ -202,7 +202,7 @@ def _unchecked(entry: Entry, why: str) -> Row:
     return Row(code=COULD_NOT_CHECK, severity="review", entity="server", name=entry.name, path="", message=why)
 
 
-REGISTRY_KINDS: FindingKinds = kind_table(
+REGISTRY_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("version_gone", "The locked version is no longer in any registry."),
         ("entry_deleted", "The registry marks the locked version as deleted."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, is_failing, kind_reasons, kind_table
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing
 from pinwarden.project.gate.gate_report import ProjectCheck
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Policies, Project
 
 UNCOVERED, NOT_CHECKED = "config_uncovered", "project_not_checked"
-COVERAGE_KINDS: FindingKinds = kind_table(
+COVERAGE_KINDS: FindingKinds = build_kind_table(
     critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
     info=((NOT_CHECKED, "A folder of this repository has its own lock; this run checks only that folder's files."),),
 )
@@ -74,7 +74,7 @@ def with_coverage(checked: ProjectCheck, rows: Iterable[Row]) -> ProjectCheck:
         checked,
         rows_by_check=rows_by_check,
         not_done={name: state for name, state in checked.not_done.items() if name != "configs"},
-        rule_texts={**checked.rule_texts, **kind_reasons(COVERAGE_KINDS)},
+        rule_texts={**checked.rule_texts, **collect_kind_reasons(COVERAGE_KINDS)},
     )
 
 

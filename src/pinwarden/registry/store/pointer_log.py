@@ -14,10 +14,10 @@ from pinwarden.core.tlog import (
     TILE_WIDTH,
     Frontier,
     TileNodes,
-    inclusion_proof,
-    leaf_hash,
+    hash_leaf,
+    join_hashes,
     pack_entries,
-    tile_bytes,
+    prove_inclusion,
     tile_width,
 )
 from pinwarden.system.database import Transaction
@@ -52,7 +52,7 @@ def create_log(transaction: Transaction, note: bytes) -> None:
 
 def append(transaction: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
     """Append an entry and return the new edge. The head is unchanged until `move_head`."""
-    grown, nodes = edge.append(leaf_hash(entry))
+    grown, nodes = edge.append(hash_leaf(entry))
     transaction.run(
         "INSERT INTO log_entries (seq, tool, channel, leaf, entry) VALUES (?, ?, ?, ?, ?)",
         (edge.size, tool, channel, nodes[0].hash, entry),
@@ -88,7 +88,7 @@ def read_tile(transaction: Transaction, size: int, level: int, index: int, width
         rows = transaction.rows(sql, (level, first, first + width))
     if len(rows) != width:
         raise PinwardenError("DATABASE_CORRUPT", f"tile {index} of level {level} of the log is not complete")
-    return tile_bytes([bytes(row[0]) for row in rows])
+    return join_hashes([bytes(row[0]) for row in rows])
 
 
 def entry_bundle(transaction: Transaction, size: int, index: int, width: int) -> bytes | None:
@@ -118,7 +118,7 @@ def inclusion_path(transaction: Transaction, size: int, index: int) -> list[byte
     def fetch(level: int, tile_index: int, width: int) -> bytes:
         return read_tile(transaction, size, level, tile_index, width) or b""
 
-    return inclusion_proof(index, size, TileNodes(size, fetch).read)
+    return prove_inclusion(index, size, TileNodes(size, fetch).read)
 
 
 def list_cosignatures(transaction: Transaction, size: int) -> list[str]:

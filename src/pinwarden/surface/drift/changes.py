@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, Row, kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -51,7 +51,7 @@ CUE_ORDER = (
 )
 """The codes of cues, in order of precedence: the first one found gives the change its kind."""
 
-CHANGE_KINDS: FindingKinds = kind_table(
+CHANGE_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("new_hidden_characters", "Text now contains characters that a model reads and a person does not see."),
         ("new_terminal_escape", "Text now contains control characters that change what a terminal shows."),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pinwarden.core.json_values import json_equal, strings_in
+from pinwarden.core.json_values import is_json_equal, iter_strings
 from pinwarden.core.text import show_invisible
 from pinwarden.core.versions import is_exact
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
@@ -94,7 +94,7 @@ def _added_changes(kind: ItemKind, pairing: Pairing, before: Surface, after: Sur
 
 def _added_change(item: Item, old: Item | None, look_alike: str | None, within_release: bool) -> Change:
     approved = ApprovedText(_value(old))
-    cues = new_item_cues(item.value) if old is None else new_cues(strings_in(item.value), approved)
+    cues = new_item_cues(item.value) if old is None else new_cues(iter_strings(item.value), approved)
     kinds = [f"new_{code}" for code in cues]
     kinds += schema_alarms(item.value, approved)
     notes: list[str] = []
@@ -163,7 +163,7 @@ def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
     approved = ApprovedText(dict(before))
     for member in dict(before) | dict(after):
         old, new = before.get(member, ABSENT), after.get(member, ABSENT)
-        if not json_equal(old, new):
+        if not is_json_equal(old, new):
             location = ChangeLocation(entity="server", name="", field=member, approved=approved).child(member)
             yield from _SERVER_RULES.get(member, _other_changes)(location, old, new)
 
@@ -186,7 +186,7 @@ def _changes_without_baseline(after: Mapping[str, Any]) -> Iterator[Change]:
 def is_same_release(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
     """Whether both surfaces state the same version. A missing version counts as the same."""
     old, new = _version(before), _version(after)
-    return old is ABSENT or new is ABSENT or json_equal(old, new)
+    return old is ABSENT or new is ABSENT or is_json_equal(old, new)
 
 
 def _version(server: Mapping[str, Any] | None) -> Any:
@@ -200,7 +200,7 @@ def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Cha
 
 def _capability_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """Descend to the first member that was added, removed or changed."""
-    if json_equal(old, new):
+    if is_json_equal(old, new):
         return
     if location.member in _NOTIFICATION_FLAGS and all(side is ABSENT or type(side) is bool for side in (old, new)):
         yield location.change("notice_changed", old, new)
@@ -238,7 +238,7 @@ def _identity_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[
     else:
         for member in old | new:
             old_value, new_value = old.get(member, ABSENT), new.get(member, ABSENT)
-            if not json_equal(old_value, new_value):
+            if not is_json_equal(old_value, new_value):
                 yield from _IDENTITY_RULES.get(member, _other_changes)(location.child(member), old_value, new_value)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinwarden.core.canonical import is_number
-from pinwarden.core.json_values import json_equal
+from pinwarden.core.json_values import is_json_equal
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ApprovedText, ChangeLocation, text_changes, value_changes
 from pinwarden.surface.drift.schema import schema_changes
@@ -53,7 +53,7 @@ def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False
     no_change_reported = True
     for member in before.value | after.value:
         old, new = before.value.get(member, ABSENT), after.value.get(member, ABSENT)
-        if json_equal(old, new):
+        if is_json_equal(old, new):
             continue
         location = ChangeLocation(entity=before.kind.entity, name=before.name, field=member, approved=approved).child(
             member
@@ -189,7 +189,7 @@ def _compare_argument(
 
 
 def _argument_member_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    if json_equal(old, new):
+    if is_json_equal(old, new):
         return
     if location.member in ("title", "description"):
         yield from text_changes(location, old, new)
@@ -249,7 +249,7 @@ def annotation_changes(location: ChangeLocation, before: Any, after: Any) -> Ite
 def _hint_changes(location: ChangeLocation, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
     hint = location.member
     before, after = old.get(hint, ABSENT), new.get(hint, ABSENT)
-    if json_equal(before, after):
+    if is_json_equal(before, after):
         return
     if hint == "title":
         yield from text_changes(location, before, after)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from pinwarden.core.json_values import child_pointer, json_equal, strings_in
+from pinwarden.core.json_values import child_pointer, is_json_equal, iter_strings
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, CUE_ORDER, Change
 from pinwarden.surface.scan.cues import ATTACK_CODES, find_cues
@@ -62,7 +62,7 @@ class ApprovedText:
 
     def _analyse(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         if self._analysis is None:
-            cues = list(_cues_in(strings_in(self._value), include_quoted=True))
+            cues = list(_cues_in(iter_strings(self._value), include_quoted=True))
             self._analysis = (
                 frozenset(code for code, _ in cues),
                 frozenset(host for code, host in cues if code == "destination"),
@@ -84,7 +84,7 @@ def new_item_cues(value: Any) -> tuple[str, ...]:
     A new item is pending review in any case. Addresses alone and keys alone are ordinary in tools; both together are
     not.
     """
-    codes = {code for code, _ in _cues_in(strings_in(value), include_quoted=False)}
+    codes = {code for code, _ in _cues_in(iter_strings(value), include_quoted=False)}
     if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS:
         return ()
     return tuple(code for code in CUE_ORDER if code in codes)
@@ -200,7 +200,7 @@ class ChangeLocation(Record):
     def _alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[str]:
         if after is ABSENT:
             return
-        texts = strings_in(after)
+        texts = iter_strings(after)
         if before is ABSENT and self.member:
             texts = iter((self.member, *texts))
         for code in new_cues(texts, self.approved, ignored):
@@ -211,7 +211,7 @@ class ChangeLocation(Record):
 
 def value_changes(location: ChangeLocation, before: Any, after: Any, kind: str) -> Iterator[Change]:
     """A change of the given kind for each differing leaf of two values."""
-    if json_equal(before, after):
+    if is_json_equal(before, after):
         return
     if type(before) is dict and type(after) is dict and before and after:
         for name in before | after:
@@ -225,6 +225,6 @@ def value_changes(location: ChangeLocation, before: Any, after: Any, kind: str) 
 
 def text_changes(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
     """Text that a model or user reads: any difference counts."""
-    if not json_equal(before, after):
+    if not is_json_equal(before, after):
         kind = "text_added" if before is ABSENT else "text_removed" if after is ABSENT else "text_changed"
         yield location.change(kind, before, after)

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pinwarden.core.json_values import json_identity, strings_in
+from pinwarden.core.json_values import iter_strings, json_identity
 from pinwarden.core.record import Record, field
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.scan.hidden_text import fold_word
 from pinwarden.surface.surface import RESOURCE, TEMPLATE, Item
 
@@ -254,12 +254,12 @@ def _parameters(value: dict[str, Any]) -> frozenset[str]:
         if isinstance(arguments, list)
         else []
     )
-    return frozenset(strings_in(names))
+    return frozenset(iter_strings(names))
 
 
-_SEPARATORS = pattern(r"[\s_.\-/:]+")
+_SEPARATORS = lazy_pattern(r"[\s_.\-/:]+")
 _DIGITS_LIKE_LETTERS = str.maketrans("01", "ol")
-_NAME_WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_NAME_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 
 
 def name_skeleton(name: str) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from pinwarden.core.json_values import json_equal, json_identity
+from pinwarden.core.json_values import is_json_equal, json_identity
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, value_changes
 from pinwarden.surface.drift.schema_keywords import (
@@ -28,7 +28,7 @@ def schema_changes(
     location: ChangeLocation, before: Any, after: Any, *, inputs: bool, unstated_everywhere: bool = False
 ) -> Iterator[Change]:
     """Every change between two schemas. ``inputs``: they describe the arguments of a call, not its result."""
-    if json_equal(before, after):
+    if is_json_equal(before, after):
         return
     if before is ABSENT or after is ABSENT:
         yield location.change("schema_added" if before is ABSENT else "schema_removed", before, after)
@@ -47,13 +47,13 @@ def is_closed(schema: Any) -> bool:
 
 def _compare_schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Change]:
     """Two schemas at the same location, both present."""
-    if json_equal(before, after):
+    if is_json_equal(before, after):
         return
     if not isinstance(before, dict) or not isinstance(after, dict):
         yield _compare_boolean_schemas(position, before, after)
         return
     for keyword in before | after:
-        if not json_equal(before.get(keyword, ABSENT), after.get(keyword, ABSENT)):
+        if not is_json_equal(before.get(keyword, ABSENT), after.get(keyword, ABSENT)):
             yield from _RULES.get(keyword, unknown_keyword)(position.child(keyword), before, after)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinwarden.core.canonical import is_number
-from pinwarden.core.json_values import json_equal, json_identity
+from pinwarden.core.json_values import is_json_equal, json_identity
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, is_known_dialect, is_remote, text_changes, value_changes
@@ -305,7 +305,7 @@ def constant(position: SchemaPosition, before: Schema, after: Schema) -> Iterato
 
 def _was_in_enum(before: Schema, value: Any) -> bool:
     choices = before.get("enum")
-    return isinstance(choices, list) and any(json_equal(choice, value) for choice in choices)
+    return isinstance(choices, list) and any(is_json_equal(choice, value) for choice in choices)
 
 
 def pattern(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_slices import array_elements, object_members
+from pinwarden.core.json_slices import split_array, split_object
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.surface.surface import Item, ItemKind
@@ -87,7 +87,7 @@ def _split_members(
 ) -> dict[str, Any]:
     """The members of an object that has a member which is not strict JSON. Raises if a member name is repeated."""
     try:
-        texts_by_name = object_members(text)
+        texts_by_name = split_object(text)
     except PinwardenError as err:
         raise probe_failed("protocol", f"the server sent text that is not a message: {problem}") from err
     members: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def _parse_member(part: bytes, limits: Limits) -> Any:
 
 def _split_elements(text: Any, problem: PinwardenError) -> list[bytes]:
     try:
-        return array_elements(text)
+        return split_array(text)
     except PinwardenError as err:
         raise probe_failed("protocol", f"the server sent a list that cannot be split into items: {problem}") from err
 

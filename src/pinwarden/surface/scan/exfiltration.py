@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from pinwarden.core.record import Record
-from pinwarden.core.text import pattern
+from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.scan.hidden_text import compile_phrase, word_set
 
 _URL = r"(?:https?|wss?|ftp)://[^\s'\"`<>)\]]{3,200}"
@@ -204,18 +204,18 @@ _ALL = re.compile(
     r"\b(?:all|any|every|each|entire|full|whole|complete|discovered|found|user's|users|their|current|hidden"
     r"|values? of|contents? of|users? (?:typed|entered|gave|has|have)|this (?:chat|conversation|session))\b"
 )
-_NEVER_SENT = pattern(r"(?:ssh |gpg )?private[ _-]?keys?\b|seed phrases?|recovery[ _-]?(?:keys?|codes?)")
-_CONVERSATION = pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
+_NEVER_SENT = lazy_pattern(r"(?:ssh |gpg )?private[ _-]?keys?\b|seed phrases?|recovery[ _-]?(?:keys?|codes?)")
+_CONVERSATION = lazy_pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
 _METADATA_SERVICE = re.compile(r"(?:https?://)?(?:169\.254|metadata)|gopher|file:///")
 # A name in backticks that something is put into: a parameter of a call.
-_ARGUMENT = pattern(r"\b(?:as|in|into|via|through|to|within|inside) (?:the |its |an? )?`$")
-_IN_CODE = pattern(r"[\w\-]{1,40}`")
+_ARGUMENT = lazy_pattern(r"\b(?:as|in|into|via|through|to|within|inside) (?:the |its |an? )?`$")
+_IN_CODE = lazy_pattern(r"[\w\-]{1,40}`")
 _LITERAL = re.compile(r"://|@|\w\.\w")
 _PRONOUN = re.compile(r"\b(?:it|its|them|their|those|contents?)\b")
 _STRONG_EXTRA = ("also", "additionally", "instead", "silently", "secretly", "covertly", "automatically", "a copy")
 _URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" is no negation
 # "contents of" and similar before a secret path: the description or name of a parameter for its content.
-_ASKED_FOR = pattern(
+_ASKED_FOR = lazy_pattern(
     r"[\"'`(* ]{0,3}(?:(?:required|mandatory)[.:, ]{1,2})?(?:(?:the|full|entire|complete|raw|current|exact"
     r"|plain)[ _]){0,4}"
     r"(?:contents?|text|copy|dump|value)[ _]of[ _](?:(?:the|your|my|all|every|users?"

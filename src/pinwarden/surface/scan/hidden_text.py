@@ -20,7 +20,7 @@ from functools import cache, lru_cache
 from urllib.parse import unquote
 
 from pinwarden.core.record import Record
-from pinwarden.core.text import INVISIBLE, pattern
+from pinwarden.core.text import INVISIBLE, lazy_pattern
 
 # By Latin letter, the Cyrillic, Greek, Armenian, Cherokee and phonetic letters that look like it in most fonts.
 _SIMILAR_LETTERS: dict[str, str] = {
@@ -77,8 +77,8 @@ _SIMILAR_LETTERS: dict[str, str] = {
 }
 LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _SIMILAR_LETTERS.items() for other in others}
 
-_CONTROL_CHARACTER = pattern("[\x00-\x08\x0e-\x1b\x7f]")
-_UNEVEN_SPACE = pattern(r"\s{2,}|[^\S ]")
+_CONTROL_CHARACTER = lazy_pattern("[\x00-\x08\x0e-\x1b\x7f]")
+_UNEVEN_SPACE = lazy_pattern(r"\s{2,}|[^\S ]")
 # Ordinary typographic punctuation and its plain form, one character for one, so that positions stay.
 PLAIN_PUNCTUATION = str.maketrans(
     {
@@ -90,7 +90,7 @@ PLAIN_PUNCTUATION = str.maketrans(
     }
 )
 # Five or more single letters with the same gap between them, which ordinary text does not have.
-_SPACED_LETTERS = pattern(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
+_SPACED_LETTERS = lazy_pattern(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -350,28 +350,28 @@ def _in_flag(text: str, position: int) -> bool:
     return first > 0 and text[first - 1] == _BLACK_FLAG and last - first <= 6 and text[last] == "\U000e007f"
 
 
-_UNSEEN_ELEMENT = pattern(
+_UNSEEN_ELEMENT = lazy_pattern(
     r"<\w{1,16}\b[^<>]{0,200}(?:display ?: ?none|visibility ?: ?hidden|font-size ?: ?0|opacity ?: ?0(?![.\d]*[1-9])"
     r"|color ?: ?(?:transparent|white|#fff)\b|\bhidden\b)[^<>]{0,200}>([^<]{12,2000})",
     re.IGNORECASE,
 )
-_WORD = pattern(r"[^\W\d_]{2,}")
+_WORD = lazy_pattern(r"[^\W\d_]{2,}")
 _MIN_WORDS = 4
 # Comments are for authors. A suspicious comment addresses a model or mentions the user.
-_ADDRESSES_MODEL = pattern(
+_ADDRESSES_MODEL = lazy_pattern(
     r"\b(?:assistants?|ai(?: agents?)?|agents?|llms?|chatbots?|you must|your|user's|do not tell|secretly|silently"
     r"|instructions?)\b",
     re.IGNORECASE,
 )
 # A placeholder in an address for parts of the conversation or for a secret of a named owner.
-_FILLED_URL = pattern(
+_FILLED_URL = lazy_pattern(
     r"\b(?:https?|wss?|ftp)://[^\s'\"`<>{}$]{3,200}?(?:[{<$]|%7b)[^}>]{0,60}?(?:conversation|history|chat|transcript"
     r"|cookie|password|passwd|credential|system[ _-]?prompt|messages?\b|env\b|environ|(?:github|aws|openai|anthropic"
     r"|slack|npm|google|azure|session|user)[ _-]?\w{0,16}(?:token|secret|key)|secret|clipboard|user[ '_-]{0,2}s?[ _-]?"
     r"(?:data|e-?mail|input|query))",
     re.IGNORECASE,
 )
-_QUERY = pattern(r"[?&#;=]")
+_QUERY = lazy_pattern(r"[?&#;=]")
 
 
 def find_unseen_text(text: str) -> Iterator[tuple[int, int]]:
@@ -409,8 +409,8 @@ _MIN_PIECE = 16
 _PIECE = re.compile(r"(?<![A-Za-z0-9+/_\-])[A-Za-z0-9+/_\-]{16,}={0,2}")
 _NOT_PIECE = bytes(byte if byte < 0x80 and (chr(byte).isalnum() or byte in b"+/_-=") else 0x20 for byte in range(256))
 _HEX = re.compile(r"(?:0x)?((?:[0-9a-fA-F]{2}){8,})=?$")
-_BASE32 = pattern(r"[A-Z2-7]{16,}=?=?$")
-_BITS = pattern(r"(?<![01])[01]{8}(?:\s[01]{8}){7,}(?![01])")
+_BASE32 = lazy_pattern(r"[A-Z2-7]{16,}=?=?$")
+_BITS = lazy_pattern(r"(?<![01])[01]{8}(?:\s[01]{8}){7,}(?![01])")
 _PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2}|[\w.\-~/]){12,}")
 _ESCAPED = re.compile(r"(?:\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[0-7]{3}){6,}")
 _ENTITIES = re.compile(r"(?:&#x?[0-9a-fA-F]{1,6};){6,}")
@@ -427,7 +427,7 @@ _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n\r"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _ROT13 = str.maketrans(_LETTERS, _LETTERS[13:] + _LETTERS[:13])
 _DIGIT_LETTERS = str.maketrans("013457@$", "oieastas")
-_DIGITS_IN_WORD = pattern(r"[a-z][013457]{1,2}[a-z]")
+_DIGITS_IN_WORD = lazy_pattern(r"[a-z][013457]{1,2}[a-z]")
 _INSTRUCTION_WORDS = word_set(
     "ignore disregard previous instructions password credentials secret secretly system prompt token user send upload"
 )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import orjson
 
-from pinwarden.core.json_values import escape_pointer_token, json_equal
+from pinwarden.core.json_values import escape_pointer_token, is_json_equal
 from pinwarden.core.record import Record, replace
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
@@ -379,7 +379,7 @@ def _is_unchanged(finding: ScanFinding, approved: Surface, current: Surface) -> 
     """Whether the subject of the finding is the same in both surfaces."""
     if finding.entity == "server":
         member = server_member(finding)
-        return json_equal((approved.server or {}).get(member), (current.server or {}).get(member))
+        return is_json_equal((approved.server or {}).get(member), (current.server or {}).get(member))
     before, now = _digests(approved, finding), _digests(current, finding)
     return None not in now and before == now
 
