@@ -18,7 +18,7 @@ import pytest
 from pinwarden.core.digest import Digest
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.project.approvable import scan_candidate
+from pinwarden.project.approval_candidate import scan_for_approval
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.project import Project
 from pinwarden.surface.surface import surface_from_listing
@@ -131,7 +131,7 @@ def world(proved: World, tmp_path: Path) -> World:
 def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
     project = Project(root=world.root, lock=world.lock, home=world.folder / "home")
     for entry in find_entries(world.lock, server):
-        offered = scan_candidate(server, surface_from_listing(listing))
+        offered = scan_for_approval(server, surface_from_listing(listing))
         approve_surfaces(project, [(entry, offered)], Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z")
 
 

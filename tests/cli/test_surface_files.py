@@ -14,7 +14,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import LockExtension, extended, extension_of, pin_surface, surface_path
 from pinwarden.lock.lockfile import relock
-from pinwarden.project.approvable import assign_surface_files, scan_candidate
+from pinwarden.project.approval_candidate import assign_surface_files, scan_for_approval
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
@@ -88,7 +88,7 @@ def test_a_server_whose_name_is_the_key_of_another_entry_gets_a_file_of_its_own(
     there = entry("notes", "claude", SURFACE, surface_path("notes:claude"))
     evil = entry("notes:claude", "claude", OTHER, surface_path("notes:claude"))
     old = relock(None, [there], NOON)
-    made, files = assign_surface_files(old, [evil], {evil.key: scan_candidate("notes", OTHER)})
+    made, files = assign_surface_files(old, [evil], {evil.key: scan_for_approval("notes", OTHER)})
     new = relock(old, made, LATER)
     assert list(files) == [surface_path("notes:claude:claude")]
     assert {pin.path for entry in new.entries if (known := extension_of(entry)) and (pin := known.surface)} == {
@@ -103,7 +103,7 @@ def test_an_entry_gets_a_unique_file_if_the_file_of_its_key_is_taken() -> None:
         entry("c", "claude", SURFACE, surface_path("b:claude")),
     ]
     mine = entry("b", "claude", OTHER, surface_path("b"))
-    made, files = assign_surface_files(relock(None, taken, NOON), [mine], {mine.key: scan_candidate("b", OTHER)})
+    made, files = assign_surface_files(relock(None, taken, NOON), [mine], {mine.key: scan_for_approval("b", OTHER)})
     assert files == {surface_path("b", "claude"): encode_surface(OTHER)}
     known = extension_of(made[0])
     assert known == replace(

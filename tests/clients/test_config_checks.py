@@ -12,7 +12,7 @@ from pinwarden.clients.findings import FINDING_KINDS, findings_in
 from pinwarden.clients.table import CLIENTS, ConfigLocation
 from pinwarden.lock.locked_config import LockedConfig, locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
-from pinwarden.project.configured_servers import diagnose, unknown_servers
+from pinwarden.project.configured_servers import diagnose, find_uncovered_servers
 from pinwarden.system.masking import is_reference, looks_secret, mask_words
 
 ENTRY = {"command": "npx", "args": ["-y", "acme-notes@1.4.0"], "env": {"TOKEN": "<TOKEN>"}}
@@ -86,21 +86,21 @@ class TestDoctor:
 class TestUnknownServers:
     def test_every_server_that_no_lock_knows_is_found_in_any_file(self) -> None:
         files = [file({"notes": ENTRY, "evil": {"command": "x"}}), file({"worse": {"command": "y"}}, "vscode")]
-        found = unknown_servers([locked()], files, PATHS)
+        found = find_uncovered_servers([locked()], files, PATHS)
         assert [(row.server.client, row.server.name, row.change.kind) for row in found] == [
             ("cursor", "evil", "rogue_entry"),
             ("vscode", "worse", "rogue_entry"),
         ]
 
     def test_a_server_approved_for_another_client_is_for_review_if_it_means_the_same(self) -> None:
-        same = unknown_servers([locked()], [file({"notes": ENTRY}, "vscode")], PATHS)
-        other = unknown_servers([locked()], [file({"notes": {"command": "evil"}}, "vscode")], PATHS)
+        same = find_uncovered_servers([locked()], [file({"notes": ENTRY}, "vscode")], PATHS)
+        other = find_uncovered_servers([locked()], [file({"notes": {"command": "evil"}}, "vscode")], PATHS)
         assert [row.change.kind for row in same] == ["unlocked_entry"]
         assert [row.change.kind for row in other] == ["rogue_entry"]
 
     def test_the_same_name_in_another_file_of_the_same_client_is_not_taken_for_the_approved_one(self) -> None:
         hidden = file({"notes": {"command": "evil"}}, path="/p/.cursor/other.json")
-        assert [row.change.kind for row in unknown_servers([locked()], [hidden], PATHS)] == ["rogue_entry"]
+        assert [row.change.kind for row in find_uncovered_servers([locked()], [hidden], PATHS)] == ["rogue_entry"]
 
 
 class TestFindings:

@@ -64,7 +64,7 @@ def world(tmp_path: Path, lock: Path, cache: Path | None = None) -> Project:
 
 
 def run(project: Project, expect_digest: str | None = None) -> Report:
-    gate = GateOptions(now=NOW, registries=project.registries(offline=True), expect_digest=expect_digest)
+    gate = GateOptions(now=NOW, registries=project.load_registries(offline=True), expect_digest=expect_digest)
     return gate_report([check_project(project, Policies(), gate)])
 
 

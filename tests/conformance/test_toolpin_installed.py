@@ -15,7 +15,7 @@ from pinwarden.clients.files import discover, install_entry, installation_paths,
 from pinwarden.clients.table import CLIENTS
 from pinwarden.lock.locked_config import LockedConfig, locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
-from pinwarden.project.configured_servers import diagnose, unknown_servers
+from pinwarden.project.configured_servers import diagnose, find_uncovered_servers
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 
@@ -143,7 +143,7 @@ def test_the_inventory_holds_what_toolpin_lists(machine: Machine) -> None:
 
 def test_nothing_that_toolpin_installed_is_rogue(machine: Machine) -> None:
     machine.fill()
-    assert unknown_servers(lock(), machine.found, machine.paths) == ()
+    assert find_uncovered_servers(lock(), machine.found, machine.paths) == ()
 
 
 def test_a_rogue_entry_that_toolpin_overlooks_is_found(machine: Machine) -> None:
@@ -153,9 +153,9 @@ def test_a_rogue_entry_that_toolpin_overlooks_is_found(machine: Machine) -> None
     document["mcpServers"]["io.github.acme/npm-n0tes"] = {"command": "npx", "args": ["-y", "evil"]}
     path.write_text(json.dumps(document))
     assert diagnose(lock(), machine.files, machine.paths).ok
-    assert [(each.server.name, each.change.kind) for each in unknown_servers(lock(), machine.found, machine.paths)] == [
-        ("io.github.acme/npm-n0tes", "look_alike_entry")
-    ]
+    assert [
+        (each.server.name, each.change.kind) for each in find_uncovered_servers(lock(), machine.found, machine.paths)
+    ] == [("io.github.acme/npm-n0tes", "look_alike_entry")]
 
 
 def test_installing_entry_by_entry_gives_toolpins_bytes_for_every_client(machine: Machine, tmp_path: Path) -> None:

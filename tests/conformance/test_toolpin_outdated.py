@@ -76,7 +76,7 @@ def test_an_update_is_planned_from_and_to_the_same_version_and_nothing_is_writte
 
 def test_a_registry_has_the_same_versions_of_a_server_and_the_same_latest(tmp_path: Path) -> None:
     expected = load("toolpin/drift/newer_release.versions.json")
-    registries = world(tmp_path, "newer_release").registries(offline=True)
+    registries = world(tmp_path, "newer_release").load_registries(offline=True)
     source = expected["versions"][0]["source"]
     for row in expected["versions"]:
         assert registries.find(expected["name"], row["version"], source)["server"]["version"] == row["version"]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from pinwarden.clients.table import client_of
-from pinwarden.project.configured_servers import ServerIdentity, configured_identity
+from pinwarden.project.configured_servers import ServerIdentity, identify_configured
 
 Dialect = tuple[str, dict[str, Any]]
 
 
 def identity(dialect: Dialect) -> ServerIdentity:
     client, entry = dialect
-    found = configured_identity("notes", entry, client_of(client))
+    found = identify_configured("notes", entry, client_of(client))
     assert found is not None
     return found
 

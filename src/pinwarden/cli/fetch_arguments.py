@@ -37,7 +37,7 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
     """The network, package sources and store for downloading. Shows progress on a terminal."""
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.project.fetch_context import FetchContext, PackageSources
-    from pinwarden.project.project import store_folder
+    from pinwarden.project.project import locate_store
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(
@@ -53,7 +53,7 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
                 project=project,
                 sources=PackageSources.from_project(project),
                 fetcher=fetcher,
-                store=Store(store_folder(project)),
+                store=Store(locate_store(project)),
                 on_progress=progress.update,
                 trust_root=Path(trust_root_file) if (trust_root_file := getattr(args, "trust_root", None)) else None,
             )

@@ -184,9 +184,9 @@ def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, st
         yield project.root / dialect.file_name, "contract"
     if isinstance(getattr(args, "lock", None), str):
         yield Path(args.lock), "contract"
-    for path in project.config_paths().values():
+    for path in project.find_install_paths().values():
         yield Path(path), "client configuration"
-    for config in project.configs():
+    for config in project.find_configs():
         yield Path(config.path), "client configuration"
 
 

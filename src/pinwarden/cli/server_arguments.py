@@ -238,15 +238,17 @@ def _find_configured(name: str, args: Namespace) -> Target:
 def _discover_configured(name: str) -> Target:
     """A server in the files that ``init`` reads. If they disagree, the user has to choose one."""
     project = current_project()
-    files = project.configs()
+    files = project.find_configs()
     matches = [
-        (server.target, project.shown(server.path))
+        (server.target, project.display_path(server.path))
         for file in files
         for server in file.servers
         if server.name == name and server.target is not None
     ]
     if not matches:
-        unreadable = [f"; {project.shown(file.path)} could not be read: {file.problem}" for file in files if file.fault]
+        unreadable = [
+            f"; {project.display_path(file.path)} could not be read: {file.problem}" for file in files if file.fault
+        ]
         if Path(name).is_file():
             raise PinwardenError(
                 "TARGET_INVALID",

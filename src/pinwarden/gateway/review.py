@@ -28,11 +28,11 @@ from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_even
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
-from pinwarden.project.approvable import (
+from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
     ApprovalCandidate,
-    scan_candidate,
-    warnings_not_approved,
+    scan_for_approval,
+    warnings_not_approved_error,
 )
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.surface_reports import compare_surfaces
@@ -123,7 +123,7 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
         served = add_definitions(approved, [review])
         report = compare_surfaces(approved, served, subject, whole=True)
         changes = report.facts["changes"]
-        report = replace(report, rows=(*report.rows, *scan_candidate(review.server, served, (approved,)).warnings))
+        report = replace(report, rows=(*report.rows, *scan_for_approval(review.server, served, (approved,)).warnings))
     return replace(
         report,
         command="review show",
@@ -357,7 +357,7 @@ def has_reason(approver: Approver) -> bool:
 
 
 def _candidate(approver: Approver, server: str, served: Surface, approved: Surface) -> ApprovalCandidate:
-    return scan_candidate(server, served, (approved,), warnings_approved=approver.approves_warnings)
+    return scan_for_approval(server, served, (approved,), warnings_approved=approver.approves_warnings)
 
 
 def _candidate_approved_before(server: str, served: Surface, _: Surface) -> ApprovalCandidate:
@@ -371,7 +371,7 @@ def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
             if candidate.blocked:
                 names = " ".join(review.name for review in plan.reviews[:_MAX_NAMES])
                 hint = f"See pinwarden review show {plan.reviews[0].name}. To approve with the warnings:"
-                raise warnings_not_approved(
+                raise warnings_not_approved_error(
                     candidate, f"{hint} pinwarden review approve {names} {APPROVE_WARNINGS_OPTION}"
                 )
 

@@ -21,9 +21,9 @@ from pinwarden.lock.extension import ImagePin, LockExtension, extended, extensio
 from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
-from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
+from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
 from pinwarden.project.artifact_check import check_artifact, first_refusal
-from pinwarden.project.lock import approval_candidate, extension_for, with_earlier_pins, write_entries
+from pinwarden.project.lock import build_approval_candidate, build_extension, keep_earlier_pins, write_entries
 from pinwarden.project.prove import VerifiedArtifact, with_pins
 from pinwarden.project.run import container_command
 
@@ -54,7 +54,7 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     project, lock_options = request.project, request.lock_options
     old = lock_store.read(project.lock)
     # Keep earlier pins of the same reference: installing again must not follow a moved tag.
-    entries_to_verify = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
+    entries_to_verify = [keep_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
     refuse_entries_by_policy(request.policies, entries_to_verify, lock_options.now)
     check = check_artifact(entries_to_verify[0], context, lock_options.now)
     error = first_refusal(check) if check.refused else None
@@ -64,7 +64,7 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
         with_pins(entry, VerifiedArtifact(artifact_check=check, closure=None), "", lock_options.now)
         for entry in entries_to_verify
     ]
-    candidate = approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
+    candidate = build_approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
     if candidate is not None:
         if candidate.blocked:
             return _refused(candidate)
@@ -87,7 +87,7 @@ def _entry(request: ImageInstall, client: str) -> Entry:
     options = PlanOptions(scope=request.target.scope, dialect="modern")
     plan = install_plan(server_entry, client, now=request.lock_options.now, options=options)
     entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(request.name, client), document=plan))
-    return extended(entry, extension_for(None, request.project, request.name, request.lock_options))
+    return extended(entry, build_extension(None, request.project, request.name, request.lock_options))
 
 
 def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
@@ -102,7 +102,7 @@ def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
 
 
 def _refused(candidate: ApprovalCandidate) -> Report:
-    rejection = rejection_from_error(warnings_not_approved(candidate))
+    rejection = rejection_from_error(warnings_not_approved_error(candidate))
     return Report(
         command="install",
         subject=candidate.server,
@@ -116,7 +116,7 @@ def _refused(candidate: ApprovalCandidate) -> Report:
 
 def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
     extension = extension_of(entry) or LockExtension()
-    fresh = extension_for(candidate, request.project, request.name, request.lock_options)
+    fresh = build_extension(candidate, request.project, request.name, request.lock_options)
     return extended(
         entry, replace(extension, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
     )

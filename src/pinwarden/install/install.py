@@ -23,10 +23,10 @@ from pinwarden.lock.extension import LockExtension, extended
 from pinwarden.lock.install_plan import PlanOptions, Scope, install_plan
 from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.server_entry import from_value
-from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
-from pinwarden.project.enforce import run_command
-from pinwarden.project.lock import LockOptions, approval_candidate, extension_for, write_entries
-from pinwarden.project.project import Policies, Project, broken_rules
+from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
+from pinwarden.project.enforce import build_run_command
+from pinwarden.project.lock import LockOptions, build_approval_candidate, build_extension, write_entries
+from pinwarden.project.project import Policies, Project, find_broken_rules
 
 if TYPE_CHECKING:
     from pinwarden.install.sources import BundleSource
@@ -74,9 +74,9 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         files = _client_files(context)
         _refuse_other_version(context.project, decision.accepted)
         staged = stage_accepted(request, context, decision.accepted)
-        candidate = approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
+        candidate = build_approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
         if candidate is not None and candidate.blocked:
-            raise warnings_not_approved(candidate)
+            raise warnings_not_approved_error(candidate)
         entries = lock_bundle(
             context.project, staged, candidate, context.target, context.policies, context.lock_options
         )
@@ -149,7 +149,7 @@ def _entry(  # noqa: PLR0913, PLR0917
         "fileSha256": pin.archive.hex,
         "transport": {"type": "stdio"},
         "command": PROGRAM,
-        "args": run_command(project, pin.tool, client, target.scope)[1:],
+        "args": build_run_command(project, pin.tool, client, target.scope)[1:],
         "environmentVariables": [{"name": name, "isRequired": True} for name in target.variables],
     }
     server = {"name": pin.tool, "description": staged.description, "version": pin.version, "packages": [package]}
@@ -167,7 +167,7 @@ def _extension(
 ) -> LockExtension:
     pin = staged.pin
     return replace(
-        extension_for(candidate, project, pin.tool, lock_options),
+        build_extension(candidate, project, pin.tool, lock_options),
         registry=pin.registry,
         bundle=bundle_pin_to_json(pin),
         published_at=staged.published_at or None,
@@ -177,7 +177,7 @@ def _extension(
 def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: str) -> None:
     """Raise POLICY_REFUSED for the first entry that the policy does not allow."""
     for entry in entries:
-        broken = [rule for rule in broken_rules(policies, entry.document, now) if rule.refuses]
+        broken = [rule for rule in find_broken_rules(policies, entry.document, now) if rule.refuses]
         if broken:
             raise PinwardenError(
                 "POLICY_REFUSED",
@@ -188,7 +188,7 @@ def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: 
 
 def _client_files(context: InstallContext) -> dict[str, str]:
     """The configuration file of each requested client. Raises if one has none, before anything is written."""
-    paths, scope = context.project.config_paths(), context.target.scope
+    paths, scope = context.project.find_install_paths(), context.target.scope
     clients = [client for client in context.target.clients if client != "generic"]
     for client in clients:
         if (client, scope) not in paths:
@@ -207,7 +207,7 @@ def _configure(project: Project, entries: list[Entry], files: Mapping[str, str])
         if entry.client in files:
             path = files[entry.client]
             action = install_entry(Path(path), entry.client, entry.name, entry.config)
-            configured.append({"client": entry.client, "file": project.shown(path), "action": action})
+            configured.append({"client": entry.client, "file": project.display_path(path), "action": action})
     return configured
 
 

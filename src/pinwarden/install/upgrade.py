@@ -21,7 +21,7 @@ from pinwarden.install.staging import StagedBundle, api_surface_of, bundle_pin, 
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_candidate
+from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_for_approval
 from pinwarden.project.installed_bundles import yank_reason
 from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
 from pinwarden.project.update import NOTHING_CHANGED
@@ -183,7 +183,7 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
     if staged.surface is None:
         return replace(unchanged, staged=staged, rows=rows)
     approver = context.lock_options.approver
-    candidate = scan_candidate(
+    candidate = scan_for_approval(
         pin.tool,
         staged.surface,
         () if approved is None else (approved,),

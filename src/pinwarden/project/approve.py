@@ -11,12 +11,12 @@ from pinwarden.core.report import Report, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
-from pinwarden.project.approvable import (
+from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
     ApprovalCandidate,
-    approved_surfaces,
-    scan_candidate,
-    warning_facts,
+    read_approved_surfaces,
+    scan_for_approval,
+    warnings_to_json,
 )
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.locked_servers import LockedServer, locked_server
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 
-def server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
+def find_server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
     """The server of that name, with the entries of all clients that have it."""
     lock = lock_store.read(project.lock)
     if lock is None:
@@ -35,7 +35,7 @@ def server_to_approve(project: Project, name: str, client: str | None = None) ->
     return locked_server(lock.entries, name, client, "approve")
 
 
-def approved_surface(project: Project, entry: Entry) -> Surface | None:
+def read_approved_surface(project: Project, entry: Entry) -> Surface | None:
     """The approved surface; None if there is none."""
     _, texts = lock_store.read_with_files(project.lock)
     extension = extension_of(entry)
@@ -43,26 +43,26 @@ def approved_surface(project: Project, entry: Entry) -> Surface | None:
     return parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
-def approval_report(project: Project, server: LockedServer, surface: Surface) -> Report:
+def build_approval_report(project: Project, server: LockedServer, surface: Surface) -> Report:
     """What would be approved, as a diff against the approved surface, or against each if clients have several."""
-    baselines = {_approved_digest(project, entry): entry for entry in reversed(server.entries)}
+    baselines = {_read_approved_digest(project, entry): entry for entry in reversed(server.entries)}
     if len(baselines) > 1:
         baselines.pop(None, None)  # another client's approval of the same server was reviewed
-    reports = [_entry_difference(project, entry, surface) for entry in reversed(baselines.values())]
+    reports = [_compare_entry(project, entry, surface) for entry in reversed(baselines.values())]
     return reports[0] if len(reports) == 1 else _join_reports(reports)
 
 
-def nothing_to_approve(project: Project, server: LockedServer, surface: Surface) -> bool:
+def is_already_approved(project: Project, server: LockedServer, surface: Surface) -> bool:
     """Whether the surface is exactly the approved one, for every client, and for what they start now."""
     return all(
-        _approved_digest(project, entry) == str(surface.digest) and _approved_for(entry) is None
+        _read_approved_digest(project, entry) == str(surface.digest) and _find_earlier_release(entry) is None
         for entry in server.entries
     )
 
 
-def with_warnings(report: Report, project: Project, server: LockedServer, surface: Surface) -> Report:
+def add_scan_warnings(report: Report, project: Project, server: LockedServer, surface: Surface) -> Report:
     """Add the scan warnings about what is not approved yet, so they are read before the decision."""
-    return _with_warnings(report, _candidate(project, server, surface))
+    return _add_warnings(report, _scan_server(project, server, surface))
 
 
 def approve(project: Project, server: LockedServer, surface: Surface, approver: Approver, now: str) -> Report:
@@ -70,9 +70,9 @@ def approve(project: Project, server: LockedServer, surface: Surface, approver: 
 
     A surface with scan warnings is approved only with the warnings.
     """
-    candidate = _candidate(project, server, surface, warnings_approved=approver.approves_warnings)
-    changed = approval_report(project, server, surface)
-    shown = _with_warnings(changed, candidate)
+    candidate = _scan_server(project, server, surface, warnings_approved=approver.approves_warnings)
+    changed = build_approval_report(project, server, surface)
+    shown = _add_warnings(changed, candidate)
     name = server.entry.name
     if candidate.blocked:
         warnings_text = plural(len(candidate.warnings), "scan warning")
@@ -111,16 +111,16 @@ def _join_reports(reports: Sequence[Report]) -> Report:
     return replace(first, rows=tuple(shown), facts=facts, exit_code=exit_code)
 
 
-def _approved_digest(project: Project, entry: Entry) -> str | None:
-    approved = approved_surface(project, entry)
+def _read_approved_digest(project: Project, entry: Entry) -> str | None:
+    approved = read_approved_surface(project, entry)
     return None if approved is None else str(approved.digest)
 
 
-def _entry_difference(project: Project, entry: Entry, surface: Surface) -> Report:
-    approved = approved_surface(project, entry)
+def _compare_entry(project: Project, entry: Entry, surface: Surface) -> Report:
+    approved = read_approved_surface(project, entry)
     if approved is not None:
         report = replace(compare_surfaces(approved, surface, entry.name, whole=True), command="approve")
-        return _unchanged_report(report, entry) if approved.digest == surface.digest else report
+        return _summarize_unchanged(report, entry) if approved.digest == surface.digest else report
     report = compare_surfaces(Surface(server=None, items={}, observed={}), surface, entry.name, whole=True)
     notes = ("nothing of this server's surface is approved yet, so everything is new",)
     return replace(
@@ -133,29 +133,29 @@ def _entry_difference(project: Project, entry: Entry, surface: Surface) -> Repor
     )
 
 
-def _approved_for(entry: Entry) -> str | None:
+def _find_earlier_release(entry: Entry) -> str | None:
     """What the surface of an entry was approved for, if that is not what it starts now."""
     extension = extension_of(entry)
     return extension.surface_of[:200] if extension is not None and extension.surface_of is not None else None
 
 
-def _unchanged_report(report: Report, entry: Entry) -> Report:
-    release = _approved_for(entry)
+def _summarize_unchanged(report: Report, entry: Entry) -> Report:
+    release = _find_earlier_release(entry)
     if release is None:
         return replace(report, summary=f"{entry.name}: nothing to approve, its surface is as approved")
     summary = f"{entry.name}: its surface is as approved for {release}; approve it for this release too"
     return replace(report, summary=summary)
 
 
-def _candidate(
+def _scan_server(
     project: Project, server: LockedServer, surface: Surface, *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
     name = server.entry.name
-    return scan_candidate(name, surface, approved_surfaces(project, name), warnings_approved=warnings_approved)
+    return scan_for_approval(name, surface, read_approved_surfaces(project, name), warnings_approved=warnings_approved)
 
 
-def _with_warnings(report: Report, candidate: ApprovalCandidate) -> Report:
+def _add_warnings(report: Report, candidate: ApprovalCandidate) -> Report:
     if not candidate.warnings:
         return report
-    facts = {**report.facts, "warnings": warning_facts(candidate.warnings)}
+    facts = {**report.facts, "warnings": warnings_to_json(candidate.warnings)}
     return replace(report, rows=(*report.rows, *candidate.warnings), facts=facts)

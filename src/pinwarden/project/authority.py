@@ -61,7 +61,7 @@ def resolve_authority(here: Project, start: RunRequest) -> Authority:
             "--project with the folder that it belongs to.",
         )
     root = user_folder(here)
-    own = replace(here, root=root, lock=root / here.lock.name, tightened_by=here.root.resolve())
+    own = replace(here, root=root, lock=root / here.lock.name, restricting_root=here.root.resolve())
     return Authority(project=own, owner=owner)
 
 
@@ -81,13 +81,15 @@ def describe_authority(authority: Authority) -> list[str]:
         f"lock: {project.lock.resolve()}{'' if project.lock.exists() else ' (there is none)'}",
         f"policy: {policy.resolve()}" if policy.exists() else "policy: the default, which is the strictest",
     ]
-    if project.tightened_by is not None and (project.tightened_by / OWN_POLICY).exists():
-        lines.append(f"made stricter by: {project.tightened_by / OWN_POLICY}, which cannot make anything looser")
+    if project.restricting_root is not None and (project.restricting_root / OWN_POLICY).exists():
+        lines.append(f"made stricter by: {project.restricting_root / OWN_POLICY}, which cannot make anything looser")
     return lines
 
 
 def _owner(here: Project, start: RunRequest) -> Literal["project", "user", "unknown"]:
-    scopes = {_scope(here, server) for file in here.configs() for server in file.servers if _is_start(server, start)}
+    scopes = {
+        _scope(here, server) for file in here.find_configs() for server in file.servers if _is_start(server, start)
+    }
     if "user" in scopes:  # a repository that configures the same server must not take it over
         return "user"
     return "project" if "project" in scopes or start.by_name or start.typed else "unknown"

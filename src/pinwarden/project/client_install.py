@@ -16,7 +16,7 @@ from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import configured_in, locked_config
-from pinwarden.project.configs import view_of
+from pinwarden.project.configs import build_config_view
 from pinwarden.project.lock import remove_from_lock
 from pinwarden.system.redaction import redact_entry
 
@@ -30,7 +30,7 @@ _REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
 def install_locked(project: Project, request: LockRequest, locked: Report) -> Report:
     """Write the locked configuration of a server into the file of each client."""
     lock = lock_store.read(project.lock)
-    paths = project.config_paths()
+    paths = project.find_install_paths()
     done: list[dict[str, str]] = []
     for client in request.clients:
         entry = lock.entry(request.name, client) if lock else None
@@ -38,7 +38,7 @@ def install_locked(project: Project, request: LockRequest, locked: Report) -> Re
             raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
         path = _path(paths, client, request.scope)
         action = install_entry(path, client, request.name, entry.config)
-        done.append({"client": client, "file": project.shown(path), "action": action})
+        done.append({"client": client, "file": project.display_path(path), "action": action})
     files_text = ", ".join(f"{row['file']} {row['action']}" for row in done)
     return replace(
         locked, command="add", summary=f"{locked.summary}; {files_text}", facts={**locked.facts, "installed": done}
@@ -51,14 +51,14 @@ def remove_server(project: Project, name: str, clients: Sequence[str], now: str,
     entries = [entry for entry in (lock.entries if lock else ()) if entry.name == name]
     done: list[dict[str, str]] = []
     if not keep_config:
-        paths = project.config_paths()
+        paths = project.find_install_paths()
         for entry in entries:
             if (not clients or entry.client in clients) and (entry.client, entry.scope) in paths:
                 path = Path(paths[entry.client, entry.scope])
                 done.append(
                     {
                         "client": entry.client,
-                        "file": project.shown(path),
+                        "file": project.display_path(path),
                         "action": remove_entry(path, entry.client, name),
                     }
                 )
@@ -78,7 +78,9 @@ class ClientEntries:
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
         self._project = project
-        servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
+        servers = build_config_view(
+            project, (), project.find_configs()
+        ).servers  # not those of the user's other projects
         self._before = {entry.key: (entry, _configured_server(entry, servers)) for entry in entries}
 
     def refuse_changed(self, key: str) -> None:

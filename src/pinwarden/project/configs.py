@@ -24,8 +24,8 @@ from pinwarden.project.configured_servers import (
     IssueKind,
     UnknownServer,
     diagnose,
-    repeated_servers,
-    unknown_servers,
+    find_repeated_servers,
+    find_uncovered_servers,
 )
 from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.project.locked_servers import resolve_start
@@ -75,7 +75,7 @@ class ConfigView(Record):
         return tuple(server for file in self.files for server in file.servers)
 
 
-def view_configs(project: Project, scope: str = "all") -> ConfigView:
+def read_config_view(project: Project, scope: str = "all") -> ConfigView:
     """Read the lock, if there is one, and every configuration of this scope."""
     document: LockDocument | None = None
     entries: tuple[Entry, ...] = ()
@@ -83,10 +83,10 @@ def view_configs(project: Project, scope: str = "all") -> ConfigView:
         document = read_lock(project.lock)
         lock = document.lock
         entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
-    return view_of(project, entries, project.configs(), document, scope)
+    return build_config_view(project, entries, project.find_configs(), document, scope)
 
 
-def view_of(
+def build_config_view(
     project: Project,
     entries: Sequence[Entry],
     files: Sequence[ConfigFile],
@@ -94,57 +94,61 @@ def view_of(
     scope: str = "all",
 ) -> ConfigView:
     """The same for entries and files that were already read."""
-    installed, located = _split(entries)
+    installed, located = _split_entries(entries)
     return ConfigView(
-        files=_files_of_project(project, files, scope), document=document, installed=installed, located=located
+        files=_select_project_files(project, files, scope), document=document, installed=installed, located=located
     )
 
 
-def config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
+def find_config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
     """Compare every locked server with the file of its client."""
-    return (*_installed_issues(project, view), *_located_issues(project, view))
+    return (*_compare_installed(project, view), *_compare_located(project, view))
 
 
-def unknown_config_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
+def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
     """Every configured server that the lock does not cover in that file."""
     known = {(located.entry.name, located.scope, located.file) for located in view.located}
     # Approved for one file, which need not be the one that the client installs to.
     elsewhere = [located.locked for located in view.located]
-    unknown = unknown_servers(view.installed, view.files, project.config_paths(), elsewhere=elsewhere)
+    unknown = find_uncovered_servers(view.installed, view.files, project.find_install_paths(), elsewhere=elsewhere)
     return (
-        *repeated_servers(view.files),
+        *find_repeated_servers(view.files),
         *(
             unknown_server
             for unknown_server in unknown
-            if (unknown_server.server.name, unknown_server.server.scope, project.shown(unknown_server.server.path))
+            if (
+                unknown_server.server.name,
+                unknown_server.server.scope,
+                project.display_path(unknown_server.server.path),
+            )
             not in known
         ),
     )
 
 
-def config_rows(
+def check_configs(
     project: Project, lock: Lock, files: Sequence[ConfigFile], scope: str, policies: Policies
 ) -> Iterator[Row]:
     """Compare the client configurations with the lock."""
     from pinwarden.clients.findings import file_findings
 
     entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
-    view = view_of(project, entries, files, scope=scope)
-    for issue in config_issues(project, view):
+    view = build_config_view(project, entries, files, scope=scope)
+    for issue in find_config_issues(project, view):
         # A locked server that is not configured starts nothing; doctor reports it. An unreadable file is reported once,
         # below, and not for every server that should be in it.
         for change in issue.changes if issue.kind == "drift" else ():
-            yield _change_row(change, project.shown(issue.file))
-    for unknown in unknown_config_servers(project, view):
-        yield _change_row(unknown.change, project.shown(unknown.server.path))
-    for finding in unresolved_starts(project, lock.entries, view.servers):
-        yield finding_row(finding, project.shown(finding.file), policies)
+            yield _build_change_row(change, project.display_path(issue.file))
+    for unknown in find_unknown_servers(project, view):
+        yield _build_change_row(unknown.change, project.display_path(unknown.server.path))
+    for finding in find_unresolved_starts(project, lock.entries, view.servers):
+        yield build_waivable_row(finding, project.display_path(finding.file), policies)
     for file in view.files:
         for finding in file_findings(file):
-            yield finding_row(finding, project.shown(file.path), policies)
+            yield build_waivable_row(finding, project.display_path(file.path), policies)
 
 
-def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
+def build_waivable_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
     """A finding about a file's settings. A team may want a setting, and says so with a waiver."""
     from pinwarden.lock.policy import SETTING_CODES
     from pinwarden.lock.policy_rules import waived
@@ -156,7 +160,7 @@ def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
     return Row(code=code, severity=level, entity="config", name=finding.name, path="", message=message, file=file)
 
 
-def located_finding_row(project: Project, finding: ConfigFinding) -> Row:
+def build_finding_row(project: Project, finding: ConfigFinding) -> Row:
     """A finding about a configuration itself."""
     return Row(
         code=finding.code,
@@ -165,11 +169,11 @@ def located_finding_row(project: Project, finding: ConfigFinding) -> Row:
         name=finding.name,
         path=finding.pointer,
         message=finding.message,
-        file=project.shown(finding.file),
+        file=project.display_path(finding.file),
     )
 
 
-def unresolved_starts(
+def find_unresolved_starts(
     project: Project, entries: Iterable[Entry], servers: Iterable[ConfiguredServer]
 ) -> Iterator[ConfigFinding]:
     """Every configured server of this lock that ``pinwarden run`` would refuse to start."""
@@ -184,7 +188,7 @@ def unresolved_starts(
             yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
 
 
-def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:
+def _split_entries(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:
     installed: list[LockedConfig] = []
     located: list[LocatedEntry] = []
     for entry in entries:
@@ -198,7 +202,7 @@ def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[Lo
     return tuple(installed), tuple(located)
 
 
-def _files_of_project(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
+def _select_project_files(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
     chosen: list[ConfigFile] = []
     for file in files:
         servers = tuple(
@@ -223,22 +227,22 @@ def _is_in_scope(scope: str, file_scope: str) -> bool:
     return scope in ("all", "project" if file_scope == "local" else file_scope)
 
 
-def _installed_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
+def _compare_installed(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
     by_path = {file.path: file for file in view.files}
-    return diagnose(view.installed, by_path, project.config_paths(), lockfile=project.lock.name).issues
+    return diagnose(view.installed, by_path, project.find_install_paths(), lockfile=project.lock.name).issues
 
 
-def _located_issues(project: Project, view: ConfigView) -> Iterator[ConfigIssue]:
+def _compare_located(project: Project, view: ConfigView) -> Iterator[ConfigIssue]:
     """Entries from a configuration: the lock has placeholders for their values, so filled-in values are right."""
-    by_name = {project.shown(file.path): file for file in view.files}
+    by_name = {project.display_path(file.path): file for file in view.files}
     for located in view.located:
         file = by_name.get(located.file)
         if file is not None and file.fault:
-            yield _issue(located, "unreadable", f"{located.file}: {file.problem}")
+            yield _build_issue(located, "unreadable", f"{located.file}: {file.problem}")
             continue
-        server = _configured(located, file)
+        server = _find_configured_server(located, file)
         if server is None:
-            yield _issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
+            yield _build_issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
             continue
         answers = proposed_inputs(server, file.inputs if file else ())
         where = configured_in(located.entry)
@@ -251,17 +255,17 @@ def _located_issues(project: Project, view: ConfigView) -> Iterator[ConfigIssue]
         )
         if any(change.severity != INFO for change in changes):
             message = f"client config entry differs from {project.lock.name}"
-            yield replace(_issue(located, "drift", message), changes=changes)
+            yield replace(_build_issue(located, "drift", message), changes=changes)
 
 
-def _configured(located: LocatedEntry, file: ConfigFile | None) -> ConfiguredServer | None:
+def _find_configured_server(located: LocatedEntry, file: ConfigFile | None) -> ConfiguredServer | None:
     servers = file.servers if file else ()
     return next(
         (server for server in servers if (server.name, server.scope) == (located.entry.name, located.scope)), None
     )
 
 
-def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
+def _build_issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
     return ConfigIssue(
         key=located.entry.key,
         kind=kind,
@@ -273,7 +277,7 @@ def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
     )
 
 
-def _change_row(change: Change, file: str) -> Row:
+def _build_change_row(change: Change, file: str) -> Row:
     from pinwarden.surface.drift.changes import change_row
 
     return replace(change_row(change), file=file)

@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
 
-def lock_client(client: str) -> str:
+def client_name_in_lock(client: str) -> str:
     """The client's name in lockfileVersion 2; clients unknown to it use the same dialect as ``generic``."""
     return client if client in LOCK_CLIENTS else "generic"
 
 
-def entry_of(server: ConfiguredServer, now: str) -> lock_entry.Entry:
+def build_plain_entry(server: ConfiguredServer, now: str) -> lock_entry.Entry:
     """The lock entry of a configured server."""
-    made_up = from_value({"server": _server_json(server), "_meta": {}}, source=SOURCE)
-    client = lock_client(server.client)
+    made_up = from_value({"server": _build_server_json(server), "_meta": {}}, source=SOURCE)
+    client = client_name_in_lock(server.client)
     installation = PlanOptions(scope="global" if server.scope == "global" else "project")
     plan = install_plan(made_up, client, now=now, options=installation)
-    fragment = fragment_of(server)
+    fragment = build_config_fragment(server)
     plan["config"] = fragment
     plan["locked"]["config"] = deepcopy(fragment)
     plan["notes"] = [f"Configured by hand in {server.client}."]
     return lock_entry.with_integrity(lock_entry.Entry(key=lock_entry.entry_key(server.name, client), document=plan))
 
 
-def _server_json(server: ConfiguredServer) -> dict[str, Any]:
+def _build_server_json(server: ConfiguredServer) -> dict[str, Any]:
     target = server.target
     if target is None:
         raise PinwardenError("CONFIG_INVALID", f"{server.name[:80]!a} cannot be used: {server.problem}")
@@ -82,12 +82,12 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
     return {**document, "packages": [row]}
 
 
-def fragment_of(server: ConfiguredServer) -> dict[str, Any]:
+def build_config_fragment(server: ConfiguredServer) -> dict[str, Any]:
     """The entry inside its client's root, with placeholders for values that could be secrets."""
     return config_with(client_of(server.client), server.name, redact_entry(server.entry))
 
 
-def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
+def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
     """The server with the locked command in place of ``pinwarden run NAME``.
 
     Any other command stays as it is: a record next to it does not make it harmless.
@@ -99,7 +99,7 @@ def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServ
     return replace(server, target=replace(server.target, command=locked_launch(entry).command))
 
 
-def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
+def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
     """The entry whose server this configured ``pinwarden run`` command starts; None for other commands.
 
     Raises if there is no such entry: the lock lost it, the client is ambiguous, or the command is Pinwarden itself.
@@ -120,42 +120,45 @@ def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -
     try:
         entry = resolve_start(start, (entry for entry in known if entry.key != key))
     except PinwardenError as err:
-        raise PinwardenError(err.code, _restore_hint(shown)) from err
+        raise PinwardenError(err.code, _describe_missing_command(shown)) from err
     if not _has_launch(entry):
-        raise PinwardenError("NOTHING_TO_RUN", _restore_hint(shown))
+        raise PinwardenError("NOTHING_TO_RUN", _describe_missing_command(shown))
     return entry
 
 
-def lock_entry_of(server: ConfiguredServer, behind: Entry | None, extension: LockExtension, now: str) -> Entry:
-    """The lock entry of a configured server. ``behind`` is the entry that its ``pinwarden run`` command starts, if any.
+def build_entry(server: ConfiguredServer, started_entry: Entry | None, extension: LockExtension, now: str) -> Entry:
+    """Build the lock entry of a configured server, with Pinwarden's extension fields.
 
-    An entry of another client shares its bytes: both start the same server.
+    If the client starts the server through ``pinwarden run``, ``started_entry`` is the lock entry that this command
+    resolves to. The new entry then shares the pinned bytes of that entry, because both start the same server.
     """
-    if behind is None:
-        return extended(entry_of(server, now), extension)
-    known = extension_of(behind) or LockExtension()
+    if started_entry is None:
+        return extended(build_plain_entry(server, now), extension)
+    known = extension_of(started_entry) or LockExtension()
     if known.bundle is not None:
         merged = with_optional_members_of(known, replace(extension, registry=known.registry))
-        return extended(_same_bundle(server, behind), merged)
-    entry = entry_of(as_enforced(server, behind), now)
-    if behind.key == entry.key:
+        return extended(_build_bundle_entry(server, started_entry), merged)
+    entry = build_plain_entry(with_locked_command(server, started_entry), now)
+    if started_entry.key == entry.key:
         return extended(entry, extension)
     variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
-    launch = launch_command(replace(locked_launch(behind), variables=variables))
+    launch = launch_command(replace(locked_launch(started_entry), variables=variables))
     shared = with_bytes_of(known, extension, same=False)
     return extended(entry, replace(shared, launch=launch))
 
 
-def _same_bundle(server: ConfiguredServer, behind: Entry) -> Entry:
-    client, fragment = lock_client(server.client), fragment_of(server)
+def _build_bundle_entry(server: ConfiguredServer, started_entry: Entry) -> Entry:
+    client, fragment = client_name_in_lock(server.client), build_config_fragment(server)
     scope = "global" if server.scope == "global" else "project"
-    copy = behind.document.get("locked")
+    copy = started_entry.document.get("locked")
     locked = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
-    document = {**behind.document, "client": client, "scope": scope, "config": fragment, **locked}
-    return lock_entry.with_integrity(replace(behind, key=lock_entry.entry_key(server.name, client), document=document))
+    document = {**started_entry.document, "client": client, "scope": scope, "config": fragment, **locked}
+    return lock_entry.with_integrity(
+        replace(started_entry, key=lock_entry.entry_key(server.name, client), document=document)
+    )
 
 
-def _restore_hint(shown: str) -> str:
+def _describe_missing_command(shown: str) -> str:
     return (
         f"its command is pinwarden run {shown}, and the lock has no command for that; restore the lock from "
         f"version control, or write the server's own command here again, then run pinwarden init, "
@@ -169,31 +172,39 @@ def _has_launch(entry: Entry) -> bool:
     return is_enforced(entry) or (extension is not None and extension.bundle is not None)
 
 
-INCONSISTENT = (
+INCONSISTENT_MESSAGE = (
     "the entry's hosts, packages or tier do not follow from its configuration; restore the lock "
     "from version control, or if it was not edited, lock the server again: pinwarden remove NAME --keep-config, then "
     "pinwarden init"
 )
 
 
-def inconsistent_entries(lock: Lock) -> Iterator[Entry]:
+def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
     """Entries from configurations whose summary does not follow from their configuration."""
     for entry in lock.entries:
         where = configured_in(entry)
         if entry.source == SOURCE and where is not None and where.client in CLIENTS:
             approved = locked_config(entry.key, entry.document).entry
             server = configured_server(entry.name, approved, client_of(where.client))
-            derived = None if server.target is None else entry_of(as_enforced(server, entry), entry.locked_at or "")
-            if derived is None or not same_json(_claims(derived), _claims(entry)) or _is_raised(entry, derived):
+            derived = (
+                None
+                if server.target is None
+                else build_plain_entry(with_locked_command(server, entry), entry.locked_at or "")
+            )
+            if (
+                derived is None
+                or not same_json(_summarize_entry(derived), _summarize_entry(entry))
+                or _has_raised_tier(entry, derived)
+            ):
                 yield entry
 
 
-def _is_raised(entry: Entry, derived_entry: Entry) -> bool:
+def _has_raised_tier(entry: Entry, derived_entry: Entry) -> bool:
     stated, derived = str(entry.trust.get("tier")), str(derived_entry.trust.get("tier"))
     return tier_rank(stated) > tier_rank(derived) >= 0
 
 
-def _claims(entry: Entry) -> dict[str, Any]:
+def _summarize_entry(entry: Entry) -> dict[str, Any]:
     names = ("packageTypes", "transports", "remoteHosts")
     target = {name: entry.selected_target.get(name) for name in ("kind", "registryType", "identifier", "url")}
     return {"target": target, **{name: entry.manifest.get(name) for name in names}}

@@ -4,8 +4,8 @@ Two entries are the same server if they have the same package, version, argument
 headers. How a client spells that makes no difference: a line or a list, ``npx`` or ``pnpm dlx``, ``${NAME}`` or
 ``{env:NAME}``, the order of variables. What cannot be parsed with certainty is compared word by word.
 
-``diagnose`` is ToolPin's ``doctor`` with its kinds and wording. ``unknown_servers`` goes further: every server in every
-discovered file must be in the lock.
+``diagnose`` reports the same issue kinds and messages as ToolPin's ``doctor``. ``find_uncovered_servers`` also reports
+every configured server that is not in the lock.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 RELEASE = 2
 """The index of the release in ``ServerIdentity.starts`` of a package."""
-_INPUT = re.compile(r"\$\{input:([^{}]+)\}")
-_MASKED = re.compile(r"<([^<>\s]+)>")
+_INPUT_REFERENCE = re.compile(r"\$\{input:([^{}]+)\}")
+_MASKED_VALUE = re.compile(r"<([^<>\s]+)>")
 _PROJECT_FOLDERS = ("", ".", "./", "${workspaceFolder}")
 """Working folders that mean the project, where clients start its servers by default."""
 
@@ -111,7 +111,9 @@ def _diagnose_entry(
     entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[ConfigLocation, str], lockfile: str, scope: str
 ) -> Iterator[ConfigIssue]:
     if type(entry.entry) is not dict:
-        yield _issue(entry, "invalid", ("", None), "locked plan does not contain a comparable client config entry")
+        yield _build_issue(
+            entry, "invalid", ("", None), "locked plan does not contain a comparable client config entry"
+        )
         return
     scopes = (scope,) if scope != "all" else (entry.scope,) if entry.scope else ("project", "global")
     locations = [
@@ -123,34 +125,34 @@ def _diagnose_entry(
         file = files.get(path)
         if file and file.fault:
             is_settled = True
-            yield _issue(entry, "unreadable", (path, file_scope), f"{path}: {file.problem}")
+            yield _build_issue(entry, "unreadable", (path, file_scope), f"{path}: {file.problem}")
             continue
         config = installed(file, entry) if file else None
         if config is None:
             missing.append((path, file_scope))
             continue
         is_settled = True
-        changes = _differences(entry, config)
+        changes = _compare_config(entry, config)
         if changes:
             message = f"client config entry differs from {lockfile}"
-            yield _issue(entry, "drift", (path, file_scope), message, changes)
+            yield _build_issue(entry, "drift", (path, file_scope), message, changes)
     if not is_settled and missing:
         where = f" in checked scopes: {', '.join(file_scope for _, file_scope in missing)}" if scope == "all" else ""
         looked_for = ", ".join(path for path, _ in missing)
         message = f"missing {entry.client} config entry for {entry.name}{where}"
-        yield _issue(entry, "missing", (looked_for, None if scope == "all" else scope), message)
+        yield _build_issue(entry, "missing", (looked_for, None if scope == "all" else scope), message)
     elif not is_settled:
         message = f"cannot check {entry.client} at {scope} scope: no file is known for {', '.join(scopes)}"
-        yield _issue(entry, "invalid", ("", None), message)
+        yield _build_issue(entry, "invalid", ("", None), message)
 
 
-def _differences(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
+def _compare_config(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
     """What differs, except for other spellings of the same placeholder."""
     changes = compare_entries(entry.name, entry.entry, config, client_of(entry.client))
     return tuple(change for change in changes if change.kind != "placeholder_spelled")
 
 
-def _issue(
+def _build_issue(
     entry: LockedConfig,
     kind: IssueKind,
     where: tuple[str, str | None],
@@ -176,7 +178,7 @@ class UnknownServer(Record):
     change: Change
 
 
-def unknown_servers(
+def find_uncovered_servers(
     locked: Iterable[LockedConfig],
     files: Iterable[ConfigFile],
     paths: Mapping[ConfigLocation, str],
@@ -190,7 +192,7 @@ def unknown_servers(
     """
     installs = [entry for entry in locked if entry.client in CLIENTS]
     entries = [*installs, *(entry for entry in elsewhere if entry.client in CLIENTS)]
-    covered = {(entry.name, path) for entry in installs for path in _files_of(entry, paths)}
+    covered = {(entry.name, path) for entry in installs for path in _list_install_paths(entry, paths)}
     by_name: dict[str, list[LockedConfig]] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)
@@ -203,13 +205,15 @@ def unknown_servers(
                 continue  # compared with this very file elsewhere
             if packages is None:
                 packages = {package for entry in entries if (package := _package_of_entry(entry))}
-            change = _elsewhere(server, same_name) if same_name else unknown_entry(server, by_name, packages)
+            change = (
+                _compare_with_other_files(server, same_name) if same_name else unknown_entry(server, by_name, packages)
+            )
             unknown.append(UnknownServer(server=server, change=change))
     order = {id(change): rank for rank, change in enumerate(sort_changes(entry.change for entry in unknown))}
     return tuple(sorted(unknown, key=lambda entry: order[id(entry.change)]))
 
 
-def repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
+def find_repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
     """Every server that its file has more than once for the same scope: it is unclear which one is started.
 
     Claude Code keeps servers by project folder, and one folder can be spelt in two ways.
@@ -219,27 +223,27 @@ def repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
         seen: set[tuple[str, str]] = set()
         for server in file.servers:
             if (server.name, server.scope) in seen:
-                repeated.append(UnknownServer(server=server, change=_added("repeated_entry", server)))
+                repeated.append(UnknownServer(server=server, change=_build_added_change("repeated_entry", server)))
             seen.add((server.name, server.scope))
     return tuple(repeated)
 
 
-def _files_of(entry: LockedConfig, paths: Mapping[ConfigLocation, str]) -> list[str]:
+def _list_install_paths(entry: LockedConfig, paths: Mapping[ConfigLocation, str]) -> list[str]:
     scopes = (entry.scope,) if entry.scope else ("project", "global")
     return [paths[entry.client, scope] for scope in scopes if (entry.client, scope) in paths]
 
 
-def _elsewhere(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
+def _compare_with_other_files(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
     """Approved for another client or scope: needs review if it is the same server, unknown if it is not."""
-    identity = configured_identity(server.name, server.entry, client_of(server.client))
+    identity = identify_configured(server.name, server.entry, client_of(server.client))
     for entry in entries:
-        approved = configured_identity(entry.name, entry.entry, client_of(entry.client))
+        approved = identify_configured(entry.name, entry.entry, client_of(entry.client))
         if identity is not None and identity == approved:
-            return _added("unlocked_entry", server)
+            return _build_added_change("unlocked_entry", server)
     return unknown_entry(server, ())
 
 
-def _added(kind: str, server: ConfiguredServer) -> Change:
+def _build_added_change(kind: str, server: ConfiguredServer) -> Change:
     row = CONFIG_KINDS[kind]
     return Change(
         entity=ENTITY,
@@ -269,7 +273,7 @@ class ServerIdentity(Record):
     folder: str | None = None
 
 
-def entry_identity(entry: Entry) -> ServerIdentity | None:
+def identify_entry(entry: Entry) -> ServerIdentity | None:
     """Which server a lock entry means; None if its configuration cannot be understood.
 
     For an entry that its client starts with ``pinwarden run NAME``, the locked command counts.
@@ -280,43 +284,49 @@ def entry_identity(entry: Entry) -> ServerIdentity | None:
     target = configured_server(entry.name, redact_entry(approved), client).target
     bundle = find_bundle_pin(entry)
     if isinstance(target, StdioTarget) and bundle is not None:
-        return ServerIdentity(starts=("bundle", bundle.tool), values=_values(target.env))
+        return ServerIdentity(starts=("bundle", bundle.tool), values=_normalize_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):
         try:
             launch = locked_launch(entry)
         except PinwardenError:
             return None
         target = replace(target, command=launch.command, cwd=launch.cwd)
-    return None if target is None else target_identity(target)
+    return None if target is None else identify_target(target)
 
 
-def configured_identity(name: str, entry: Any, client: Client) -> ServerIdentity | None:
+def identify_configured(name: str, entry: Any, client: Client) -> ServerIdentity | None:
     """Which server an entry of a client's file means, without its secrets, so that it can be compared with the lock."""
     target = configured_server(name, redact_entry(entry), client).target
-    return None if target is None else target_identity(target)
+    return None if target is None else identify_target(target)
 
 
-def target_identity(target: Target) -> ServerIdentity:
+def identify_target(target: Target) -> ServerIdentity:
     """Which server is started or contacted."""
     if isinstance(target, HttpTarget):
         # A server with two transports at one address is one server, so the transport does not count.
         headers = {name.lower(): value for name, value in target.headers.items()}
-        return ServerIdentity(starts=("url", normalize_placeholders(target.url)), values=_values(headers))
+        return ServerIdentity(starts=("url", normalize_placeholders(target.url)), values=_normalize_values(headers))
     runs = parse_launch(target)
     package = runs.via or runs
     folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else normalize_placeholders(target.cwd or "")
     if package.settings is None or package.purl is None or runs.wrappers:
-        words = (_plain(word) for word in command_words(target.command))
-        return ServerIdentity(starts=("command", *words), values=_values(target.env), folder=folder)
+        words = (_normalize_word(word) for word in command_words(target.command))
+        return ServerIdentity(starts=("command", *words), values=_normalize_values(target.env), folder=folder)
     return ServerIdentity(
-        starts=(package.kind, _package(package), _release(package), _program(package), *_extra(runs, package)),
-        arguments=tuple(_plain(word) for word in package.arguments),
-        values=_values(target.env),
+        starts=(
+            package.kind,
+            _normalize_package(package),
+            _normalize_release(package),
+            _normalize_program(package),
+            *_list_launcher_settings(runs, package),
+        ),
+        arguments=tuple(_normalize_word(word) for word in package.arguments),
+        values=_normalize_values(target.env),
         folder=folder,
     )
 
 
-def _package(package: Launch) -> str:
+def _normalize_package(package: Launch) -> str:
     if package.kind == "oci":
         return package.identity.removeprefix("docker.io/").removeprefix("library/")
     if package.kind == "pypi":  # capitals, dots and underscores make no difference
@@ -324,7 +334,7 @@ def _package(package: Launch) -> str:
     return package.identity
 
 
-def _release(package: Launch) -> str:
+def _normalize_release(package: Launch) -> str:
     """The version or digest. Without either, launchers start the newest release, which registries call latest."""
     if package.digest:
         return package.digest
@@ -342,29 +352,29 @@ def _release(package: Launch) -> str:
     return version
 
 
-def _program(package: Launch) -> str:
+def _normalize_program(package: Launch) -> str:
     """The program of the package. By default, that of a Python package has the name of the package."""
-    return package.program or (_package(package) if package.kind == "pypi" else "")
+    return package.program or (_normalize_package(package) if package.kind == "pypi" else "")
 
 
-def _extra(runs: Launch, package: Launch) -> tuple[str, ...]:
+def _list_launcher_settings(runs: Launch, package: Launch) -> tuple[str, ...]:
     """The launcher's settings, and dangers of the command: they change what is started."""
-    return (*(_plain(setting) for setting in package.settings or ()), *runs.dangers)
+    return (*(_normalize_word(setting) for setting in package.settings or ()), *runs.dangers)
 
 
-def _plain(word: str) -> str:
+def _normalize_word(word: str) -> str:
     """A word of a command with its placeholders in one spelling."""
-    return normalize_placeholders(_MASKED.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
+    return normalize_placeholders(_MASKED_VALUE.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
 
 
-def _values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, _value(name, value)) for name, value in values.items()))
+def _normalize_values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, _normalize_value(name, value)) for name, value in values.items()))
 
 
-def _value(name: str, value: str) -> str:
+def _normalize_value(name: str, value: str) -> str:
     """A value that the client asks for, or that the lock leaves out, counts as a reference to its variable."""
-    if _INPUT.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
+    if _INPUT_REFERENCE.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
         return f"${{{variable_name(name)}}}"
-    if match := _MASKED.fullmatch(value):
+    if match := _MASKED_VALUE.fullmatch(value):
         return f"${{{variable_name(match[1])}}}"
-    return normalize_placeholders(_INPUT.sub(lambda match: f"${{{variable_name(match[1])}}}", value))
+    return normalize_placeholders(_INPUT_REFERENCE.sub(lambda match: f"${{{variable_name(match[1])}}}", value))

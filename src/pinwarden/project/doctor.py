@@ -25,11 +25,11 @@ from pinwarden.core.report import (
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.configs import (
     ConfigView,
-    config_issues,
-    located_finding_row,
-    unknown_config_servers,
-    unresolved_starts,
-    view_configs,
+    build_finding_row,
+    find_config_issues,
+    find_unknown_servers,
+    find_unresolved_starts,
+    read_config_view,
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import problem_facts, problem_rows
@@ -78,9 +78,9 @@ def check_installation(project: Project, scope: str = "all") -> Report:
     4. Risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
     5. The programs that servers are started with.
     """
-    view = view_configs(project, scope)
-    issues = config_issues(project, view)
-    unknown = unknown_config_servers(project, view)
+    view = read_config_view(project, scope)
+    issues = find_config_issues(project, view)
+    unknown = find_unknown_servers(project, view)
     findings = (*findings_in(view.files), *_unresolved(project, view))
     programs = _programs(project, view)
     search_path = project.variables.get("PATH", "")
@@ -88,10 +88,10 @@ def check_installation(project: Project, scope: str = "all") -> Report:
         *(problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _issue_rows(project, issue)),
         *(
-            replace(change_row(unknown_server.change), file=project.shown(unknown_server.server.path))
+            replace(change_row(unknown_server.change), file=project.display_path(unknown_server.server.path))
             for unknown_server in unknown
         ),
-        *(located_finding_row(project, finding) for finding in findings),
+        *(build_finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_search_folders(search_path)),
     ]
     ok = not issues and not any(map(is_failing, rows))
@@ -126,7 +126,7 @@ def _unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
     from pinwarden.lock import lock_store
 
     lock = lock_store.read(project.lock)
-    yield from unresolved_starts(project, lock.entries if lock is not None else (), view.servers)
+    yield from find_unresolved_starts(project, lock.entries if lock is not None else (), view.servers)
 
 
 # 5. Programs
@@ -184,7 +184,7 @@ def _machine_row(code: str, name: str, message: str) -> Row:
 
 
 def _issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
-    file = project.shown(issue.file) if issue.file and ", " not in issue.file else None
+    file = project.display_path(issue.file) if issue.file and ", " not in issue.file else None
     rows = [replace(change_row(change), file=file) for change in issue.changes]
     yield from rows
     if not any(map(is_failing, rows)):
@@ -203,7 +203,7 @@ def _issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
 def _issue_facts(project: Project, issue: ConfigIssue) -> dict[str, Any]:
     """ToolPin's members, and what exactly differs."""
     facts = issue.to_json()
-    facts["file"] = ", ".join(project.shown(path) for path in issue.file.split(", ")) if issue.file else ""
+    facts["file"] = ", ".join(project.display_path(path) for path in issue.file.split(", ")) if issue.file else ""
     return {**facts, "changes": [change.to_json() for change in issue.changes]}
 
 
@@ -212,7 +212,7 @@ def _stranger_facts(project: Project, unknown: UnknownServer) -> dict[str, Any]:
         "server": unknown.server.name,
         "client": unknown.server.client,
         "scope": unknown.server.scope,
-        "file": project.shown(unknown.server.path),
+        "file": project.display_path(unknown.server.path),
         "pointer": unknown.server.pointer,
         "code": unknown.change.kind,
         "severity": unknown.change.severity,
@@ -226,7 +226,7 @@ def _finding_facts(project: Project, finding: ConfigFinding) -> dict[str, Any]:
         "severity": finding.severity,
         "client": finding.client,
         "scope": finding.scope,
-        "file": project.shown(finding.file),
+        "file": project.display_path(finding.file),
         "server": finding.name,
         "pointer": finding.pointer,
         "message": finding.message,
@@ -237,7 +237,7 @@ def _file_facts(project: Project, file: ConfigFile) -> dict[str, Any]:
     return {
         "client": file.client,
         "scope": file.scope,
-        "path": project.shown(file.path),
+        "path": project.display_path(file.path),
         "servers": len(file.servers),
         "fault": file.fault,
     }

@@ -26,8 +26,8 @@ from pinwarden.lock.extension import extended, extension_of, has_surface
 from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, relock, verify
-from pinwarden.project.configs import view_of
-from pinwarden.project.configured_servers import entry_identity
+from pinwarden.project.configs import build_config_view
+from pinwarden.project.configured_servers import identify_entry
 from pinwarden.project.locked_servers import not_locked_error, resolve_start
 from pinwarden.project.server_start import prepare_run_probe, probe_server, with_store_variables
 from pinwarden.system.redaction import redact_entry
@@ -46,7 +46,7 @@ _UNLOCKABLE_KINDS = (
 _FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
 # Clients that start servers in any folder have a placeholder for the project's folder.
 _PROJECT_FOLDER = re.compile(r"\$\{workspaceFolder\}")
-_PROJECT_WORDS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceFolder}"}
+_PROJECT_PLACEHOLDERS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceFolder}"}
 
 
 class EnforceOptions(Record):
@@ -75,7 +75,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
         raise not_locked_error(lock.entries, unknown[0])
-    servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
+    servers = build_config_view(project, (), project.find_configs()).servers  # not those of the user's other projects
     options = EnforceOptions(project=project, servers=servers, now=now, probe=probe)
     done: list[dict[str, str]] = []
     rows: list[Row] = []
@@ -86,7 +86,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
         try:
             done.append(enforce_entry(options, entry))
         except PinwardenError as err:
-            rows.append(_row(entry, err))
+            rows.append(_build_row(entry, err))
             failures.append((entry.name, err))
     return Report(
         command="enforce",
@@ -94,7 +94,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
         summary=f"{plural(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} unchanged",
         exit_code=EXIT_REFUSED if any(row.severity != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
-        notes=(*hints_for_failures(failures), *_start_note(done, probe)),
+        notes=(*hints_for_failures(failures), *_describe_starts(done, probe)),
         facts={"entries": done, "findings": [row_to_json(row) for row in rows]},
     )
 
@@ -113,18 +113,18 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     if extension is not None and extension.bundle is not None:
         return {**facts, "action": "unchanged"}
     launch = locked_launch(entry)
-    _refuse_local(entry, launch)
+    _refuse_local_program(entry, launch)
     bundled = extension is not None and extension.bundle_tree is not None
     if extension is None or (extension.closure is None and extension.image is None and not bundled):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     where = configured_in(entry)
     client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
-    server = configured or _as_approved(entry, client, approved, options.servers)
+    server = configured or _find_approved_server(entry, client, approved, options.servers)
     arguments = () if bundled else launch.runs.arguments  # a bundle's manifest has its arguments
-    words = _run_command(project, entry, client, arguments)
+    words = _build_entry_command(project, entry, client, arguments)
     _check_start(options, entry, words, server)
-    lock_form = with_command(approved if server is None else redact_entry(server.entry), client, words)
+    lock_form = replace_command(approved if server is None else redact_entry(server.entry), client, words)
     fragment = config_with(client, entry.name, lock_form)
     # In version 2 the locked copy is optional; without one there is nothing to update.
     copy = entry.document.get("locked")
@@ -132,27 +132,27 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     document = {**entry.document, "config": fragment, **kept}
     changed = lock_entry.with_integrity(replace(entry, document=document))
     sealed = extended(changed, replace(extension, launch=launch_command(launch)))
-    raw = None if server is None else with_command(server.entry, client, words)
+    raw = None if server is None else replace_command(server.entry, client, words)
     if server is not None and raw is not None:
         refuse_uneditable(server, raw)
     with lock_store.restored_on_error(project.lock, [entry.key]):
         lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], options.now)))
         if server is None or raw is None:
             return {**facts, "action": "unchanged" if approved == lock_form else "locked only"}
-        return {**facts, "file": project.shown(server.path), "action": options.edits.replace_entry(server, raw)}
+        return {**facts, "file": project.display_path(server.path), "action": options.edits.replace_entry(server, raw)}
 
 
-def run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
+def build_run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
     """The ``pinwarden run`` command for a client. If the surface is ``approved``, the command requires the lock."""
     words = [PROGRAM, "run", name, *(("--require-lock",) if approved else ())]
     if scope == "global":
         words += ["--project", str(project.root.resolve())]
-    elif client in _PROJECT_WORDS:
-        words += ["--project", _PROJECT_WORDS[client]]
+    elif client in _PROJECT_PLACEHOLDERS:
+        words += ["--project", _PROJECT_PLACEHOLDERS[client]]
     return words
 
 
-def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
+def replace_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
     """A client's entry with another command, in the entry's own form."""
     command = entry.get("command") if isinstance(entry, dict) else None
     if isinstance(command, list) and "args" not in entry:
@@ -164,14 +164,14 @@ def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, 
     raise PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} has an unknown form")
 
 
-def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -> Iterator[str]:
+def _describe_starts(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -> Iterator[str]:
     if done and probe is None:
         yield "no server was started; pinwarden enforce --allow-execute starts each once with its new command"
     elif done:
         yield "each server was started once with its new command, and responded"
 
 
-def _row(entry: Entry, err: PinwardenError) -> Row:
+def _build_row(entry: Entry, err: PinwardenError) -> Row:
     level = "info" if err.code == "NOTHING_TO_RUN" else "review"
     return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
 
@@ -183,7 +183,7 @@ def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], se
     if lock is None or start is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
     resolved = resolve_start(start, lock.entries)
-    if entry_identity(resolved) != entry_identity(entry):
+    if identify_entry(resolved) != identify_entry(entry):
         raise PinwardenError(
             "CONFIG_UNEDITABLE", f"{' '.join(words)[:200]} would start a different server than the approved one"
         )
@@ -205,7 +205,7 @@ def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], se
             raise PinwardenError(err.code, message, hint=err.hint, data=err.data) from err
 
 
-def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:
+def _refuse_local_program(entry: Entry, launch: LockedLaunch) -> None:
     """Refuse programs of this machine, which ``pinwarden run`` does not start: they have no pinned bytes."""
     runs = launch.runs.via or launch.runs
     if (
@@ -221,7 +221,7 @@ def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:
     raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which is not from a registry")
 
 
-def _as_approved(
+def _find_approved_server(
     entry: Entry, client: Client, approved: Any, servers: Sequence[ConfiguredServer]
 ) -> ConfiguredServer | None:
     """The server in its client's file, if it is there. Raises if it is configured differently than approved."""
@@ -234,8 +234,8 @@ def _as_approved(
     return None
 
 
-def _run_command(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
-    words = run_command(project, entry.name, client.id, entry.scope, approved=has_surface(entry))
+def _build_entry_command(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
+    words = build_run_command(project, entry.name, client.id, entry.scope, approved=has_surface(entry))
     words += ["--client", entry.client]  # other clients may have another server of this name
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]

@@ -90,7 +90,7 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
 
 def explain_registry_entry(project: Project, server: str, *, now: str) -> Report:
     """The report of ``pinwarden explain --registry``: the entry in the project's caches and files."""
-    document = project.registries(offline=True).find(server)
+    document = project.load_registries(offline=True).find(server)
     entry = server_entry.from_value(document)
     trust = judge(entry, now=now)
     issues = own_findings(entry)

@@ -130,11 +130,11 @@ def _level(err: PinwardenError, *, frozen: bool) -> str:
 
 
 def _start_key(entry: Entry) -> tuple[object, ...]:
-    from pinwarden.project.configured_servers import entry_identity
+    from pinwarden.project.configured_servers import identify_entry
 
     extension = extension_of(entry)
     pin = extension.closure if extension else None
-    return entry_identity(entry), pin.file_digest if pin else None
+    return identify_entry(entry), pin.file_digest if pin else None
 
 
 def _fetch_server(

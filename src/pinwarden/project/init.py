@@ -22,13 +22,13 @@ from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import ConfiguredIn, LockExtension, pin_surface, surface_path
 from pinwarden.lock.lockfile import relock, without
-from pinwarden.project import approvable as approval_words
-from pinwarden.project.approvable import ApprovalCandidate, assign_surface_files
-from pinwarden.project.configs import view_of
-from pinwarden.project.configured_entry import fragment_of, lock_client, lock_entry_of
+from pinwarden.project import approval_candidate as approval_reasons
+from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surface_files
+from pinwarden.project.configs import build_config_view
+from pinwarden.project.configured_entry import build_config_fragment, build_entry, client_name_in_lock
 from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, DiscoveredServer, Discovery
-from pinwarden.project.init_report import init_report
-from pinwarden.project.lock import approval_of, probed_release, with_earlier_pins
+from pinwarden.project.init_report import build_init_report
+from pinwarden.project.lock import build_approval, keep_earlier_pins, probed_release
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
 from pinwarden.system.redaction import entry_command_lines, entry_names, entry_urls
@@ -57,11 +57,11 @@ def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "
     4. Find out which of the others are new or different, and so need a decision.
     """
     # Servers of the user's other projects are ignored.
-    files = view_of(project, (), project.configs(), scope=scope).files
+    files = build_config_view(project, (), project.find_configs(), scope=scope).files
     lock, texts = lock_store.read_with_files(project.lock)
     approved = ApprovedServers(project, lock, texts, files)
-    servers = tuple(_with_decision(server, accepted) for server in _choose(files, approved))
-    _refuse_unknown(accepted, servers)
+    servers = tuple(_with_decision(server, accepted) for server in _choose_servers(files, approved))
+    _refuse_unknown_names(accepted, servers)
     return Discovery(project=project, files=files, lock=lock, approved=approved, servers=servers)
 
 
@@ -82,7 +82,7 @@ def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approve
     """Accept one server that was shown on a terminal, and write its entry immediately: the answer is kept whatever
     happens to later questions."""
     discovery = discovery.accepting(key)
-    lock = _write(
+    lock = _write_entries(
         discovery, [server for server in discovery.servers if server.key == key and server.confirmed], approver, now
     )
     return replace(discovery, lock=lock, saved=discovery.saved | {key})
@@ -92,20 +92,20 @@ def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Re
     """Write all entries and approved surfaces in one step, unless a decision is missing, and report the findings."""
     servers = [server for server in discovery.servers if server.refused is None and server.status.state != "unchanged"]
     fresh = [] if discovery.undecided else servers
-    if fresh or _refused_later(discovery) or (discovery.lock is not None and not discovery.undecided):
-        _write(discovery, fresh, approver, now)
-    return init_report(discovery)
+    if fresh or _list_refused_after_probe(discovery) or (discovery.lock is not None and not discovery.undecided):
+        _write_entries(discovery, fresh, approver, now)
+    return build_init_report(discovery)
 
 
 def _approval_reason(server: DiscoveredServer) -> str:
     """How a server came into the lock, as recorded with its approval."""
     if server.confirmed:
-        return approval_words.ANSWERED
+        return approval_reasons.ANSWERED
     if server.named:
-        return approval_words.NAMED
+        return approval_reasons.NAMED
     if server.status.state != "first":
-        return approval_words.ALL
-    return approval_words.CONFIGURED if server.surface is None else approval_words.CONFIGURED_WITH_SURFACE
+        return approval_reasons.ALL
+    return approval_reasons.CONFIGURED if server.surface is None else approval_reasons.CONFIGURED_WITH_SURFACE
 
 
 def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> DiscoveredServer:
@@ -118,7 +118,7 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
     critical = [finding for finding in server_findings(server.server) if finding.severity == CRITICAL]
     if not critical:
         return server
-    return replace(server, refused=f"{critical[0].message} If that is intended, accept it: {server.how_to_accept}")
+    return replace(server, refused=f"{critical[0].message} If that is intended, accept it: {server.accept_option}")
 
 
 def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) -> DiscoveredServer:
@@ -131,30 +131,30 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
     server = replace(server, status=status)
     open_warnings = bool(status.scan_warnings) and not server.warnings_approved
     if open_warnings and status.state in ("first", "new"):
-        reason = f"its surface looks like an attack. If you reviewed it and accept it: {server.how_to_accept}"
+        reason = f"its surface looks like an attack. If you reviewed it and accept it: {server.accept_option}"
         return replace(server, refused=reason)
     serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
     return replace(server, accepted=server.named and not open_warnings if serious else server.accepted)
 
 
-def _refuse_unknown(accepted: AcceptedServers, servers: Sequence[DiscoveredServer]) -> None:
+def _refuse_unknown_names(accepted: AcceptedServers, servers: Sequence[DiscoveredServer]) -> None:
     for name in accepted.names:
         if not any(name in (server.server.name, server.key) for server in servers):
             raise PinwardenError("USAGE", f"no configured server is named {name[:120]!a}")
 
 
-def _choose(files: Sequence[ConfigFile], approved: ApprovedServers) -> list[DiscoveredServer]:
+def _choose_servers(files: Sequence[ConfigFile], approved: ApprovedServers) -> list[DiscoveredServer]:
     chosen: dict[str, DiscoveredServer] = {}
     refused: list[DiscoveredServer] = []
     for file in files:
         for server in file.servers:
-            key = lock_entry.entry_key(server.name, lock_client(server.client))
+            key = lock_entry.entry_key(server.name, client_name_in_lock(server.client))
             reason, status = (
                 _lock_problem(server) or _self_reference_problem(server, key, approved),
                 approved.compare(server, key),
             )
             if reason is None and key in chosen:
-                same = fragment_of(server) == fragment_of(chosen[key].server)
+                same = build_config_fragment(server) == build_config_fragment(chosen[key].server)
                 reason = None if same else f"another file configures {server.name!a} differently for the same client"
                 if same and status.state != "unchanged":
                     continue
@@ -183,7 +183,7 @@ def _lock_problem(server: ConfiguredServer) -> str | None:
 def _self_reference_problem(server: ConfiguredServer, key: str, approved: ApprovedServers) -> str | None:
     """Why a ``pinwarden run`` command is not locked: its entry would refer to itself."""
     try:
-        approved.entry_behind(server, key)
+        approved.find_started_entry(server, key)
     except PinwardenError as err:
         return err.message
     return None
@@ -210,7 +210,7 @@ def _probe_all(
 
     load_policies(discovery.project)  # report an unreadable policy once, not for each server
     enabled = [server for server in servers if server.refused is None and not server.server.disabled]
-    starts = {server.key: _prepare(discovery, server, options) for server in enabled}
+    starts = {server.key: _prepare_probe(discovery, server, options) for server in enabled}
     probes = {key: start for key, start in starts.items() if not isinstance(start, PinwardenError)}
     outcomes = probe_prepared(
         list(probes.values()),
@@ -235,7 +235,9 @@ def _probe_all(
     return result
 
 
-def _prepare(discovery: Discovery, server: DiscoveredServer, options: ProbeOptions) -> PreparedProbe | PinwardenError:
+def _prepare_probe(
+    discovery: Discovery, server: DiscoveredServer, options: ProbeOptions
+) -> PreparedProbe | PinwardenError:
     """Prepare the probe of one server: from its verified bytes, if they are locked."""
     from pinwarden.project.server_start import prepare_probe
 
@@ -248,7 +250,7 @@ def _prepare(discovery: Discovery, server: DiscoveredServer, options: ProbeOptio
         return err
 
 
-def _write(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: Approver, now: str) -> Lock:
+def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: Approver, now: str) -> Lock:
     project = discovery.project
     folder = lock_store.surfaces_folder(project.lock)
     texts: dict[str, ApprovalCandidate] = {}
@@ -264,46 +266,46 @@ def _write(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: 
             )
         extension = LockExtension(
             surface=None if server.surface is None else pin_surface(server.surface, path),
-            approval=approval_of(replace(approver, how=_approval_reason(server)), now, texts.get(server.key)),
+            approval=build_approval(replace(approver, how=_approval_reason(server)), now, texts.get(server.key)),
             configured_in=ConfiguredIn(
                 client=server.server.client,
                 scope=server.server.scope,
-                file=project.shown(server.server.path),
-                answers=_answers(discovery.files, server.server),
+                file=project.display_path(server.server.path),
+                answers=_find_input_answers(discovery.files, server.server),
             ),
-            probed_release=_probed_release(discovery, server),
+            probed_release=_find_probed_release(discovery, server),
         )
-        behind = discovery.approved.entry_behind(server.server, server.key)
-        entries.append(lock_entry_of(server.server, behind, extension, now))
+        started_entry = discovery.approved.find_started_entry(server.server, server.key)
+        entries.append(build_entry(server.server, started_entry, extension, now))
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         if old != discovery.lock:
             raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed in the meantime")
-        made, files = assign_surface_files(old, [with_earlier_pins(old, entry) for entry in entries], texts)
-        return lock_store.LockWrite(lock=relock(_without_refused(discovery, old, now), made, now), files=files)
+        made, files = assign_surface_files(old, [keep_earlier_pins(old, entry) for entry in entries], texts)
+        return lock_store.LockWrite(lock=relock(_remove_refused_entries(discovery, old, now), made, now), files=files)
 
     return lock_store.update(project.lock, change)
 
 
-def _without_refused(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:
+def _remove_refused_entries(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:
     """The lock without entries that were accepted and written, and refused after their server was probed."""
-    refused_keys = _refused_later(discovery)
+    refused_keys = _list_refused_after_probe(discovery)
     if old is None or not refused_keys:
         return old
     earlier = [entry for key in refused_keys if (entry := discovery.approved.entry(key)) is not None]
     return relock(without(old, refused_keys, now), earlier, now)
 
 
-def _refused_later(discovery: Discovery) -> list[str]:
+def _list_refused_after_probe(discovery: Discovery) -> list[str]:
     return [server.key for server in discovery.servers if server.refused is not None and server.key in discovery.saved]
 
 
-def _probed_release(discovery: Discovery, server: DiscoveredServer) -> str | None:
+def _find_probed_release(discovery: Discovery, server: DiscoveredServer) -> str | None:
     if server.surface is None or not isinstance(server.server.target, StdioTarget):
         return None
     return probed_release(discovery.project, server.server.target.command, server.surface)
 
 
-def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
+def _find_input_answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
     inputs = [declared for file in files if file.path == server.path for declared in file.inputs]
     return proposed_inputs(server, inputs)

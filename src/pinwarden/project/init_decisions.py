@@ -15,9 +15,9 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_config import configured_in, locked_config
-from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION
-from pinwarden.project.configs import config_issues, unknown_config_servers, view_of
-from pinwarden.project.configured_entry import entry_behind
+from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
+from pinwarden.project.configs import build_config_view, find_config_issues, find_unknown_servers
+from pinwarden.project.configured_entry import find_started_entry
 from pinwarden.surface.drift.changes import change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface
@@ -72,11 +72,11 @@ class ApprovedServers:
         self._project, self._texts = project, texts
         self.exists = lock is not None
         self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
-        view = view_of(project, tuple(self._entries.values()), files)
-        self._unknown = {_location(unknown.server): unknown.change for unknown in unknown_config_servers(project, view)}
+        view = build_config_view(project, tuple(self._entries.values()), files)
+        self._unknown = {_locate(unknown.server): unknown.change for unknown in find_unknown_servers(project, view)}
         self._drift = {
-            (issue.key, project.shown(issue.file)): issue.changes
-            for issue in config_issues(project, view)
+            (issue.key, project.display_path(issue.file)): issue.changes
+            for issue in find_config_issues(project, view)
             if issue.kind == "drift"
         }
 
@@ -84,21 +84,21 @@ class ApprovedServers:
         """Compare a configured server with the lock."""
         if not self.exists:
             return LockStatus(state="first")
-        entry, file = self._entries.get(key), self._project.shown(server.path)
-        unknown = self._unknown.get(_location(server))
+        entry, file = self._entries.get(key), self._project.display_path(server.path)
+        unknown = self._unknown.get(_locate(server))
         if unknown is not None or entry is None:
             changes: Iterable[Change] = () if unknown is None else (unknown,)
-            return LockStatus(state="new" if entry is None else "changed", rows=_rows(changes, file))
-        changes = self._drift.get((key, file)) or _differences(server, entry)
-        return LockStatus(state="changed" if changes else "unchanged", rows=_rows(changes, file))
+            return LockStatus(state="new" if entry is None else "changed", rows=_build_rows(changes, file))
+        changes = self._drift.get((key, file)) or _compare_with_entry(server, entry)
+        return LockStatus(state="changed" if changes else "unchanged", rows=_build_rows(changes, file))
 
     def entry(self, key: str) -> Entry | None:
         """The entry of this key."""
         return self._entries.get(key)
 
-    def entry_behind(self, server: ConfiguredServer, key: str) -> Entry | None:
+    def find_started_entry(self, server: ConfiguredServer, key: str) -> Entry | None:
         """The entry that the server's ``pinwarden run`` command starts; None for other commands."""
-        return entry_behind(server, key, self._entries.values())
+        return find_started_entry(server, key, self._entries.values())
 
     def surface(self, key: str) -> Surface | None:
         """The approved surface of an entry; None if there is none, or its file is missing."""
@@ -125,12 +125,12 @@ class ApprovedServers:
             return replace(status, state=state, rows=(*status.rows, *rows, *attacks), scan_warnings=attacks)
         if status.state == "unchanged":
             return LockStatus(
-                state="changed", rows=(_first_surface_row(name, surface), *attacks), scan_warnings=attacks
+                state="changed", rows=(_build_first_surface_row(name, surface), *attacks), scan_warnings=attacks
             )
         return replace(status, rows=(*status.rows, *attacks), scan_warnings=attacks) if attacks else status
 
 
-def _first_surface_row(name: str, surface: Surface) -> Row:
+def _build_first_surface_row(name: str, surface: Surface) -> Row:
     """A row that names the items to approve, and how to read them first."""
     message = (
         "Its tools were not pinned yet; its current tools would be approved. "
@@ -148,7 +148,7 @@ def _first_surface_row(name: str, surface: Surface) -> Row:
     )
 
 
-def _differences(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
+def _compare_with_entry(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
     """Every difference from the entry that was locked from this configuration, also those that are not drift."""
     if configured_in(entry) is None:
         return ()
@@ -156,11 +156,11 @@ def _differences(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
     return compare_entries(server.name, approved, redact_entry(server.entry), client_of(server.client))
 
 
-def _location(server: ConfiguredServer) -> tuple[str, str]:
+def _locate(server: ConfiguredServer) -> tuple[str, str]:
     return server.path, server.pointer
 
 
-def _rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
+def _build_rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
     return tuple(replace(change_row(change), file=file) for change in changes)
 
 
@@ -192,7 +192,7 @@ class DiscoveredServer(Record):
         return self.refused is None and not self.accepted and self.status.state in ("new", "changed")
 
     @property
-    def how_to_accept(self) -> str:
+    def accept_option(self) -> str:
         """The option that accepts it."""
         warnings = f" {APPROVE_WARNINGS_OPTION}" if self.status.scan_warnings else ""
         return f"--accept {shlex.quote(self.server.name)}{warnings}"

@@ -12,7 +12,7 @@ from pinwarden.clients.table import CLIENTS, supported_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, plural, row_to_json, severity_rank
 from pinwarden.lock.locked_config import uncovered
-from pinwarden.project.configs import located_finding_row
+from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.surface.drift.changes import stderr_tail
 from pinwarden.system.masking import mask_name
@@ -30,41 +30,43 @@ _NO_SERVERS_HINT = (
 )
 
 
-def init_report(discovery: Discovery) -> Report:
+def build_init_report(discovery: Discovery) -> Report:
     """The report of ``pinwarden init``."""
     project, servers, undecided = discovery.project, discovery.servers, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
-    rows = [*_refusal_rows(project, servers), *(row for server in undecided for row in server.status.rows)]
-    rows += [*_scan_warning_rows(servers), *_unprobed_rows(project, servers)]
-    findings = [located_finding_row(project, finding) for finding in findings_in(discovery.files)]
+    rows = [*_build_refusal_rows(project, servers), *(row for server in undecided for row in server.status.rows)]
+    rows += [*_list_scan_warnings(servers), *_build_unprobed_rows(project, servers)]
+    findings = [build_finding_row(project, finding) for finding in findings_in(discovery.files)]
     refused = bool(undecided) or any(server.refused for server in servers)
     return Report(
         command="init",
         subject=project.lock.name,
-        summary=_summary(
-            discovery, unread, len(findings) + len(_refusal_rows(project, servers)) + len(_scan_warning_rows(servers))
+        summary=_summarize(
+            discovery,
+            unread,
+            len(findings) + len(_build_refusal_rows(project, servers)) + len(_list_scan_warnings(servers)),
         ),
         exit_code=EXIT_REFUSED
         if refused
         else EXIT_UNCHECKED
-        if unread or _unprobed_rows(project, servers)
+        if unread or _build_unprobed_rows(project, servers)
         else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=severity_rank)),
-        notes=tuple(_notes(discovery)),
+        notes=tuple(_build_notes(discovery)),
         facts={
             "clients": list(CLIENTS),
             "files": [
-                {"client": file.client, "scope": file.scope, "path": project.shown(file.path)}
+                {"client": file.client, "scope": file.scope, "path": project.display_path(file.path)}
                 for file in discovery.files
             ],
-            "servers": [_facts(discovery, server) for server in servers],
+            "servers": [_server_to_json(discovery, server) for server in servers],
             "undecided": [row_to_json(row) for server in undecided for row in server.status.rows],
             "findings": [
-                _row_facts(row)
+                _finding_to_json(row)
                 for row in (
-                    *_refusal_rows(project, servers),
-                    *_scan_warning_rows(servers),
-                    *_unprobed_rows(project, servers),
+                    *_build_refusal_rows(project, servers),
+                    *_list_scan_warnings(servers),
+                    *_build_unprobed_rows(project, servers),
                     *findings,
                 )
             ],
@@ -73,12 +75,12 @@ def init_report(discovery: Discovery) -> Report:
     )
 
 
-def _scan_warning_rows(servers: Sequence[DiscoveredServer]) -> list[Row]:
+def _list_scan_warnings(servers: Sequence[DiscoveredServer]) -> list[Row]:
     """Scan warnings about servers that were decided on: refused, or accepted by name."""
     return [row for server in servers if not server.undecided for row in server.status.scan_warnings]
 
 
-def _unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
+def _build_unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
     """Servers that could not be probed, with the end of their stderr."""
     return [
         Row(
@@ -89,14 +91,14 @@ def _unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) -> lis
             path="",
             message=f"could not be probed, so its tools are not pinned: {server.probe_error.message}",
             excerpt=stderr_tail(server.probe_error),
-            file=project.shown(server.server.path),
+            file=project.display_path(server.server.path),
         )
         for server in servers
         if server.probe_error is not None
     ]
 
 
-def _refusal_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
+def _build_refusal_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
     return [
         Row(
             code="not_locked",
@@ -105,14 +107,14 @@ def _refusal_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list
             name=mask_name(server.server.name),
             path="",
             message=f"not locked: {server.refused}",
-            file=project.shown(server.server.path),
+            file=project.display_path(server.server.path),
         )
         for server in servers
         if server.refused is not None
     ]
 
 
-def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:
+def _summarize(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:
     servers, undecided = discovery.servers, discovery.undecided
     name = discovery.project.lock.name
     broken = f"{plural(len(unread), 'configuration')} could not be read" if unread else ""
@@ -131,9 +133,9 @@ def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) 
     return "; ".join(part for part in (summary, broken, plural(findings, "finding")) if part)
 
 
-def _notes(discovery: Discovery) -> Iterator[str]:
+def _build_notes(discovery: Discovery) -> Iterator[str]:
     if discovery.undecided:
-        names = " ".join(dict.fromkeys(server.how_to_accept for server in discovery.undecided))
+        names = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
         written = "what you accepted was written" if discovery.saved else "nothing was written"
         yield f"{written}; accept what is new or different with {names}"
         return
@@ -155,7 +157,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
             yield uncovered(server.server.name, unseen)
 
 
-def _facts(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
+def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
     project = discovery.project
     launched = parse_launch(server.server.target) if server.server.target else None
     surface = server.surface or (discovery.approved.surface(server.key) if discovery.is_pinned(server) else None)
@@ -163,7 +165,7 @@ def _facts(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
         "name": mask_name(server.server.name),
         "client": server.server.client,
         "scope": server.server.scope,
-        "file": project.shown(server.server.path),
+        "file": project.display_path(server.server.path),
         "runs": launched.purl or launched.identity if launched else None,
         "pinned": launched.pinned if launched else False,
         "state": server.status.state,
@@ -175,7 +177,7 @@ def _facts(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
     return dict(facts)
 
 
-def _row_facts(row: Row) -> dict[str, Any]:
+def _finding_to_json(row: Row) -> dict[str, Any]:
     return {
         "code": row.code,
         "severity": row.severity,

@@ -34,10 +34,15 @@ from pinwarden.lock.lockfile import relock, without
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import own_findings
-from pinwarden.project.approvable import ApprovalCandidate, approved_surfaces, assign_surface_files, scan_candidate
-from pinwarden.project.configured_servers import RELEASE, entry_identity
+from pinwarden.project.approval_candidate import (
+    ApprovalCandidate,
+    assign_surface_files,
+    read_approved_surfaces,
+    scan_for_approval,
+)
+from pinwarden.project.configured_servers import RELEASE, identify_entry
 from pinwarden.project.locked_servers import not_locked_error
-from pinwarden.project.project import broken_rules
+from pinwarden.project.project import find_broken_rules
 from pinwarden.surface.drift.changes import CRITICAL, change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.interop import api_surface_hash
@@ -108,19 +113,21 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     5. Write the lock and the approved surface together.
     """
     entry = from_value(
-        project.registries(offline=lock_options.offline).find(request.name, request.version, request.source)
+        project.load_registries(offline=lock_options.offline).find(request.name, request.version, request.source)
     )
-    candidate = approval_candidate(project, entry.name, _probe(project, entry, request, lock_options), lock_options)
+    candidate = build_approval_candidate(
+        project, entry.name, _probe(project, entry, request, lock_options), lock_options
+    )
     warnings = candidate.warnings if candidate is not None else ()
     if candidate is not None and candidate.blocked:
         candidate = None
     surface = candidate.surface if candidate is not None else None
     refused = bool(warnings) and surface is None
     artifact = _verify_bytes(entry, request, lock_options)
-    plans = [_plan(entry, client, request, surface, artifact, lock_options.now) for client in request.clients]
+    plans = [_build_plan(entry, client, request, surface, artifact, lock_options.now) for client in request.clients]
     for plan in plans:
-        refuse_forbidden(policies, plan, lock_options.now, entry.published_at)
-    entries = [_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
+        refuse_policy_violations(policies, plan, lock_options.now, entry.published_at)
+    entries = [_build_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
     write_entries(project, entries, candidate, lock_options)
     findings = tuple(
         Row(code=issue.code, severity="review", entity="server", name=entry.name, path="", message=issue.message)
@@ -129,7 +136,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     return Report(
         command="lock",
         subject=entry.name,
-        summary=_summary(entry, request, surface, refused=refused),
+        summary=_summarize(entry, request, surface, refused=refused),
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=(*warnings, *findings),
         facts={
@@ -141,7 +148,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     )
 
 
-def approval_candidate(
+def build_approval_candidate(
     project: Project, name: str, seen: Surface | None, lock_options: LockOptions
 ) -> ApprovalCandidate | None:
     """The surface of a probed server, with the warnings that a person must see before approving it.
@@ -151,8 +158,8 @@ def approval_candidate(
     if seen is None:
         return None
     approves = lock_options.approver is not None and lock_options.approver.approves_warnings
-    approved = approved_surfaces(project, name)
-    candidate = scan_candidate(name, seen, approved, warnings_approved=approves)
+    approved = read_approved_surfaces(project, name)
+    candidate = scan_for_approval(name, seen, approved, warnings_approved=approves)
     if not approved or any(surface.digest == seen.digest for surface in approved):
         return candidate
     critical = (change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
@@ -160,9 +167,9 @@ def approval_candidate(
     return replace(candidate, warnings=(*rows, *candidate.warnings))
 
 
-def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
+def refuse_policy_violations(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
     """Raise POLICY_REFUSED, with every broken rule, if a policy refuses the plan."""
-    broken = [rule for rule in broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
+    broken = [rule for rule in find_broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise PinwardenError(
@@ -184,7 +191,7 @@ def write_entries(
         candidates = {entry.key: candidate for entry in entries}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
-        made = entries if lock_options.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
+        made = entries if lock_options.plain_v2 else [keep_earlier_pins(old, entry) for entry in entries]
         made, files = assign_surface_files(old, made, candidates)
         return lock_store.LockWrite(
             lock=relock(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
@@ -193,7 +200,7 @@ def write_entries(
     lock_store.update(project.lock, change)
 
 
-def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
+def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
     """The entry with the surface that was approved for it before, and with its pinned bytes.
 
     Locking again without probing does not withdraw an approval: otherwise a server with a new release or argument would
@@ -206,7 +213,7 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
-    merged = _with_earlier_surface(before, known, fresh, same=same or pins_probed_release(before, entry))
+    merged = _keep_earlier_surface(before, known, fresh, same=same or pins_probed_release(before, entry))
     launch = still_enforced(before, entry)
     if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
@@ -252,15 +259,15 @@ def approve_surfaces(
         changed = replace(
             known,
             surface=pin_surface(surface, surface_path(entry.key, folder=folder)),
-            api_surface=str(api_surface_hash(_tools(surface))),
-            approval=approval_of(approver, now, candidate),
+            api_surface=str(api_surface_hash(_list_tools(surface))),
+            approval=build_approval(approver, now, candidate),
             surface_of=None,
             probed_release=probed_release_of_entry(project, entry, surface),
         )
         return extended(entry, changed)
 
     def change(old: Lock | None) -> lock_store.LockWrite:
-        made = [with_surface(_current_entry(old, entry), candidate) for entry, candidate in approved]
+        made = [with_surface(_find_current_entry(old, entry), candidate) for entry, candidate in approved]
         assigned, files = assign_surface_files(old, made, candidates)
         written[:] = assigned
         return lock_store.LockWrite(lock=relock(old, assigned, now), files=files)
@@ -269,7 +276,7 @@ def approve_surfaces(
     return written
 
 
-def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
+def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
     """What the default configuration of a server starts or contacts."""
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.documents import entry_in
@@ -286,28 +293,28 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
     return server.target
 
 
-def extension_for(
+def build_extension(
     candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
 ) -> LockExtension:
     """Pinwarden's record for a new entry: the approved surface, and who approved it."""
     surface = None if candidate is None else candidate.surface
     return LockExtension(
-        surface=None if surface is None else pin_surface(surface, surface_file(project, name)),
-        api_surface=None if surface is None else str(api_surface_hash(_tools(surface))),
+        surface=None if surface is None else pin_surface(surface, build_surface_path(project, name)),
+        api_surface=None if surface is None else str(api_surface_hash(_list_tools(surface))),
         approval=None
         if lock_options.approver is None
-        else approval_of(lock_options.approver, lock_options.now, candidate),
+        else build_approval(lock_options.approver, lock_options.now, candidate),
     )
 
 
-def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> LockApproval:
+def build_approval(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> LockApproval:
     """Who approved, when and why, with the warnings that were approved."""
     return LockApproval(
         by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
     )
 
 
-def surface_file(project: Project, name: str) -> str:
+def build_surface_path(project: Project, name: str) -> str:
     """The path of a server's approved surface, as the lock names it."""
     return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
 
@@ -327,7 +334,7 @@ def probed_release(project: Project, command: Sequence[str], surface: Surface) -
 
         spec = f"{package.identity}@{package.version}" if package.version else package.identity
         release = npx_release(spec, package.identity, project.root, project.home, project.variables)
-    release = release or _stated_version(surface)
+    release = release or _read_stated_version(surface)
     return release[:200] if release else None
 
 
@@ -343,14 +350,14 @@ def pins_probed_release(before: Entry, entry: Entry) -> bool:
     """Whether an entry only adds the exact release that answered the probe of the entry before."""
     extension = extension_of(before)
     release = extension.probed_release if extension is not None else None
-    was, now = entry_identity(before), entry_identity(entry)
+    was, now = identify_entry(before), identify_entry(entry)
     if release is None or was is None or now is None or len(was.starts) <= RELEASE:
         return False
     starts = (*was.starts[:RELEASE], release, *was.starts[RELEASE + 1 :])
     return replace(was, starts=starts) == now
 
 
-def _with_earlier_surface(
+def _keep_earlier_surface(
     before: lock_entry.Entry, known: LockExtension, fresh: LockExtension, *, same: bool
 ) -> LockExtension:
     """The record with the surface that was approved before, unless another was approved just now."""
@@ -365,15 +372,15 @@ def _with_earlier_surface(
     )
 
 
-def _current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
+def _find_current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
     """The entry as the lock has it now. Raises REVIEW_STALE if its approved surface changed since the review."""
     present = next((entry for entry in (lock.entries if lock else ()) if entry.key == seen.key), None)
-    if present is None or _surface_digest(present) != _surface_digest(seen):
+    if present is None or _find_surface_digest(present) != _find_surface_digest(seen):
         raise PinwardenError("REVIEW_STALE", f"the approval of {seen.name[:120]!a} changed in the meantime")
     return present
 
 
-def _surface_digest(entry: lock_entry.Entry) -> str:
+def _find_surface_digest(entry: lock_entry.Entry) -> str:
     extension = extension_of(entry)
     return str(extension.surface.digest) if extension is not None and extension.surface is not None else ""
 
@@ -383,7 +390,9 @@ def _probe(project: Project, entry: ServerEntry, request: LockRequest, lock_opti
         return None
     from pinwarden.project.server_start import prepare_probe, probe_server
 
-    return probe_server(prepare_probe(project, entry.name, target_to_probe(entry, request.target), lock_options.probe))
+    return probe_server(
+        prepare_probe(project, entry.name, build_probe_target(entry, request.target), lock_options.probe)
+    )
 
 
 def _verify_bytes(entry: ServerEntry, request: LockRequest, lock_options: LockOptions) -> ArtifactOutcome | None:
@@ -396,7 +405,7 @@ def _verify_bytes(entry: ServerEntry, request: LockRequest, lock_options: LockOp
     )
 
 
-def _plan(  # noqa: PLR0913, PLR0917  every input of a plan
+def _build_plan(  # noqa: PLR0913, PLR0917  every input of a plan
     entry: ServerEntry,
     client: str,
     request: LockRequest,
@@ -408,12 +417,12 @@ def _plan(  # noqa: PLR0913, PLR0917  every input of a plan
     installation = PlanOptions(scope=request.scope, target=target, dialect="modern" if request.modern else "toolpin")
     verification = None
     if request.verify or surface is not None:
-        live = SKIPPED if surface is None else LiveOutcome(state="listed", tools=tuple(_tools(surface)))
+        live = SKIPPED if surface is None else LiveOutcome(state="listed", tools=tuple(_list_tools(surface)))
         verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
     return install_plan(entry, client, now=now, verification=verification, options=installation)
 
 
-def _entry(
+def _build_entry(
     plan: dict[str, Any],
     candidate: ApprovalCandidate | None,
     project: Project,
@@ -424,15 +433,15 @@ def _entry(
     entry = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
     if lock_options.plain_v2:
         return entry
-    extension = extension_for(candidate, project, plan["name"], lock_options)
+    extension = build_extension(candidate, project, plan["name"], lock_options)
     return extended(entry, replace(extension, published_at=published_at or None))
 
 
-def _tools(surface: Surface) -> list[Any]:
+def _list_tools(surface: Surface) -> list[Any]:
     return [item.value for item in surface.items_of_kind(TOOL)]
 
 
-def _summary(entry: ServerEntry, request: LockRequest, surface: Surface | None, *, refused: bool) -> str:
+def _summarize(entry: ServerEntry, request: LockRequest, surface: Surface | None, *, refused: bool) -> str:
     pinned = f", surface {surface.digest}" if surface else ", surface not approved yet"
     if refused:
         pinned = (
@@ -442,7 +451,7 @@ def _summary(entry: ServerEntry, request: LockRequest, surface: Surface | None, 
     return f"locked {entry.name} {entry.version} for {', '.join(request.clients)}{pinned}"
 
 
-def _stated_version(surface: Surface) -> str | None:
+def _read_stated_version(surface: Surface) -> str | None:
     about = surface.server.get("serverInfo") if surface.server is not None else None
     version = about.get("version") if isinstance(about, dict) else None
     return version if isinstance(version, str) else None

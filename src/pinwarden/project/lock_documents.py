@@ -57,7 +57,7 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
     document = read_lock(path)
     digest, broken = digest_of(document.lock), document.broken
     seal = seal_of_file(document.lock)
-    sealed = None if policies is None else policies.sealed_with(str(seal or digest))
+    sealed = None if policies is None else policies.digest_with_seal(str(seal or digest))
     count = f"{len(broken)} problem{'' if len(broken) == 1 else 's'}"
     return Report(
         command="lock digest",

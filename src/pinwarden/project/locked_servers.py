@@ -15,7 +15,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of, has_surface
 from pinwarden.lock.locked_config import configured_in
 from pinwarden.lock.locked_launch import launch_label, locked_launch
-from pinwarden.project.configured_servers import ServerIdentity, entry_identity
+from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
 if TYPE_CHECKING:
     from pinwarden.clients.command_line import LockedStart
@@ -50,7 +50,7 @@ def servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer
     by_name: dict[str, list[LockedServer]] = {}
     for entry in entries:
         servers = by_name.setdefault(entry.name, [])
-        identity, pinned = entry_identity(entry), _pinned_bytes(entry)
+        identity, pinned = identify_entry(entry), _pinned_bytes(entry)
         index = next((index for index, server in enumerate(servers) if _is_same(server, identity, pinned)), None)
         if index is None:
             servers.append(LockedServer(entries=(entry,), identity=identity, pinned=pinned))

@@ -36,10 +36,16 @@ from pinwarden.project.artifact_check import (
     registry_of,
 )
 from pinwarden.project.client_install import is_as_approved
-from pinwarden.project.configs import view_of
-from pinwarden.project.configured_entry import entry_of, lock_client
+from pinwarden.project.configs import build_config_view
+from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
 from pinwarden.project.fetch_context import FetchContext
-from pinwarden.project.lock import LockOptions, approval_candidate, extension_for, refuse_forbidden, write_entries
+from pinwarden.project.lock import (
+    LockOptions,
+    build_approval_candidate,
+    build_extension,
+    refuse_policy_violations,
+    write_entries,
+)
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.project import Project
 from pinwarden.system.target import StdioTarget
@@ -248,21 +254,21 @@ class PackageUpdater:
         """The server as it would be configured, and its entry in the lock; nothing is written."""
         server = self._configured(release.entry)
         changed = _at_newest(release, server, locked_launch(release.entry))
-        return changed, entry_of(changed, self._lock_options.now)
+        return changed, build_plain_entry(changed, self._lock_options.now)
 
     def write_lock(self, release: PackageRelease) -> ConfiguredServer:
         """Write the lock. Returns the server as its client's file must have it; that file is not written yet."""
         lock_options = self._lock_options
         server, entry = self.updated_entry(release)
         published = release.latest.published_at if release.latest else None
-        refuse_forbidden(self._policies, entry.document, lock_options.now, published)
+        refuse_policy_violations(self._policies, entry.document, lock_options.now, published)
         if not is_enforced(release.entry):
             refuse_uneditable(server, server.entry)
-        candidate = approval_candidate(self._project, release.entry.name, self._probe(server), lock_options)
+        candidate = build_approval_candidate(self._project, release.entry.name, self._probe(server), lock_options)
         if candidate is not None and candidate.blocked:
             self.warnings += candidate.warnings
             candidate = None
-        extension = extension_for(candidate, self._project, entry.key, lock_options)
+        extension = build_extension(candidate, self._project, entry.key, lock_options)
         extension = replace(extension, configured_in=configured_in(release.entry))
         sealed = entry if lock_options.plain_v2 else extended(entry, extension)
         write_entries(self._project, [sealed], candidate, lock_options)
@@ -278,11 +284,11 @@ class PackageUpdater:
     def _configured(self, entry: Entry) -> ConfiguredServer:
         """The server in its client's file. Raises an error if it is missing or configured differently than approved."""
         where = configured_in(entry)
-        for server in view_of(self._project, (), self._project.configs()).servers:
+        for server in build_config_view(self._project, (), self._project.find_configs()).servers:
             if where is None:
-                is_same = lock_client(server.client) == entry.client
+                is_same = client_name_in_lock(server.client) == entry.client
             else:
-                here = (server.client, server.scope, self._project.shown(server.path))
+                here = (server.client, server.scope, self._project.display_path(server.path))
                 is_same = here == (where.client, where.scope, where.file)
             if server.name == entry.name and is_same:
                 if is_as_approved(entry, server, client_of(server.client)):
@@ -295,7 +301,7 @@ class PackageUpdater:
 
 def _look_up_listed(project: Project, wanted: Sequence[Entry], *, offline: bool) -> Iterator[ListedRelease]:
     """Look up the entries that came from an MCP registry."""
-    registries = project.registries(offline=offline)
+    registries = project.load_registries(offline=offline)
     for entry in wanted:
         if entry.source in UNLISTED:
             continue
@@ -357,9 +363,9 @@ def _at_newest(release: PackageRelease, server: ConfiguredServer, launch: Locked
     entry: Any = server.entry
     target = server.target
     if known is not None and known.launch is not None:  # the client's file names pinwarden run
-        from pinwarden.project.enforce import with_command
+        from pinwarden.project.enforce import replace_command
 
-        entry = with_command(entry, client_of(server.client), launch.command)
+        entry = replace_command(entry, client_of(server.client), launch.command)
         target = replace(target, command=launch.command)
     words = replace_release(target, latest.version, str(latest.digest) if latest.digest else None)
     changed = replace_word(entry, *words) if words is not None else None

@@ -15,7 +15,7 @@ from pinwarden.project.project import (
     RECORDED_EVIDENCE,
     TOOLPIN_POLICY,
     Policies,
-    broken_rules,
+    find_broken_rules,
     load_policies,
     parse_file,
     requires_evidence,
@@ -91,7 +91,7 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
         data = _with_other_tables(path, _own_policy(recommended), force)
         digest = parse_policy(data).digest.sri
     action = _write(path, data, replace=force or not toolpin)
-    shown = project.shown(path)
+    shown = project.display_path(path)
     return Report(
         command="policy init",
         subject=shown,
@@ -111,7 +111,7 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
     refuse_if_tampered(document.problems)
     entries = lock.entries if server is None else entries_named(lock, server)
     # This command verifies neither bytes nor signatures.
-    judged = [(entry, broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
+    judged = [(entry, find_broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
     refused = sum(any(rule.refuses for rule in rules) for _, rules in judged)
     counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
     recorded = f"{RECORDED_EVIDENCE.format(count=counted)} (both are options of pinwarden ci)"

@@ -39,22 +39,22 @@ class Project(Record):
     """The environment, for the paths of client configurations. Its values are never stored."""
     policy: Path | None = None
     """A policy file in place of the project's own ``pinwarden.toml``."""
-    tightened_by: Path | None = None
+    restricting_root: Path | None = None
     """Another repository, whose policy can make this project's policy stricter, but never looser."""
 
-    def configs(self) -> list[ConfigFile]:
+    def find_configs(self) -> list[ConfigFile]:
         """Every client configuration that exists for this project and user."""
         from pinwarden.clients.files import discover
 
         return discover(self.root, self.home, self.system, self.variables)
 
-    def config_paths(self) -> dict[tuple[str, str], str]:
+    def find_install_paths(self) -> dict[tuple[str, str], str]:
         """The file that each client and scope is installed to."""
         from pinwarden.clients.files import installation_paths
 
         return installation_paths(self.root, self.home, self.system, self.variables)
 
-    def registries(self, *, offline: bool) -> Registries:
+    def load_registries(self, *, offline: bool) -> Registries:
         """The registries that this project names."""
         from pinwarden.lock.mcp_registry import load_registries
 
@@ -62,7 +62,7 @@ class Project(Record):
         folder = (Path(cache) if cache else self.home / ".cache") / "pinwarden" / "registry"
         return load_registries(self.root, offline=offline, cache_folder=folder)
 
-    def shown(self, path: str | Path) -> str:
+    def display_path(self, path: str | Path) -> str:
         """A path for people and files: relative to the project, or to the home folder as ``~``."""
         for folder, prefix in ((self.root, ""), (self.home, "~/")):
             try:
@@ -72,7 +72,7 @@ class Project(Record):
         return str(path)
 
 
-def store_folder(project: Project) -> Path:
+def locate_store(project: Project) -> Path:
     """The folder of verified files and built environments: ``PINWARDEN_STORE``, or in the user's data folder."""
     named = project.variables.get("PINWARDEN_STORE")
     if named:
@@ -95,7 +95,7 @@ class Policies(Record):
         """Whether the project has a policy."""
         return self.own is not None or self.toolpin is not None
 
-    def sealed_with(self, seal: str) -> str:
+    def digest_with_seal(self, seal: str) -> str:
         """The digest to keep outside the repository. It covers the lock and the policies; without policies, it is the
         seal of the lock itself."""
         if not self.any:
@@ -110,8 +110,8 @@ class Policies(Record):
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
     """Read the policy files of a project. A file that cannot be read or parsed is an error."""
-    if project.tightened_by is not None:
-        return _tightened(project, project.tightened_by, environment)
+    if project.restricting_root is not None:
+        return _load_restricted_policies(project, project.restricting_root, environment)
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
     if not (_exists(toolpin) or _exists(own) or project.policy is not None):
         return Policies(environment=environment)
@@ -135,7 +135,7 @@ def parse_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
         ) from err
 
 
-def broken_rules(
+def find_broken_rules(
     policies: Policies,
     plan: Mapping[str, Any],
     now: str,
@@ -149,7 +149,7 @@ def broken_rules(
     verified itself; None if the recorded evidence is trusted.
     """
     try:
-        return tuple(dict.fromkeys(_broken_rules(policies, plan, now, published_at, proved)))
+        return tuple(dict.fromkeys(_evaluate_policies(policies, plan, now, published_at, proved)))
     except (KeyError, TypeError, AttributeError) as err:
         from pinwarden.lock.policy_rules import PolicyFinding
 
@@ -167,9 +167,9 @@ def requires_evidence(policies: Policies) -> bool:
     )
 
 
-def _tightened(project: Project, by: Path, environment: str) -> Policies:
+def _load_restricted_policies(project: Project, by: Path, environment: str) -> Policies:
     """The policies of a project, made stricter by the gateway and sandbox rules of another repository."""
-    base = load_policies(replace(project, tightened_by=None), environment)
+    base = load_policies(replace(project, restricting_root=None), environment)
     other = load_policies(Project(root=by, lock=project.lock, home=project.home)).own
     if other is None:
         return base
@@ -177,7 +177,8 @@ def _tightened(project: Project, by: Path, environment: str) -> Policies:
 
     gateway = (base.own.gateway if base.own is not None else None) or DEFAULT_POLICY
     rules = tuple(
-        replace(rule, read=_absolute(by, rule.read), write=_absolute(by, rule.write)) for rule in other.sandboxes
+        replace(rule, read=_make_absolute(by, rule.read), write=_make_absolute(by, rule.write))
+        for rule in other.sandboxes
     )
     own = replace(
         base.own or other,
@@ -187,7 +188,7 @@ def _tightened(project: Project, by: Path, environment: str) -> Policies:
     return replace(base, own=own)
 
 
-def _absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
+def _make_absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path if path.startswith("~/") else str(root.resolve() / path) for path in paths)
 
 
@@ -196,7 +197,7 @@ def _exists(path: Path) -> bool:
     return path.is_symlink() or path.exists()
 
 
-def _broken_rules(
+def _evaluate_policies(
     policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None, proved: frozenset[str] | None
 ) -> list[PolicyFinding]:
     rules: list[PolicyFinding] = []
@@ -218,7 +219,7 @@ def _broken_rules(
         release = Release(published_at=published_at or recorded_at, proved=proved)
         evaluation = evaluate_policy(
             policies.own,
-            _with_recorded_evidence(plan, evidence),
+            _add_recorded_evidence(plan, evidence),
             now=now,
             environment=policies.environment,
             release=release,
@@ -228,7 +229,7 @@ def _broken_rules(
     return rules
 
 
-def _with_recorded_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
+def _add_recorded_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
     """The entry with the evidence that was recorded after it was locked and is not in its trust report."""
     if not proved:
         return plan

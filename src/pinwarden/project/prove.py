@@ -235,10 +235,10 @@ def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> st
 
 def _is_same_server(entry: Entry, other: Entry) -> bool:
     """Whether two entries are the same server. An entry that cannot be parsed equals only itself."""
-    from pinwarden.project.configured_servers import entry_identity
+    from pinwarden.project.configured_servers import identify_entry
 
-    identity = entry_identity(entry)
-    return entry.name == other.name and (entry.key == other.key or identity == entry_identity(other) is not None)
+    identity = identify_entry(entry)
+    return entry.name == other.name and (entry.key == other.key or identity == identify_entry(other) is not None)
 
 
 def _publisher(artifact: FetchedArtifact) -> str | None:

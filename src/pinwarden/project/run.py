@@ -25,7 +25,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
-from pinwarden.project.project import Project, store_folder
+from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, environment_of, is_mcpb
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.target import expand_placeholders
@@ -72,7 +72,7 @@ def prepare_locked(
     if runs.kind not in ("npm", "pypi"):
         raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is not a package")
     closure, digest = pinned_closure(project, entry)
-    store = Store(store_folder(project))
+    store = Store(locate_store(project))
     scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
     built = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ensure_environment(built, store, notify=notify)
@@ -126,7 +126,7 @@ def _mcpb_start(
     from pinwarden.project.server_environments import mcpb_environment, mcpb_start, pinned_mcpb
 
     _refuse_other_arguments((), arguments_given)
-    store = Store(store_folder(project))
+    store = Store(locate_store(project))
     folder = ensure_environment(mcpb_environment(pinned_mcpb(entry), store), store, notify=notify)
     start = mcpb_start(folder, project.home, project.variables)
     environment = child_environment(start.env, project.variables, launch.variables)
@@ -148,7 +148,7 @@ def _bundle_start(
     _refuse_other_arguments((), arguments_given)
     _report_revoked(project, pin, notify)
     _report_yanked(project, entry, notify)
-    folder = ensure_bundle(pin, Store(store_folder(project)), notify=notify)
+    folder = ensure_bundle(pin, Store(locate_store(project)), notify=notify)
     rule = _sandbox_rule(project, entry.name)
     sandbox, cwd = bundle_sandbox(project, pin, folder, rule)
     if pin.policy.filesystem == "read_write" and (rule is None or not rule.write):
@@ -206,7 +206,7 @@ def _container_command(
         if program is not None:
             options = tuple(_fill_in(word, project.variables) for word in runs.options)
             engine = ContainerEngine(program=program, variables=environment)
-            name = image_to_start(entry, runs, engine, Store(store_folder(project)), notify)
+            name = image_to_start(entry, runs, engine, Store(locate_store(project)), notify)
             return (str(program), "run", *options, name)
     raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
 

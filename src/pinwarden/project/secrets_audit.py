@@ -10,7 +10,7 @@ from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, severity_rank
 from pinwarden.project.config_secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
-from pinwarden.project.configs import ConfigView, view_configs
+from pinwarden.project.configs import ConfigView, read_config_view
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
@@ -35,9 +35,9 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
     2. Every configured server, locked or not, the inputs that files declare, and the lock itself.
     3. Files that could not be read.
     """
-    view = view_configs(project, scope)
+    view = read_config_view(project, scope)
     by_path = {file.path: file for file in view.files}
-    declared = audit_locked(view.installed, by_path, project.config_paths()).findings
+    declared = audit_locked(view.installed, by_path, project.find_install_paths()).findings
     configured = (*audit_servers(view.servers).findings, *audit_inputs(view.files))
     findings = _unique((*declared, *configured, *_lock_findings(project, view)))
     findings += _unreadable_findings(view, findings)
@@ -106,13 +106,13 @@ def _row(project: Project, finding: SecretFinding) -> Row:
         name=finding.name,
         path="",
         message=finding.message,
-        file=project.shown(finding.file) if finding.file and not several else None,
+        file=project.display_path(finding.file) if finding.file and not several else None,
     )
 
 
 def _facts(project: Project, finding: SecretFinding) -> dict[str, Any]:
     shown = finding.to_json()
-    shown["file"] = ", ".join(project.shown(path) for path in finding.file.split(", ")) if finding.file else ""
+    shown["file"] = ", ".join(project.display_path(path) for path in finding.file.split(", ")) if finding.file else ""
     return shown
 
 

@@ -17,7 +17,7 @@ from pinwarden.lock.extension import extension_of
 from pinwarden.lock.install_plan import install_plan
 from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
-from pinwarden.project.approvable import warning_facts
+from pinwarden.project.approval_candidate import warnings_to_json
 from pinwarden.project.client_install import ClientEntries, locked_entry, not_updated
 from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry
 from pinwarden.project.locked_servers import approve_command, has_bytes
@@ -236,12 +236,12 @@ def _plan_rows(release: Release, plan: Mapping[str, Any]) -> list[Row]:
 def _launch_config(entry: Entry) -> Any:
     """The client configuration with the locked command in place of ``pinwarden run NAME``."""
     from pinwarden.clients.documents import config_with
-    from pinwarden.project.enforce import with_command
+    from pinwarden.project.enforce import replace_command
 
     where = configured_in(entry)
     client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
-    return config_with(client, entry.name, with_command(approved, client, locked_launch(entry).command))
+    return config_with(client, entry.name, replace_command(approved, client, locked_launch(entry).command))
 
 
 def _without_volatile(value: Any) -> Any:
@@ -413,7 +413,7 @@ def _written_report(
     if not failures and not warnings:
         return replace(report, facts=facts)
     facts["configs"] = [{"name": row.name, "message": row.message} for row in failures]
-    facts["warnings"] = warning_facts(warnings)
+    facts["warnings"] = warnings_to_json(warnings)
     notes = (*report.notes, *((_NOT_APPROVED,) if warnings else ()))
     return replace(report, rows=(*report.rows, *failures, *warnings), notes=notes, facts=facts, exit_code=EXIT_REFUSED)
 

@@ -11,7 +11,7 @@ from pinwarden.lock.server_entry import from_value
 from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import explain, own_findings
 from pinwarden.project.artifact_check import verify_declared_artifact
-from pinwarden.project.lock import target_to_probe
+from pinwarden.project.lock import build_probe_target
 from pinwarden.surface.surface import TOOL
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def verify_server(
     live = SKIPPED
     if probe is not None:
         try:
-            surface = probe(entry.name, target_to_probe(entry))
+            surface = probe(entry.name, build_probe_target(entry))
             live = LiveOutcome(state="listed", tools=tuple(item.value for item in surface.items_of_kind(TOOL)))
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"

@@ -44,19 +44,25 @@ def approve(args: Namespace) -> int:
       pinwarden approve notes --allow-execute
       pinwarden approve notes --allow-execute --yes --why "reviewed in ticket 42"
     """
-    from pinwarden.project.approvable import ANSWERED, YES
-    from pinwarden.project.approve import approval_report, approve, nothing_to_approve, server_to_approve, with_warnings
+    from pinwarden.project.approval_candidate import ANSWERED, YES
+    from pinwarden.project.approve import (
+        add_scan_warnings,
+        approve,
+        build_approval_report,
+        find_server_to_approve,
+        is_already_approved,
+    )
     from pinwarden.project.server_start import prepare_locked_probe
     from pinwarden.system.clock import now
 
     project = project_from(args)
-    server = server_to_approve(project, args.server, args.client)
-    surface = run_probe(prepare_locked_probe(project, server.entry, project.configs(), probe_options(args)))
+    server = find_server_to_approve(project, args.server, args.client)
+    surface = run_probe(prepare_locked_probe(project, server.entry, project.find_configs(), probe_options(args)))
     approver = approver_from(args, YES if args.yes else ANSWERED)
     if args.yes:
         return _print(approve(project, server, surface, approver, now()), args.format)
-    _print(with_warnings(approval_report(project, server, surface), project, server, surface), args.format)
-    if nothing_to_approve(project, server, surface):
+    _print(add_scan_warnings(build_approval_report(project, server, surface), project, server, surface), args.format)
+    if is_already_approved(project, server, surface):
         return 0
     if args.format != "text" or not sys.stdin.isatty() or not _confirm():
         sys.stderr.write("nothing was approved; add --yes to approve this\n")

@@ -80,7 +80,7 @@ def verify(args: Namespace) -> int:
     from pinwarden.system.clock import now
 
     project = project_from(args)
-    entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
+    entry = project.load_registries(offline=args.offline).find(args.server, args.version, args.source)
     probe = _probe_function(args, project) if args.live else None
     with open_fetch_context(args, project, "downloading") as context:
         report = verify_server(entry, now=now(), probe=probe, context=None if args.offline else context)

@@ -154,7 +154,9 @@ def init_ci(args: Namespace) -> int:
         return EXIT_CLEAN
     for project in projects:
         if not project.lock.is_file():
-            raise PinwardenError("LOCK_MISSING", f"there is no {project.shown(project.lock)} for the workflow to check")
+            raise PinwardenError(
+                "LOCK_MISSING", f"there is no {project.display_path(project.lock)} for the workflow to check"
+            )
     path = root / _WORKFLOW_FILES[args.kind]
     write_workflow(root, path, text)
     sys.stdout.write(f"wrote {os.path.relpath(path)}\n")
@@ -184,7 +186,7 @@ def _run_checks(args: Namespace, project: Project) -> ProjectCheck:
         probe = probe_options(args)
     gate = GateOptions(
         now=now(),
-        registries=project.registries(offline=args.offline) if args.registry or args.live else None,
+        registries=project.load_registries(offline=args.offline) if args.registry or args.live else None,
         registry_requested=args.registry,
         probe=probe,
         configs=not args.no_configs,

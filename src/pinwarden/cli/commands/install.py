@@ -92,9 +92,9 @@ def install(args: Namespace) -> int:
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, registry_location, trust_file
     from pinwarden.install.decision import InstallRequest
     from pinwarden.install.install import InstallContext, install, is_locked_without_bundle
-    from pinwarden.project.approvable import reason_for_command
+    from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.lock import LockOptions
-    from pinwarden.project.project import load_policies, store_folder
+    from pinwarden.project.project import load_policies, locate_store
     from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
     from pinwarden.system.clock import now, wall_clock
 
@@ -117,10 +117,10 @@ def install(args: Namespace) -> int:
         context = InstallContext(
             project=project,
             source=locations.open_source(location, request.channel, args.log),
-            store=Store(store_folder(project)),
+            store=Store(locate_store(project)),
             target=_install_target(args),
             policies=load_policies(project),
-            lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
+            lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
             probe=args.allow_execute,
         )
         return emit(install(request, context), args.format)
@@ -142,7 +142,7 @@ def _install_image(args: Namespace) -> int:
     """Lock a container image by the digest that its tag has now."""
     from pinwarden.cli.fetch_arguments import open_fetch_context
     from pinwarden.install.container_images import ImageInstall, install_image
-    from pinwarden.project.approvable import reason_for_command
+    from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import load_policies
     from pinwarden.registry.names import check_tool
@@ -159,7 +159,7 @@ def _install_image(args: Namespace) -> int:
         project=project,
         target=_install_target(args),
         policies=load_policies(project),
-        lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
+        lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
     with open_fetch_context(args, project, "resolving the tag") as context:

@@ -80,13 +80,13 @@ def lock(args: Namespace) -> int:
       pinwarden lock io.github.acme/notes --version 1.0.0 --client cursor
     """
     from pinwarden.core.record import replace
-    from pinwarden.project.approvable import reason_for_command
+    from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
     project = project_from(args)
     with _open_verification(args, project) as context:
-        lock_options = replace(_lock_options(args, reason_for_command("lock")), fetch_context=context)
+        lock_options = replace(_lock_options(args, describe_command_approval("lock")), fetch_context=context)
         report = lock_from_registry(project, _lock_request(args), load_policies(project), lock_options)
     return emit(report, args.format)
 
@@ -109,14 +109,14 @@ def add(args: Namespace) -> int:
       pinwarden add io.github.acme/notes --client cursor --client vscode
     """
     from pinwarden.core.record import replace
-    from pinwarden.project.approvable import reason_for_command
+    from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.client_install import install_locked
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
     project, request = project_from(args), _lock_request(args)
     with _open_verification(args, project) as context:
-        lock_options = replace(_lock_options(args, reason_for_command("add")), fetch_context=context)
+        lock_options = replace(_lock_options(args, describe_command_approval("add")), fetch_context=context)
         locked = lock_from_registry(project, request, load_policies(project), lock_options)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client configuration was changed"
@@ -191,7 +191,7 @@ def update(args: Namespace) -> int:
       pinwarden update
       pinwarden update notes --yes --why "security fix"
     """
-    from pinwarden.project.approvable import YES
+    from pinwarden.project.approval_candidate import YES
     from pinwarden.project.project import load_policies
     from pinwarden.project.update import UpdateRequest, update
 
@@ -314,7 +314,7 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, trust_file
     from pinwarden.install.staging import RegistryBundleFetcher
     from pinwarden.install.upgrade import UpdateContext, merge_reports, update_bundles
-    from pinwarden.project.project import load_policies, store_folder
+    from pinwarden.project.project import load_policies, locate_store
     from pinwarden.system.clock import wall_clock
 
     trusted = load_trust(trust_file())
@@ -329,7 +329,7 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
             trusted=trusted,
             trust_path=trust_file(),
             policy=installer_policy_from(args),
-            store=Store(store_folder(project)),
+            store=Store(locate_store(project)),
             policies=load_policies(project),
             lock_options=lock_options,
             now=wall_clock(),

@@ -168,7 +168,7 @@ def review_approve(args: Namespace) -> int:
       pinwarden review approve NAME --why "reviewed the new wording"
     """
     from pinwarden.gateway.review import approve_reviews, has_reason
-    from pinwarden.project.approvable import REVIEW_NAMED
+    from pinwarden.project.approval_candidate import REVIEW_NAMED
     from pinwarden.system.clock import now
 
     project, approver = current_project(), approver_from(args, REVIEW_NAMED)
@@ -201,7 +201,7 @@ def review_reject(args: Namespace) -> int:
       pinwarden review reject NAME --why "asks for private files"
     """
     from pinwarden.gateway.review import reject_reviews
-    from pinwarden.project.approvable import REVIEW_NAMED
+    from pinwarden.project.approval_candidate import REVIEW_NAMED
     from pinwarden.system.clock import now
 
     with read_database(args) as state:
@@ -220,7 +220,7 @@ def review_reopen(args: Namespace) -> int:
       pinwarden review reopen NAME
     """
     from pinwarden.gateway.review import reopen_reviews
-    from pinwarden.project.approvable import REVIEW_NAMED
+    from pinwarden.project.approval_candidate import REVIEW_NAMED
     from pinwarden.system.clock import now
 
     project = current_project()

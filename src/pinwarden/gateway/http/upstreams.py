@@ -158,7 +158,7 @@ class UpstreamFactory:
         return Upstream(name, slug, guard, loop_recorder, opener, self.tracing)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
-        target = probe_target(entry, self._project.configs())
+        target = probe_target(entry, self._project.find_configs())
         if isinstance(target, HttpTarget):
             return self._remote_opener(name, target)
         return self._process_opener(name, target)

@@ -30,7 +30,7 @@ from pinwarden.project.gate.integrity import (
     signature_rows_of,
     stripped_rows,
 )
-from pinwarden.project.project import OWN_POLICY, RECORDED_EVIDENCE, broken_rules, requires_evidence
+from pinwarden.project.project import OWN_POLICY, RECORDED_EVIDENCE, find_broken_rules, requires_evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,7 +166,7 @@ def _yank_rows(project: Project, lock: Lock) -> list[Row]:
 
 def _without_lock(project: Project, policies: Policies, options: GateOptions) -> ProjectCheck:
     """A repository that configures no MCP servers needs no lock, unless an option requires one."""
-    configs = project.configs()
+    configs = project.find_configs()
     inside = [file for file in configs if options.scope == "global" or file.scope == "project"]
     rows: list[Row] = []
     message = f"there is no {project.lock.name} in {project.root.name or 'this folder'}"
@@ -179,7 +179,7 @@ def _without_lock(project: Project, policies: Policies, options: GateOptions) ->
     if any(file.servers for file in configs):
         notes = (f"the servers in your own client files are not checked: there is no {project.lock.name}",)
     return ProjectCheck(
-        subject=project.shown(project.lock),
+        subject=project.display_path(project.lock),
         unconfigured=not rows,
         rows_by_check={"integrity": rows, "policy": [*_missing_policy_rows(policies, options)]},
         not_done=dict.fromkeys(CHECKS, "none"),
@@ -194,7 +194,7 @@ def _policy_rows(
     yield from _missing_policy_rows(policies, options)
     for entry in lock.entries:
         proved = None if evidence is None else evidence.get(entry.key, frozenset())
-        for rule in broken_rules(policies, entry.document, options.now, proved=proved):
+        for rule in find_broken_rules(policies, entry.document, options.now, proved=proved):
             level = "critical" if rule.refuses else "info"
             yield Row(code=rule.code, severity=level, entity="policy", name=entry.name, path="", message=rule.message)
 
@@ -218,7 +218,7 @@ def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:
             path="",
             message=f"{sentence}; if this is intended, keep the output of `pinwarden lock digest --sealed` outside the "
             "repository (--expect-digest), or sign the lock with this policy",
-            file=project.shown(project.root / OWN_POLICY),
+            file=project.display_path(project.root / OWN_POLICY),
         )
 
 
@@ -235,12 +235,12 @@ def _missing_policy_rows(policies: Policies, options: GateOptions) -> Iterator[R
 
 
 def _config_rows(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
-    files = project.configs() if options.configs else []
+    files = project.find_configs() if options.configs else []
     if not files:
         return []
-    from pinwarden.project.configs import config_rows
+    from pinwarden.project.configs import check_configs
 
-    return list(config_rows(project, lock, files, options.scope, policies))
+    return list(check_configs(project, lock, files, options.scope, policies))
 
 
 def _registry_rows(lock: Lock, options: GateOptions) -> list[Row]:

@@ -64,7 +64,7 @@ def checked_project(
         name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in rows_by_check.items()
     }
     checked = ProjectCheck(
-        subject=project.shown(project.lock),
+        subject=project.display_path(project.lock),
         entries=len(lock.entries),
         rows_by_check=rows_by_check,
         not_done=_nothing_to_check(lock, options, policies),

@@ -48,7 +48,7 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options:
             name=problem.server or "",
             path=problem.path,
             message=problem.message,
-            file=project.shown(project.lock),
+            file=project.display_path(project.lock),
             line=line,
             column=column,
         )
@@ -62,7 +62,7 @@ def digest_rows(project: Project, lock: Lock, policies: Policies, options: GateO
     seal = lock.seal.get("integrity") if lock.seal is not None else None
     digest = lockfile.digest(lock)
     alone = str(seal or digest)
-    whole = policies.sealed_with(alone)
+    whole = policies.digest_with_seal(alone)
     if options.expect_digest == whole:
         return
     code, message = "digest_mismatch", f"the digest is {whole}, expected {options.expect_digest[:100]}"
@@ -84,7 +84,7 @@ def digest_rows(project: Project, lock: Lock, policies: Policies, options: GateO
         name="",
         path="",
         message=message,
-        file=project.shown(project.lock),
+        file=project.display_path(project.lock),
     )
 
 
@@ -99,7 +99,7 @@ def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
                 name=entry.name,
                 path="",
                 message="Pinwarden's record of this entry is missing: approval, configuration file and surface",
-                file=project.shown(project.lock),
+                file=project.display_path(project.lock),
             )
 
 
@@ -122,23 +122,23 @@ def collision_rows(project: Project) -> Iterator[Row]:
             name="",
             path="",
             message=f"{twin.name!a} is the same name as another file where case is ignored, and may replace it",
-            file=project.shown(twin),
+            file=project.display_path(twin),
         )
 
 
 def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
     """Entries whose summary (hosts, packages, tier) does not follow from their configuration."""
-    from pinwarden.project.configured_entry import INCONSISTENT, inconsistent_entries
+    from pinwarden.project.configured_entry import INCONSISTENT_MESSAGE, find_inconsistent_entries
 
-    for entry in inconsistent_entries(lock):
+    for entry in find_inconsistent_entries(lock):
         yield Row(
             code="entry_inconsistent",
             severity="critical",
             entity="lock",
             name=entry.name,
             path="",
-            message=INCONSISTENT,
-            file=project.shown(project.lock),
+            message=INCONSISTENT_MESSAGE,
+            file=project.display_path(project.lock),
         )
 
 
@@ -152,7 +152,7 @@ def signature_rows_of(project: Project, lock: Lock, policies: Policies, options:
     if lockfile.parse(data) != lock:
         raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being checked")
     policy = _policy_digest(policies) if options.signatures.policy is None else None
-    file = project.shown(project.lock)
+    file = project.display_path(project.lock)
     return [replace(row, file=file) for row in signature_rows(data, options.signatures, policy)]
 
 

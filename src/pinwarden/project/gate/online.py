@@ -51,7 +51,7 @@ def live_rows(
         yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
     yield from unpinned_rows(lock, _has_pin)
     checks: list[_LiveCheck] = []
-    files = project.configs()
+    files = project.find_configs()
     for entry in lock.entries:
         if entry.name in not_to_start:
             if _has_pin(entry):

@@ -34,7 +34,7 @@ def in_repository(project: Project, checked: ProjectCheck, root: Path | None, *,
     """
     prefix = _prefix(project.root, root)
     lines = _LineFinder(project.root)
-    lock = project.shown(project.lock)
+    lock = project.display_path(project.lock)
 
     def located(row: Row) -> Row:
         file = row.file or lock
@@ -51,7 +51,7 @@ def unchecked_project(project: Project, err: PinwardenError) -> ProjectCheck:
     """The outcome for a project that could not be checked; it must not hide the others."""
     lock, root = project.lock, project.root
     # Not resolved: a symbolic link is named by its own path.
-    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.shown(lock)
+    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
     row = Row(
         code=COULD_NOT_CHECK,
         severity="critical",
@@ -83,7 +83,7 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
     their files, such as hooks or switches that start servers without asking."""
     from pinwarden.clients.files import discover_project, project_names
     from pinwarden.clients.findings import file_findings
-    from pinwarden.project.configs import finding_row
+    from pinwarden.project.configs import build_waivable_row
     from pinwarden.system.repository import find_folders_with
 
     checked = {project.root.resolve() for project in projects}
@@ -99,7 +99,7 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
                         yield _coverage_row(root, folder, file, first.lock.name, policies)
                     if not file.fault:  # settings are reported even where a lock covers the servers
                         shown = Path(file.path).relative_to(root).as_posix()
-                        yield from (finding_row(finding, shown, policies) for finding in file_findings(file))
+                        yield from (build_waivable_row(finding, shown, policies) for finding in file_findings(file))
     except PinwardenError as err:
         message = f"the repository was not searched for configurations: {err.message}"
         yield Row(code=COULD_NOT_CHECK, severity="critical", entity="repository", name="", path="", message=message)

@@ -60,7 +60,7 @@ class ApprovalCandidate(Record):
     def refuse_if_blocked(self) -> None:
         """Raise ``WARNINGS_NOT_APPROVED`` if it has warnings that are not approved."""
         if self.blocked:
-            raise warnings_not_approved(self)
+            raise warnings_not_approved_error(self)
 
     def reason(self, why: str) -> str:
         """The reason to record: the approver's own, and which warnings were approved with it."""
@@ -68,7 +68,7 @@ class ApprovalCandidate(Record):
         return f"{why} (with scan warnings: {codes})" if codes else why
 
 
-def scan_candidate(
+def scan_for_approval(
     server: str, surface: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
     """Scan everything in a surface that is not in an approved one."""
@@ -78,65 +78,65 @@ def scan_candidate(
     return ApprovalCandidate(server=server, surface=surface, warnings=rows, warnings_approved=warnings_approved)
 
 
-def approved_surfaces(project: Project, server: str) -> list[Surface]:
+def read_approved_surfaces(project: Project, server: str) -> list[Surface]:
     """The surfaces that the lock approves for a server, of all clients."""
-    lock, texts = lock_store.read_with_files(project.lock)
-    return _approved_in(lock, texts, server)
+    lock, candidates = lock_store.read_with_files(project.lock)
+    return _parse_approved_surfaces(lock, candidates, server)
 
 
-def warnings_not_approved(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:
+def warnings_not_approved_error(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:
     """The refusal to approve a surface with scan warnings."""
     return PinwardenError(
         "WARNINGS_NOT_APPROVED",
         f"{candidate.server[:120]}: {plural(len(candidate.warnings), 'scan warning')} in a surface not approved yet",
         hint=hint,
-        data={"warnings": warning_facts(candidate.warnings)},
+        data={"warnings": warnings_to_json(candidate.warnings)},
     )
 
 
-def warning_facts(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def warnings_to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Warnings as JSON."""
     return [row_to_json(row) for row in rows]
 
 
-def reason_for_command(command: str) -> str:
+def describe_command_approval(command: str) -> str:
     """The recorded reason for a server that a command named, without showing its surface."""
     return f"named with pinwarden {command}; its text was not shown"
 
 
 def assign_surface_files(
-    old: Lock | None, entries: Sequence[Entry], texts: Mapping[str, ApprovalCandidate]
+    old: Lock | None, entries: Sequence[Entry], candidates: Mapping[str, ApprovalCandidate]
 ) -> tuple[list[Entry], dict[str, bytes]]:
     """Choose the file next to the lock for each newly approved surface. Returns the entries and the files to write.
 
-    ``texts`` has the surfaces by entry key. A surface goes into the file that its entry names, unless that file has
-    another surface of a remaining entry: a server may be approved for two clients in different versions.
+    ``candidates`` maps entry keys to newly approved surfaces. Pinwarden writes a surface to the file that its entry
+    names, unless another entry keeps a different surface there: two clients may have different versions of a server.
 
     Raises ``WARNINGS_NOT_APPROVED`` for a surface with scan warnings that are not approved.
     """
-    fresh = {entry.key for entry in entries if entry.key in texts}
+    fresh = {entry.key for entry in entries if entry.key in candidates}
     remaining = [entry for entry in (old.entries if old else ()) if entry.key not in fresh]
-    taken = {pin.path: pin.file_digest for pin in map(_pin, remaining) if pin is not None}
+    taken = {pin.path: pin.file_digest for pin in map(_find_surface_pin, remaining) if pin is not None}
     made: list[Entry] = []
     files: dict[str, bytes] = {}
     for entry in entries:
-        pin = _pin(entry)
+        pin = _find_surface_pin(entry)
         if pin is None or entry.key not in fresh:
             made.append(entry)
             continue
-        path = _free_path(entry, pin, taken)
+        path = _choose_free_path(entry, pin, taken)
         taken[path] = pin.file_digest
-        files[path] = texts[entry.key].to_bytes()
-        made.append(entry if path == pin.path else _with_pin(entry, replace(pin, path=path)))
+        files[path] = candidates[entry.key].to_bytes()
+        made.append(entry if path == pin.path else _replace_surface_pin(entry, replace(pin, path=path)))
     return made, files
 
 
-def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> list[Surface]:
+def _parse_approved_surfaces(lock: Lock | None, candidates: dict[str, bytes], server: str) -> list[Surface]:
     approved: list[Surface] = []
     for entry in lock.entries if lock is not None else ():
         extension = extension_of(entry) if entry.name == server else None
         pin = extension.surface if extension is not None else None
-        text = texts.get(pin.path) if pin is not None else None
+        text = candidates.get(pin.path) if pin is not None else None
         if pin is None or text is None:
             continue
         parsed = surface_document.parse_surface(text)
@@ -145,12 +145,12 @@ def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> lis
     return approved
 
 
-def _pin(entry: Entry) -> SurfacePin | None:
+def _find_surface_pin(entry: Entry) -> SurfacePin | None:
     extension = extension_of(entry)
     return None if extension is None else extension.surface
 
 
-def _free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> str:
+def _choose_free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> str:
     folder = pin.path.partition("/")[0]
     # The last one is unique to this entry: neither server names nor keys have an "@" in their file name.
     candidates = (pin.path, surface_path(entry.key, folder=folder), surface_path(entry.name, entry.client, folder))
@@ -160,5 +160,5 @@ def _free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> st
     raise PinwardenError("LOCK_INVALID", f"every file name for the surface of {entry.key[:120]!a} is taken")
 
 
-def _with_pin(entry: Entry, pin: SurfacePin) -> Entry:
+def _replace_surface_pin(entry: Entry, pin: SurfacePin) -> Entry:
     return extended(entry, replace(extension_of(entry) or LockExtension(), surface=pin))
