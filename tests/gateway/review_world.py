@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.gateway.gates.lists import judge_list
-from pinwarden.gateway.gates.server import judge_server
+from pinwarden.gateway.gates.lists import check_list
+from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.state import FIRST_USE, GatewayState, lock_baseline
 from pinwarden.lock.gateway_policy import DigestPolicy
@@ -31,9 +31,9 @@ BLOCK = DigestPolicy()
 
 def verdicts(approved: Surface, served: Surface, policy: DigestPolicy = BLOCK) -> tuple[Verdict, ...]:
     """The verdicts of the gateway about a served surface."""
-    judged: list[Verdict] = [*judge_server(served.server, approved, policy)] if served.server else []
+    judged: list[Verdict] = [*check_server(served.server, approved, policy)] if served.server else []
     for kind in ITEM_KINDS:
-        judged += judge_list(kind, served.items_of_kind(kind), approved, lambda _: policy)
+        judged += check_list(kind, served.items_of_kind(kind), approved, lambda _: policy)
     return tuple(judged)
 
 

@@ -339,7 +339,7 @@ def test_attack_the_item_limit_includes_the_last_page() -> None:
 
 def test_attack_a_list_above_the_total_size_limit_is_refused() -> None:
     large = {"tools": [{"name": f"t{number}", "description": "x" * 10_000} for number in range(20)], "page": 1}
-    harness = SessionHarness(large, limits=SessionLimits(max_list=100_000))
+    harness = SessionHarness(large, limits=SessionLimits(max_list_bytes=100_000))
     harness.open()
     assert refusal_code(harness.call_tool("t1")) == "list_failed"
     assert len([message for message in harness.server.received if message.get("method") == "tools/list"]) == 10
@@ -348,7 +348,7 @@ def test_attack_a_list_above_the_total_size_limit_is_refused() -> None:
 def test_attack_a_long_malformed_list_is_not_parsed_item_by_item() -> None:
     """Attack: deep nesting that makes parsing item by item slow."""
     deep = '{"name":"d","x":' + "[" * 3000 + "]" * 3000 + "}"
-    harness = SessionHarness(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unparsable=6000))
+    harness = SessionHarness(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unparsable_bytes=6000))
     harness.open()
     harness.server.place = 1
     assert refusal_code(harness.request("tools/list")) == "PROBE_LIMIT"
@@ -445,7 +445,7 @@ def test_a_client_gets_an_error_for_an_unparsable_response(text: bytes, request_
     assert harness.response_to(message["id"]) == {}
     harness.server_sends(text % request_id)
     assert harness.response_to(message["id"])["error"]["code"] == -32603
-    assert harness.session.idle
+    assert harness.session.is_idle
     assert not any(b"caf" in frame or b"\t" in frame for frame in harness.to_client)
 
 
@@ -459,7 +459,7 @@ def test_attack_a_response_with_an_ambiguous_id_becomes_an_error(request_id: byt
     harness.client_sends({"jsonrpc": "2.0", "id": 77, "method": method, "params": {"name": "search_notes"}})
     harness.server_sends(b'{"jsonrpc":"2.0","id":%s,"result":{"content":[],"tools":[]}}' % request_id)
     assert harness.response_to(77)["error"]["code"] == -32603
-    assert harness.session.idle
+    assert harness.session.is_idle
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_attack_text_that_is_not_a_response_does_not_complete_a_request(text: by
     before = len(harness.to_client)
     harness.server_sends(text)
     assert len(harness.to_client) == before
-    assert not harness.session.idle
+    assert not harness.session.is_idle
 
 
 def test_an_unparsable_response_to_the_gateways_own_list_request_fails_at_once() -> None:

@@ -33,7 +33,7 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.recorder import LoopRecorder
-from pinwarden.gateway.session.messages import Frame, RequestId, parse_client
+from pinwarden.gateway.session.messages import ParsedMessage, RequestId, parse_client_message
 from pinwarden.gateway.session.session import Session
 from pinwarden.surface.probe.event_stream import EventParser
 from pinwarden.surface.surface import surface_from_listing
@@ -154,7 +154,7 @@ class Wire:
         self.sent: list[Any] = []
         self.cancelled: list[RequestId] = []
 
-    def send(self, frame: Frame, parameters: bytes) -> None:
+    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
         del parameters
         self.sent.append(frame.message)
 
@@ -179,10 +179,10 @@ class RecordingSink:
         self.got: list[Any] = []
         self.open = True
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         self.got.append(frame.message)
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         del status
         self.got.append(json.loads(frame.data))
 
@@ -247,12 +247,12 @@ class ScriptedSession:
 
     def ping(self, request_id: int) -> tuple[RecordingSink, RequestId | None]:
         waits = RecordingSink()
-        frame = parse_client(json.dumps(rpc("ping", None, request_id)).encode(), self.conversation._json)
+        frame = parse_client_message(json.dumps(rpc("ping", None, request_id)).encode(), self.conversation._json)
         return waits, self.conversation.request(frame, waits)
 
     def open(self) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        frame = parse_client(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
+        frame = parse_client_message(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
         self.conversation.request(frame, RecordingSink())
         self.server_sends(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
         self.wire.sent.clear()
@@ -293,7 +293,7 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     assert talk.kept.events == []
     assert talk.conversation._abandoned == {}
     assert talk.wire.cancelled == [request_id]
-    assert talk.conversation.session.idle
+    assert talk.conversation.session.is_idle
 
 
 def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
@@ -501,7 +501,7 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
             notification = rpc("notifications/x", {"text": "x" * 10_000}, None)
             sent = 0
             while not lost and sent < 50:
-                link.send(Frame(json.dumps(notification).encode(), notification), b"")
+                link.send(ParsedMessage(json.dumps(notification).encode(), notification), b"")
                 sent += 1
             waiting = link.pending_bytes
             link.expire(link._clock() + 1, ())
@@ -560,7 +560,7 @@ class HandshakeServer:
     def __init__(self) -> None:
         self.received: list[Any] = []
 
-    def notify(self, frame: Frame) -> None:
+    def notify(self, frame: ParsedMessage) -> None:
         self.received.append(json.loads(frame.data))
 
 
@@ -574,7 +574,7 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
     )
     hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
-    hear(Frame(json.dumps(question).encode(), question))
+    hear(ParsedMessage(json.dumps(question).encode(), question))
     assert [(message["id"], message["error"]["message"]) for message in server.received] == [
         ("q", "the client has no stream open")
     ]
@@ -582,11 +582,11 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
     merged.listen(cast(Reply, stream))
     for request_id in range(20):
         question = rpc("roots/list", None, request_id)
-        hear(Frame(json.dumps(question).encode(), question))
+        hear(ParsedMessage(json.dumps(question).encode(), question))
     assert len(merged._server_requests) == 5
     for request in stream.messages[-2:]:
         answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"roots": []}}
-        merged.notify(Frame(json.dumps(answer).encode(), answer))
+        merged.notify(ParsedMessage(json.dumps(answer).encode(), answer))
     assert [message["id"] for message in server.received[1:]] == [18, 19]
 
 

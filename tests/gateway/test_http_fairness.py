@@ -179,9 +179,9 @@ class RecordingGuard(Guard):
         super().__init__("t", FixedApprovals("t", surface_from_listing(about)))
         self.on: list[bool] = []
 
-    def judge_server_request(self, method: str, params: Any, client: str) -> Any:
+    def check_server_request(self, method: str, params: Any, client: str) -> Any:
         self.on.append(threading.current_thread().name.startswith("judging"))
-        return super().judge_server_request(method, params, client)
+        return super().check_server_request(method, params, client)
 
 
 def test_attack_a_server_request_that_is_slow_to_scan_does_not_block_the_event_loop(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_attack_a_call_does_not_use_a_list_older_than_a_delayed_notification() -
 def test_other_sessions_are_notified_of_a_change_at_once_and_then_once_per_interval() -> None:
     judge = guard("n")
     for now, expected in ((0.0, 1), (0.1, 1), (0.2, 1), (0.3, 2), (0.4, 2)):
-        judge.list_changed(TOOL, now)
+        judge.on_list_changed(TOOL, now)
         assert judge.list_changes[TOOL.member] == expected
     judge.refresh(1.0)
     assert judge.list_changes[TOOL.member] == 3, "the delayed notification is sent when the interval has passed"

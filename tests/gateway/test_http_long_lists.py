@@ -80,11 +80,11 @@ class WatchingGuard(Guard):
         self.on: list[str] = []
         """The thread of each judgement."""
 
-    def judge_list(
+    def check_list(
         self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
     ) -> tuple[Verdict, ...]:
         before = len(self.progress)
-        verdicts = super().judge_list(kind, items, client, server)
+        verdicts = super().check_list(kind, items, client, server)
         if self._others:
             # How long it takes depends on the machine. If it blocks other clients, it waits in vain and fails.
             poll(lambda: len(self.progress) - before >= self._others)

@@ -25,7 +25,7 @@ from pinwarden.gateway.http.upstream_connection import NULL_LISTENER
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.recorder import LoopRecorder
-from pinwarden.gateway.session.messages import Frame
+from pinwarden.gateway.session.messages import ParsedMessage
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
@@ -63,9 +63,9 @@ class Owner:
         self.lost.append(f"{request_id[1]}: {why}")
 
 
-def notification(size: int) -> Frame:
+def notification(size: int) -> ParsedMessage:
     message = rpc("notifications/progress", {"message": "x" * size}, None)
-    return Frame(json.dumps(message).encode(), message)
+    return ParsedMessage(json.dumps(message).encode(), message)
 
 
 async def until(true: Callable[[], Any]) -> None:
@@ -184,7 +184,7 @@ def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream
         link = RemoteTransport(RemoteServer.create(pool, address, {}), cast(TransportOwner, owner), limits)
         owner.on_lost = link.close  # as a session does
         message = rpc("notifications/initialized", None, None)
-        link.send(Frame(json.dumps(message).encode(), message), b"")
+        link.send(ParsedMessage(json.dumps(message).encode(), message), b"")
         sent = [queued.data[:4] for queued in pool._queue]
         pool.close()
         return sent
@@ -218,7 +218,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
             for _ in range(5):
                 conversations["greedy"].on_server_message(note)  # the first is on the thread, the others are queued
             ping = rpc("ping", None, 77)
-            conversations["greedy"].request(Frame(json.dumps(ping).encode(), ping), asks)
+            conversations["greedy"].request(ParsedMessage(json.dumps(ping).encode(), ping), asks)
             conversations["modest"].on_server_message(note)
             assert closed == []
             conversations["modest"].on_server_message(note)

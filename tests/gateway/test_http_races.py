@@ -23,7 +23,7 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstreams import Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.session.messages import parse_client
+from pinwarden.gateway.session.messages import parse_client_message
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
@@ -53,13 +53,13 @@ class BlockingRecorderSession(ScriptedSession):
     def ask(self, method: str, params: dict[str, Any], request_id: int) -> RecordingSink:
         waits = RecordingSink()
         self.conversation.request(
-            parse_client(json.dumps(rpc(method, params, request_id)).encode(), self.conversation._json), waits
+            parse_client_message(json.dumps(rpc(method, params, request_id)).encode(), self.conversation._json), waits
         )
         return waits
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
-        self.conversation.notify(parse_client(json.dumps(message).encode(), self.conversation._json))
+        self.conversation.notify(parse_client_message(json.dumps(message).encode(), self.conversation._json))
 
     async def written(self) -> None:
         """Let the recorder continue, and deliver what waited for it."""
@@ -95,7 +95,7 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(
     talk, waits = asyncio.run(scene())
     assert "tools/call" not in [message["method"] for message in talk.wire.sent]
     assert waits.got in ([], [None])
-    assert talk.conversation.session.idle
+    assert talk.conversation.session.is_idle
     assert talk.conversation.idle
 
 

@@ -18,7 +18,7 @@ from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTranspor
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, QueuedRequest, ResponseListener, UpstreamRequest
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
-from pinwarden.gateway.session.messages import Frame
+from pinwarden.gateway.session.messages import ParsedMessage
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.http_gateway import (
@@ -310,9 +310,9 @@ def test_a_stream_above_the_limit_is_refused_and_the_session_works_without_it() 
         owner = Owner(MemoryBudget(1 << 20))
         link = RemoteTransport(RemoteServer.create(pool, pool.address, {}), cast(TransportOwner, owner), pool._limits)
         listen, begun = rpc("subscriptions/listen", {}, 7), rpc("notifications/initialized", None, None)
-        link.send(Frame(json.dumps(listen).encode(), listen), b"")
+        link.send(ParsedMessage(json.dumps(listen).encode(), listen), b"")
         await asyncio.sleep(0)
-        link.send(Frame(json.dumps(begun).encode(), begun), b"")
+        link.send(ParsedMessage(json.dumps(begun).encode(), begun), b"")
         await slow.has(b"/mcp")  # the notification, and no stream
         why = "too many streams to this server are open; close one, or try again later"
         assert owner.lost == [f"7: {why}"]
@@ -359,14 +359,14 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
 
         def send(method: str, request_id: int | None) -> None:
             message = rpc(method, {}, request_id)
-            link.send(Frame(json.dumps(message).encode(), message), b"")
+            link.send(ParsedMessage(json.dumps(message).encode(), message), b"")
 
         for method, request_id in ((begins, None), ("tools/list", 1), ("ping", 2), ("notifications/x", None)):
             send(method, request_id)
         link.cancel((int, 2))
         assert line.methods == [begins]
         answer = {"jsonrpc": "2.0", "id": 5, "result": {}}
-        link.send(Frame(json.dumps(answer).encode(), answer), b"")
+        link.send(ParsedMessage(json.dumps(answer).encode(), answer), b"")
         assert b'"id": 5' in line.sent.pop().data, "at once, because a server may wait for it"
         first = line.sent[0].listener
         if how == "answered":
@@ -395,7 +395,7 @@ def test_a_session_that_ends_during_its_handshake_sends_nothing_more() -> None:
         server = RemoteServer.create(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), HttpLimits())
         for message in (rpc("notifications/initialized", None, None), rpc("tools/list", {}, 1)):
-            link.send(Frame(json.dumps(message).encode(), message), b"")
+            link.send(ParsedMessage(json.dumps(message).encode(), message), b"")
         link.close()
         line.sent[0].listener.on_response(202, "", b"")
         assert line.methods == ["notifications/initialized"]

@@ -66,7 +66,7 @@ def test_a_refusal_that_could_not_be_recorded_is_recorded_the_next_time() -> Non
     unasked = b'{"jsonrpc":"2.0","id":900000,"result":{}}'
     step = harness.session.on_server_message(unasked, harness.now)
     assert len(step.events) == 1
-    harness.session.undo(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
+    harness.session.replace_unrecorded(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
     assert len(harness.session.on_server_message(unasked, harness.now).events) == 1
 
 

@@ -43,7 +43,7 @@ def test_attack_a_tool_whose_approval_is_removed_while_its_list_is_judged_is_ref
         harness.approvals.approve(approved_surface({"tools": [DELETE]}))
         harness.guard.refresh(harness.now + 1)
 
-    after(monkeypatch, harness.guard, "judge_list", taken_back)
+    after(monkeypatch, harness.guard, "check_list", taken_back)
     harness.call_tool("search_notes")
     harness.now += 2
     assert refusal_code(harness.call_tool("search_notes")) == "item_added"
@@ -54,7 +54,7 @@ def test_attack_a_list_changed_notification_during_fast_path_setup_is_not_missed
 ) -> None:
     harness.call_tool("search_notes")
     lists, guard = harness.session._lists, harness.guard
-    after(monkeypatch, lists, "_is_outdated", lambda: guard.list_changed(TOOL, harness.now))
+    after(monkeypatch, lists, "_is_outdated", lambda: guard.on_list_changed(TOOL, harness.now))
     harness.notify("notifications/roots/list_changed")
     message = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
     assert harness.session.fast_path.admit(message, harness.now) is None

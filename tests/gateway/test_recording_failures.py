@@ -22,7 +22,7 @@ class RecordingFails(SessionHarness):
 
     def deliver(self, step: SessionOutput) -> None:
         if self.away and step.events and not step.durable:
-            step = self.session.undo(step, AWAY)
+            step = self.session.replace_unrecorded(step, AWAY)
             assert step.events == ()
         pending = [step]
         while pending:
@@ -34,7 +34,7 @@ class RecordingFails(SessionHarness):
                 for answer in self.server.answers(frame.decode()):
                     answered = self.session.on_server_message(answer.encode(), self.now)
                     if self.away and answered.events and not answered.durable:
-                        answered = self.session.undo(answered, AWAY)
+                        answered = self.session.replace_unrecorded(answered, AWAY)
                     pending.append(answered)
 
 
@@ -51,7 +51,7 @@ def test_a_call_that_cannot_be_recorded_is_not_forwarded_and_not_pending(era: st
     for _ in range(3):
         assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
     assert len(harness.calls_received("search_notes")) == 1
-    assert harness.session.idle
+    assert harness.session.is_idle
     harness.away = False
     harness.client_sends(
         {"jsonrpc": "2.0", "id": harness._last, "method": "tools/call", "params": {"name": "search_notes"}}
@@ -64,7 +64,7 @@ def test_a_call_that_waits_for_a_list_fails_if_the_list_request_cannot_be_record
     harness.away = True
     assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
     assert not harness.session.waits_for_list
-    assert harness.session.idle
+    assert harness.session.is_idle
     assert not any(str(message.get("id")).startswith("pinwarden/") for message in harness.client_messages())
     harness.away = False
     assert harness.call_tool("search_notes")["result"]
@@ -102,7 +102,7 @@ def test_an_unrecordable_server_request_is_answered_to_the_server_and_not_to_the
     step = harness.session.on_server_message(
         json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "roots/list"}).encode(), harness.now
     )
-    instead = harness.session.undo(step, AWAY)
+    instead = harness.session.replace_unrecorded(step, AWAY)
     assert instead.to_client == ()
     assert [code_of(json.loads(frame)) for frame in instead.to_server] == ["AUDIT_UNAVAILABLE"]
     assert harness.session._open.keys() == {request_id}

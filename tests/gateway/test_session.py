@@ -223,7 +223,7 @@ def test_first_use_completes_even_if_the_last_list_fails(
     answer = harness.call_tool("search_notes")
     assert refusal_code(answer) == expected_code if expected_code else "result" in answer
     assert [fact.kind for fact in harness.events].count("trusted") == 1
-    assert harness.session.idle
+    assert harness.session.is_idle
 
 
 def test_first_use_does_not_trust_duplicate_or_unreadable_items() -> None:
@@ -515,7 +515,7 @@ def test_a_cancelled_request_gets_no_response_when_the_server_ends() -> None:
     harness.notify("notifications/cancelled", {"requestId": cancelled})
     harness.deliver(harness.session.on_server_closed())
     assert [message["id"] for message in harness.client_messages() if "error" in message] == [waited_for]
-    assert harness.session.idle
+    assert harness.session.is_idle
 
 
 def test_cancelled_unanswered_requests_do_not_count_toward_the_open_request_limit() -> None:
@@ -538,7 +538,7 @@ def test_when_the_server_ends_every_open_request_gets_an_error() -> None:
     harness.request("logging/setLevel", {"level": "info"})
     harness.deliver(harness.session.on_server_closed())
     assert harness.response_to(request_id)["error"]["code"] == -32000
-    assert harness.session.idle
+    assert harness.session.is_idle
 
 
 def test_rules_for_one_tool_or_client_override_the_general_policy() -> None:

@@ -73,7 +73,7 @@ def test_attack_cancelled_calls_that_are_answered_anyway_leave_no_state() -> Non
         harness.notify("notifications/cancelled", {"requestId": request_id})
         harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"content": []}})
         assert harness.response_to(request_id)["result"] == {"content": []}
-    assert harness.session.idle
+    assert harness.session.is_idle
     assert harness.session._cancelled == set()
 
 
@@ -251,7 +251,7 @@ def test_attack_large_task_results_that_wait_for_a_list_share_a_budget() -> None
         frame = json.dumps({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}).encode()
         harness.session.on_server_message(frame, harness.now)
     deferred = harness.session._deferred
-    assert [json.loads(queued.frame)["params"]["taskId"] for queued in deferred.queue] == ["t0", "t1", "t2", "t3"]
+    assert [json.loads(queued.data)["params"]["taskId"] for queued in deferred.queue] == ["t0", "t1", "t2", "t3"]
     call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "x" * 20_000}}).encode()
     (answer,) = harness.session.on_client_message(call, harness.now).to_client
     assert "too many requests wait for a list" in json.loads(answer)["error"]["message"]

@@ -85,7 +85,9 @@ def test_no_sequence_of_messages_makes_a_session_raise_or_call_a_blocked_tool(se
         for _ in range(dice.randrange(20)):
             (harness.client_sends if dice.random() < 0.5 else harness.server_sends)(message(dice))
             if harness.steps and harness.steps[-1].events and dice.random() < 0.2:
-                harness.deliver(harness.session.undo(harness.steps[-1], PinwardenError("AUDIT_UNAVAILABLE", "away")))
+                harness.deliver(
+                    harness.session.replace_unrecorded(harness.steps[-1], PinwardenError("AUDIT_UNAVAILABLE", "away"))
+                )
             if dice.random() < 0.2:
                 harness.tick(dice.choice([1.0, 25.0, 50.0]))
         harness.tick(50)

@@ -102,7 +102,8 @@ from tests.gateway.session_harness import InMemoryApprovals
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
-guard = Guard("narrow", InMemoryApprovals(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_LIMITS, max_unwritten=100_000))
+limits = replace(DEFAULT_SESSION_LIMITS, max_unwritten_bytes=100_000)
+guard = Guard("narrow", InMemoryApprovals(None), DEFAULT_POLICY, limits)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = ServiceLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), process, log).run())

@@ -150,7 +150,7 @@ def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time() -> None
     frame = b'{"jsonrpc":"2.0","id":9,"method":"acme/run"}'
     step = at.session.on_client_message(frame, at.now)
     assert [fact.code for fact in step.events] == ["method_unknown"]
-    at.session.undo(step, PinwardenError("AUDIT_UNAVAILABLE", "no disk"))
+    at.session.replace_unrecorded(step, PinwardenError("AUDIT_UNAVAILABLE", "no disk"))
     assert [fact.code for fact in at.session.on_client_message(frame, at.now).events][-1] == "method_unknown"
 
 

@@ -14,22 +14,22 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
-from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_unlisted_item
+from pinwarden.gateway.gates.lists import check_list, check_unknown_method, check_unknown_task, check_unlisted_item
 from pinwarden.gateway.gates.requests import Refusal
-from pinwarden.gateway.gates.server import judge_server
+from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.session.tasks import Tasks
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.gates.requests import JudgedRequest
+    from pinwarden.gateway.gates.requests import CheckedRequest
 
 
 class SessionLimits(Record):
     """Limits of one session."""
 
-    max_frame: int = 128 * 1024 * 1024
+    max_message_bytes: int = 128 * 1024 * 1024
     """Bytes of one message, which is kept in memory. Real results contain up to 50 MB of encoded images."""
     max_pages: int = 200
     """Pages of one list. The largest real servers need fewer than ten."""
@@ -39,9 +39,9 @@ class SessionLimits(Record):
     """Tool definitions in one server request; models take at most 128."""
     max_input_requests: int = 100
     """Server requests in one result or task; real results have one or two."""
-    max_list: int = 32 * 1024 * 1024
+    max_list_bytes: int = 32 * 1024 * 1024
     """Bytes of all pages of one list together; the largest real ones stay below 1 MiB."""
-    max_unparsable: int = 1024 * 1024
+    max_unparsable_bytes: int = 1024 * 1024
     """Bytes of a list that is not strict JSON as a whole. Parsing it item by item takes far longer."""
     max_open: int = 10_000
     """Open requests, in each direction."""
@@ -49,7 +49,7 @@ class SessionLimits(Record):
     """Messages that wait for a list to be checked."""
     max_deferred_bytes: int = 160 * 1024 * 1024
     """Bytes of these messages together: one of the largest size, and some others."""
-    max_unwritten: int = 192 * 1024 * 1024
+    max_unwritten_bytes: int = 192 * 1024 * 1024
     """Bytes queued for a client or server that does not read: more than all deferred messages. Beyond that, the gateway
     ends the server."""
     list_seconds: float = 20.0
@@ -65,7 +65,7 @@ class SessionLimits(Record):
     @property
     def json(self) -> Limits:
         """The limits of the strict parser."""
-        return Limits(max_bytes=self.max_frame)
+        return Limits(max_bytes=self.max_message_bytes)
 
 
 DEFAULT_SESSION_LIMITS = SessionLimits()
@@ -197,60 +197,62 @@ class Guard:
 
     # Verdicts
 
-    def judge_list(
+    def check_list(
         self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
     ) -> tuple[Verdict, ...]:
         """A verdict for each item of a complete list."""
-        return judge_list(
+        return check_list(
             kind, items, self._approved_surface(), lambda key: self.policy.for_item(self.server, key, client), server
         )
 
-    def judge_unlisted(self, kind: ItemKind, key: str, client: str) -> Verdict:
+    def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
         """The verdict about the use of an item that the server does not list."""
-        return judge_unlisted_item(kind, key, self._approved_surface(), self.policy.for_item(self.server, key, client))
+        return check_unlisted_item(kind, key, self._approved_surface(), self.policy.for_item(self.server, key, client))
 
-    def judge_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
+    def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """The verdict about a task whose tool is not known."""
         of_other_client = self.tasks.belongs_to_other_client(task, owner)
-        return judge_unknown_task(self.policy.for_item(self.server, "", client), of_other_client=of_other_client)
+        return check_unknown_task(self.policy.for_item(self.server, "", client), of_other_client=of_other_client)
 
-    def judge_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
+    def check_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
         """The verdict about a method that no revision of MCP defines."""
         policy = self.policy.for_item(self.server, method, client)
-        return judge_unknown_method(method, sender, policy, block_reason=block_reason)
+        return check_unknown_method(method, sender, policy, block_reason=block_reason)
 
-    def judge_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
+    def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of the server's description of itself."""
-        return judge_server(info, self._approved_surface(), self.policy.for_item(self.server, "", client))
+        return check_server(info, self._approved_surface(), self.policy.for_item(self.server, "", client))
 
     def request_policy(self, client: str) -> RequestPolicy:
         """The policy for requests from the server."""
         return self.policy.for_requests(self.server, client)
 
-    def judge_server_request(self, method: str, params: Any, client: str) -> JudgedRequest | Refusal:
+    def check_server_request(self, method: str, params: Any, client: str) -> CheckedRequest | Refusal:
         """The decision about the content of a server request whose method the policy allows."""
-        from pinwarden.gateway.gates.requests import HIDDEN_CODES, judge_content
+        from pinwarden.gateway.gates.requests import HIDDEN_CODES, check_request_content
 
-        definitions = self._judge_definitions(params, client)
+        definitions = self._check_definitions(params, client)
         if isinstance(definitions, Refusal):
             return definitions
         ignored = frozenset[str]() if self.policy.results.hidden_characters == "relay" else HIDDEN_CODES
-        return judge_content(method, params, definitions, self.policy.for_item(self.server, method, client), ignored)
+        return check_request_content(
+            method, params, definitions, self.policy.for_item(self.server, method, client), ignored
+        )
 
-    def judge_tools_in_result(self, method: str, result: Any, client: str) -> JudgedRequest | Refusal | None:
+    def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:
         """The decision about tool definitions in a result that is not a list; None if there are none to check."""
-        from pinwarden.gateway.gates.requests import judge_definitions_of_result
+        from pinwarden.gateway.gates.requests import check_tools_of_result
 
-        definitions = self._judge_definitions(result, client)
-        return definitions if isinstance(definitions, Refusal) else judge_definitions_of_result(method, definitions)
+        definitions = self._check_definitions(result, client)
+        return definitions if isinstance(definitions, Refusal) else check_tools_of_result(method, definitions)
 
-    def _judge_definitions(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
+    def _check_definitions(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
         from pinwarden.gateway.gates.requests import find_definitions
 
         items = find_definitions(value, self.limits.max_request_tools)
         if isinstance(items, Refusal) or not items:
             return items if isinstance(items, Refusal) else ()
-        return self.judge_list(TOOL, items, client, None)
+        return self.check_list(TOOL, items, client, None)
 
     def _approved_surface(self) -> Surface:
         approved = self.approved
@@ -258,7 +260,7 @@ class Guard:
 
     # Changes of lists
 
-    def list_changed(self, kind: ItemKind, now: float) -> None:
+    def on_list_changed(self, kind: ItemKind, now: float) -> None:
         """Mark a list as outdated for all sessions, because the server announced a change to one of them.
 
         Takes effect immediately, or when `list_changed_seconds` have passed since the last announcement.

@@ -11,10 +11,10 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, judge_request
+from pinwarden.gateway.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, check_request_policy
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session.messages import LIST_METHODS, printable_name
+from pinwarden.gateway.session.messages import LIST_METHODS, make_printable
 from pinwarden.surface.protocol import INTERNAL_ERROR, INVALID_PARAMS
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, ItemKind
 from pinwarden.system.fair_executor import check_items
@@ -148,7 +148,7 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
     ``verdict_of`` returns None while the server's list is pending; then an invocation raises `ListPendingError`.
     """
 
-    def judge_list(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
+    def check_list(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         kind = LIST_METHODS[event]
         values = _unwrap(payload, "result").get(kind.member)
@@ -156,10 +156,10 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
             raise ValueError("the payload has no list")
         check_items(len(values), guard.limits.max_items, "items in one list")
         items = tuple(Item.from_value(kind, value) for value in values)
-        verdicts = guard.judge_list(kind, items, client, None)
+        verdicts = guard.check_list(kind, items, client, None)
         return _validation([(f"/{kind.member}/{index}", verdict) for index, verdict in enumerate(verdicts)])
 
-    def judge_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
+    def check_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         kind, member = _USES[event]
         key = _unwrap(payload, "params").get(member)
@@ -170,25 +170,25 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
             raise ListPendingError
         return _validation([(f"/{member}", verdict)])
 
-    def judge_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
+    def check_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         params = _unwrap(payload, "params")
-        refused = judge_request(event, params, guard.request_policy(client))
-        judged = refused or guard.judge_server_request(event, params, client)
-        if isinstance(judged, Refusal):
-            message = {"path": "", "message": f"{judged.reason} ({judged.code})", "severity": "error"}
+        refused = check_request_policy(event, params, guard.request_policy(client))
+        checked = refused or guard.check_server_request(event, params, client)
+        if isinstance(checked, Refusal):
+            message = {"path": "", "message": f"{checked.reason} ({checked.code})", "severity": "error"}
             return {"valid": False, "severity": "error", "messages": [message]}
-        return _validation([("", judged.verdict), *(("/tools", definition) for definition in judged.definitions)])
+        return _validation([("", checked.verdict), *(("/tools", definition) for definition in checked.definitions)])
 
     return Host(
         (
-            _gate(LISTS, tuple(LIST_METHODS), RESPONSE, judge_list, "Compares listed items with the approved ones."),
-            _gate(USES, tuple(_USES), REQUEST, judge_use, "Allows the use of approved items only."),
+            _gate(LISTS, tuple(LIST_METHODS), RESPONSE, check_list, "Compares listed items with the approved ones."),
+            _gate(USES, tuple(_USES), REQUEST, check_use, "Allows the use of approved items only."),
             _gate(
                 SERVER_REQUESTS,
                 _SERVER_METHODS,
                 REQUEST,
-                judge_server_request,
+                check_server_request,
                 "Allows server requests that the policy allows.",
             ),
         )
@@ -208,14 +208,14 @@ def _unwrap(payload: Any, member: str) -> dict[str, Any]:
     return payload
 
 
-def _validation(judged: list[tuple[str, Verdict]]) -> dict[str, Any]:
+def _validation(checked: list[tuple[str, Verdict]]) -> dict[str, Any]:
     messages = [
         {
             "path": path,
-            "message": f"{verdict.entity} '{printable_name(verdict.key)}': {verdict.reason} ({verdict.code})",
+            "message": f"{verdict.entity} '{make_printable(verdict.key)}': {verdict.reason} ({verdict.code})",
             "severity": _SEVERITY.get(verdict.action, "info"),
         }
-        for path, verdict in judged
+        for path, verdict in checked
         if verdict.action != ALLOW
     ]
     if not messages:

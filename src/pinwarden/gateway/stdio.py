@@ -79,7 +79,7 @@ class StdioRelay:
         self._tree: ProcessTree = ProcessTree(process)
         self._service_log = log
         self._stdout = process.stdout.fileno()
-        max_bytes = session.guard.limits.max_unwritten
+        max_bytes = session.guard.limits.max_unwritten_bytes
         server_stalled = partial(self._stop, "the server does not read its input")
         client_stalled = partial(self._stop, "the client does not read its input")
         self._to_server = LineWriter(os.dup(process.stdin.fileno()), max_bytes, server_stalled, self._on_not_delivered)
@@ -174,7 +174,7 @@ class StdioRelay:
                 self._recorder.record(output)
             except PinwardenError as err:
                 self._service_log.error(f"a message was not forwarded because it could not be recorded: {err.message}")
-                refusal = self._session.undo(output, err)
+                refusal = self._session.replace_unrecorded(output, err)
                 to_client, to_server = refusal.to_client, refusal.to_server
         if to_server:
             if "server" in later_to:
@@ -247,7 +247,7 @@ class StdioLoops:
         self._to_server = to_server
         self._to_client = to_client
         self._json = session.guard.limits.json
-        self._max_frame = session.guard.limits.max_frame
+        self._max_frame = session.guard.limits.max_message_bytes
         self._loads: Callable[[bytes], Any] | None = None
         self.answering = False
         """Whether the session is handling a message of the server, after which deferred messages may be written."""

@@ -37,7 +37,7 @@ _UNDIGESTABLE = "undigestable"
 _DUPLICATE = "duplicate_name"
 
 
-def judge_list(
+def check_list(
     kind: ItemKind,
     items: Sequence[Item],
     approved: Surface,
@@ -59,12 +59,12 @@ def judge_list(
     return tuple(
         _allow(item, pins[item.key])
         if changes_of is None or id(item) not in differing
-        else _judge_item(item, pins, policy_for(item.key), changes_of(item), is_duplicate=occurrences[item.key] > 1)
+        else _check_item(item, pins, policy_for(item.key), changes_of(item), is_duplicate=occurrences[item.key] > 1)
         for item in items
     )
 
 
-def judge_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
+def check_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
     """Return the verdict about the use of an item that the server does not list."""
     expected = _pinned_digests(approved.items_of_kind(kind)).get(key, ())
     setting = policy.enforcement if expected else policy.unknown
@@ -81,7 +81,7 @@ def judge_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: Dig
     )
 
 
-def judge_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -> Verdict:
+def check_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -> Verdict:
     """Return the verdict about a request for a task whose call the gateway did not see; its tool may be unapproved.
 
     A task of another client is always blocked, with the same reason, so that the client does not learn that the task
@@ -99,7 +99,7 @@ def judge_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -
     )
 
 
-def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, block_reason: str) -> Verdict:
+def check_unknown_method(method: str, sender: str, policy: DigestPolicy, *, block_reason: str) -> Verdict:
     """Return the verdict about a message whose method no revision of MCP defines.
 
     A message that the policy allows is still recorded. A non-empty ``block_reason`` overrides the policy.
@@ -141,7 +141,7 @@ def _allow(item: Item, expected: tuple[str, ...]) -> Verdict:
     )
 
 
-def _judge_item(
+def _check_item(
     item: Item,
     pins: Mapping[str, tuple[str, ...]],
     policy: DigestPolicy,

@@ -47,7 +47,7 @@ Requests = tuple[tuple[str, Any], ...]
 _MALFORMED = Refusal(code="request_malformed", reason="The server's request for input is malformed.")
 
 
-def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | None:
+def check_request_policy(method: str, params: Any, policy: RequestPolicy) -> Refusal | None:
     """Return why the policy forbids a server request, or None if it allows it."""
     if method in _HARMLESS:
         return None
@@ -63,7 +63,7 @@ def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | 
         return _MALFORMED
     if params.get("mode", "form") == "form" and "url" not in params:
         return None
-    return _judge_url(params.get("url"), policy)
+    return _check_url(params.get("url"), policy)
 
 
 def requests_in_result(result: Mapping[str, Any]) -> Requests | Refusal:
@@ -114,7 +114,7 @@ def rounds_refusal(policy: RequestPolicy) -> Refusal:
     )
 
 
-def _judge_url(url: Any, policy: RequestPolicy) -> Refusal | None:
+def _check_url(url: Any, policy: RequestPolicy) -> Refusal | None:
     refusal = Refusal(
         code="url_host_denied",
         reason="The server sends the user to a URL that the policy does not allow (url-hosts).",
@@ -148,7 +148,7 @@ _OVERLAP = 1024  # characters that consecutive scanned chunks share; no sign of 
 _ENTITY = "request"
 
 
-class JudgedRequest(Record):
+class CheckedRequest(Record):
     """The verdicts about one server request."""
 
     verdict: Verdict
@@ -170,9 +170,9 @@ def find_definitions(params: Any, max_count: int) -> tuple[Item, ...] | Refusal:
     return tuple(Item.from_value(TOOL, tool) for tool in tools)
 
 
-def judge_content(
+def check_request_content(
     method: str, params: Any, definitions: Sequence[Verdict], policy: DigestPolicy, ignored: frozenset[str]
-) -> JudgedRequest:
+) -> CheckedRequest:
     """Decide about the content of a request that the policy allows. ``definitions`` are the verdicts about its tools.
 
     Signs of an attack whose code is in ``ignored`` do not count, because another rule covers them.
@@ -197,10 +197,10 @@ def judge_content(
         code=code,
         reason=reason,
     )
-    return JudgedRequest(verdict=verdict, definitions=unapproved)
+    return CheckedRequest(verdict=verdict, definitions=unapproved)
 
 
-def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> JudgedRequest | None:
+def check_tools_of_result(method: str, definitions: Sequence[Verdict]) -> CheckedRequest | None:
     """Decide about a result that is not a list but contains tool definitions; None if all of them are approved."""
     unapproved = _unapproved(definitions)
     if not unapproved:
@@ -209,7 +209,7 @@ def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> 
     verdict = Verdict(
         entity="result", key=method, value=None, digest=None, action=action, level=level, code=code, reason=reason
     )
-    return JudgedRequest(verdict=verdict, definitions=unapproved)
+    return CheckedRequest(verdict=verdict, definitions=unapproved)
 
 
 def _unapproved(definitions: Sequence[Verdict]) -> tuple[Verdict, ...]:

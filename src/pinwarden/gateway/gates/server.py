@@ -30,7 +30,7 @@ EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
 """The protocol extension that a method can belong to instead, by the part of its name before the slash."""
 
 
-def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
+def check_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
     """Return one verdict per member that the server sends now or that was approved."""
     changes: dict[str, list[Change]] = {}
     if not _is_as_approved(now, approved):

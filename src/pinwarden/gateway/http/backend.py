@@ -17,7 +17,7 @@ from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
 from pinwarden.gateway.session import splice
-from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS, Frame, RequestId, encode, typed_id
+from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS, ParsedMessage, RequestId, encode, to_request_id
 from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
@@ -54,8 +54,8 @@ class NotExecutedError(BackendError):
 class ResponseFuture:
     """A response sink that can be awaited. Messages before the response go to a callback."""
 
-    def __init__(self, on_message: Callable[[Frame], None] | None = None) -> None:
-        self._future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+    def __init__(self, on_message: Callable[[ParsedMessage], None] | None = None) -> None:
+        self._future: asyncio.Future[ParsedMessage] = asyncio.get_running_loop().create_future()
         self._on_message = on_message
 
     @property
@@ -63,12 +63,12 @@ class ResponseFuture:
         """Whether the response is still awaited."""
         return not self._future.done()
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         """Pass a message that came before the response to the callback."""
         if self._on_message is not None:
             self._on_message(frame)
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         """Set the response."""
         del status
         if not self._future.done():
@@ -100,7 +100,7 @@ class Backend:
         manager: SessionManager,
         upstream: Upstream,
         client: GatewayClient,
-        on_message: Callable[[Backend, Frame], None],
+        on_message: Callable[[Backend, ParsedMessage], None],
     ) -> None:
         self.slug = upstream.slug
         self._manager = manager
@@ -172,7 +172,7 @@ class Backend:
             )
             raise BackendError(SERVER_UNAVAILABLE, reason[:_MAX_REASON])
         initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
-        conversation.notify(Frame(data=encode(initialized), message=initialized))
+        conversation.notify(ParsedMessage(data=encode(initialized), message=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
         conversation.stream_counts = False  # this stream is the gateway's, so it must not keep an unused session open
         return result
@@ -219,13 +219,13 @@ class Backend:
                 return items
         raise BackendError(INTERNAL_ERROR, f"the server's response to {method} has more than {_MAX_PAGES} pages")
 
-    async def request(self, method: str, params: dict[str, Any]) -> Frame:
+    async def request(self, method: str, params: dict[str, Any]) -> ParsedMessage:
         """Send a request that the gateway makes itself, and await the response."""
         if self.conversation is None:
             raise BackendError(SERVER_UNAVAILABLE, "the server is unavailable")
         return await self._request(self.conversation, method, params)
 
-    def relay(self, frame: Frame, response: ResponseFuture, parameters: bytes) -> RequestId | None:
+    def relay(self, frame: ParsedMessage, response: ResponseFuture, parameters: bytes) -> RequestId | None:
         """Forward a request of the client. Returns its upstream id; None if it was not sent."""
         if self.conversation is None or self.conversation.closed:
             response.fail(SERVER_UNAVAILABLE, "the server is unavailable")
@@ -234,7 +234,7 @@ class Backend:
             self.conversation.stream_counts = True  # the client waits for updates
         return self.conversation.request(frame, response, parameters)
 
-    def notify(self, frame: Frame) -> None:
+    def notify(self, frame: ParsedMessage) -> None:
         """Forward a notification or a response of the client. Stateless servers accept no notifications."""
         if self.conversation is not None and (frame.is_response or not self.stateless):
             self.conversation.notify(frame)
@@ -244,7 +244,7 @@ class Backend:
         if self.conversation is not None and not self.stateless:
             self.conversation.close("the session ended")
 
-    async def _request(self, conversation: AnyConversation, method: str, params: dict[str, Any]) -> Frame:
+    async def _request(self, conversation: AnyConversation, method: str, params: dict[str, Any]) -> ParsedMessage:
         self._last_id += 1
         message = {
             "jsonrpc": "2.0",
@@ -253,8 +253,8 @@ class Backend:
             "params": params,
         }
         future = ResponseFuture()
-        conversation.request(Frame(data=encode(message), message=message), future)
-        response: Frame = await future
+        conversation.request(ParsedMessage(data=encode(message), message=message), future)
+        response: ParsedMessage = await future
         return response
 
 
@@ -263,7 +263,7 @@ class _NotificationSink:
 
     open = True
 
-    def __init__(self, backend: Backend, on_message: Callable[[Backend, Frame], None]) -> None:
+    def __init__(self, backend: Backend, on_message: Callable[[Backend, ParsedMessage], None]) -> None:
         self._backend = backend
         self._on_message = on_message
 
@@ -271,7 +271,7 @@ class _NotificationSink:
         pass
 
     def event(self, data: bytes) -> None:
-        self._on_message(self._backend, Frame(data=data, message=orjson.loads(data)))
+        self._on_message(self._backend, ParsedMessage(data=data, message=orjson.loads(data)))
 
     def end_events(self) -> None:
         self.open = False
@@ -291,7 +291,7 @@ def _elements(data: bytes, member: str) -> list[bytes]:
         raise BackendError(INTERNAL_ERROR, f"the server's result has no list of {member}") from err
 
 
-def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
+def with_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
     """Add the ``_meta`` members that stateless servers require to a request."""
     text = frame.data.decode()
     params = splice.find_member(text, 0, "params")
@@ -306,10 +306,10 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
             edit = (present.start, present.end, encode({**frame.meta, **meta}).decode())
     data = splice.apply_edits(text, [edit]).encode()
     message = {**frame.members, "params": {**frame.params, "_meta": {**frame.meta, **meta}}}
-    return Frame(data=data, message=message)
+    return ParsedMessage(data=data, message=message)
 
 
-def without_meta(frame: Frame) -> Frame:
+def without_meta(frame: ParsedMessage) -> ParsedMessage:
     """Remove the ``_meta`` members of the stateless era from a request; the handshake already sent their content."""
     if not any(name in frame.meta for name in META_KEYS):
         return frame
@@ -325,10 +325,10 @@ def without_meta(frame: Frame) -> Frame:
     else:
         edits = splice.without_members(text, params.start, ("_meta",))
         message = {**frame.members, "params": {name: value for name, value in frame.params.items() if name != "_meta"}}
-    return Frame(data=splice.apply_edits(text, edits).encode(), message=message)
+    return ParsedMessage(data=splice.apply_edits(text, edits).encode(), message=message)
 
 
-def as_stateless(frame: Frame, method: str) -> Frame:
+def as_stateless(frame: ParsedMessage, method: str) -> ParsedMessage:
     """Add the members that results of the stateless era require to a response."""
     result = frame.members.get("result")
     required = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
@@ -339,7 +339,7 @@ def as_stateless(frame: Frame, method: str) -> Frame:
         return frame
     start, end, _ = splice.with_member(text, span.start, "", "")
     members = encode(added).decode()[1:-1] + ("," if result else "")
-    return Frame(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=frame.message)
+    return ParsedMessage(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=frame.message)
 
 
 _RANDOM_BYTES = 16  # makes an id unguessable
@@ -357,7 +357,7 @@ class ServerRequests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def register(self, backend: Backend, frame: Frame) -> Frame:
+    def register(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage:
         """Register a request of a server. Returns it with the id for the client."""
         same_server = [client_id for client_id, (sender, _) in self._open.items() if sender is backend]
         if len(same_server) >= self._max_open:
@@ -365,42 +365,42 @@ class ServerRequests:
         server_id = frame.members.get("id")
         client_id = f"{backend.slug}:{secrets.token_urlsafe(_RANDOM_BYTES)}:{server_id}"
         self._open[client_id] = backend, server_id
-        return Frame(replace_value(frame.data, ("id",), encode(client_id)), {**frame.members, "id": client_id})
+        return ParsedMessage(replace_value(frame.data, ("id",), encode(client_id)), {**frame.members, "id": client_id})
 
-    def answer(self, frame: Frame) -> None:
+    def answer(self, frame: ParsedMessage) -> None:
         """Forward a response of the client to the server that sent the request. Drop responses to unknown requests."""
         client_id = frame.members.get("id")
         request = self._open.pop(client_id, None) if type(client_id) is str else None
         if request is not None:
             backend, server_id = request
             data = replace_value(frame.data, ("id",), encode(server_id))
-            backend.notify(Frame(data, {**frame.members, "id": server_id}))
+            backend.notify(ParsedMessage(data, {**frame.members, "id": server_id}))
 
-    def cancel(self, backend: Backend, frame: Frame) -> Frame | None:
+    def cancel(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
         """Translate a server's cancellation of its request for the client; None if the server sent no such request."""
-        server_id = typed_id(frame.params.get("requestId"))
+        server_id = to_request_id(frame.params.get("requestId"))
         client_id = None if server_id is None else self._client_id_of(backend, server_id)
         if client_id is None:
             return None
         del self._open[client_id]
         params = {**frame.params, "requestId": client_id}
         data = replace_value(frame.data, ("params", "requestId"), encode(client_id))
-        return Frame(data, {**frame.members, "params": params})
+        return ParsedMessage(data, {**frame.members, "params": params})
 
     def _client_id_of(self, backend: Backend, server_id: RequestId) -> str | None:
         matching = (
             client_id
             for client_id, (sender, sender_id) in self._open.items()
-            if sender is backend and typed_id(sender_id) == server_id
+            if sender is backend and to_request_id(sender_id) == server_id
         )
         return next(matching, None)
 
 
-def refuse(backend: Backend, frame: Frame, reason: str) -> None:
+def refuse(backend: Backend, frame: ParsedMessage, reason: str) -> None:
     """Answer a request of a server with an error, on behalf of the client."""
     response = {
         "jsonrpc": "2.0",
         "id": frame.members.get("id"),
         "error": {"code": SERVER_UNAVAILABLE, "message": reason},
     }
-    backend.notify(Frame(encode(response), response))
+    backend.notify(ParsedMessage(encode(response), response))

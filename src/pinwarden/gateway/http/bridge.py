@@ -31,7 +31,7 @@ from pinwarden.gateway.http.session_manager import (
     SessionManager,
     Upstream,
 )
-from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, typed_id
+from pinwarden.gateway.session.messages import LISTEN, ParsedMessage, RequestId, encode, to_request_id
 from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CANCELLED,
@@ -85,7 +85,7 @@ class Bridge:
 
     # From clients
 
-    def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Answer a request, or forward it to a server."""
         self.last_used = self._manager.clock()
         self._last_key += 1
@@ -95,7 +95,7 @@ class Bridge:
         relayed.task.add_done_callback(lambda _: self._relayed.pop(key, None))
         return key
 
-    def notify(self, frame: Frame) -> None:
+    def notify(self, frame: ParsedMessage) -> None:
         """Send a notification to all servers, or a response to the server that sent the request."""
         self.last_used = self._manager.clock()
         if frame.is_response:
@@ -141,7 +141,9 @@ class Bridge:
 
     # Requests
 
-    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
+    async def _respond(
+        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+    ) -> None:
         """Answer a request, or forward it to a server."""
         raise NotImplementedError
 
@@ -151,7 +153,9 @@ class Bridge:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
+    async def _answer(
+        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+    ) -> None:
         try:
             self._remember_client(frame)
             if frame.method == "ping":
@@ -173,7 +177,7 @@ class Bridge:
             sink.fail(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
             raise
 
-    def _remember_client(self, frame: Frame) -> None:
+    def _remember_client(self, frame: ParsedMessage) -> None:
         """Remember the client's name, version and capabilities for the servers."""
         if frame.method == "initialize":
             self._info = frame.params.get("clientInfo", self._info)
@@ -183,9 +187,9 @@ class Bridge:
             self._info = frame.meta.get(CLIENT_META, self._info)
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
-    def _reply(self, frame: Frame, sink: ResponseSink, result: dict[str, Any]) -> None:
+    def _reply(self, frame: ParsedMessage, sink: ResponseSink, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        sink.respond(Frame(data=encode(message), message=message), 0)
+        sink.respond(ParsedMessage(data=encode(message), message=message), 0)
 
     # Sessions with servers
 
@@ -258,7 +262,7 @@ class Bridge:
     # Forwarded requests
 
     async def _relay(
-        self, upstream: Upstream, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, upstream: Upstream, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         """Forward a request in the server's era, and respond in the client's era."""
         try:
@@ -274,8 +278,8 @@ class Bridge:
         sink.respond(as_stateless(response, frame.method) if self._stateless else response, 0)
 
     async def _send(
-        self, backend: Backend, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
-    ) -> Frame:
+        self, backend: Backend, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+    ) -> ParsedMessage:
         if frame.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
             # In the stateless era a subscription is a request that is answered with a stream.
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(backend))
@@ -286,15 +290,15 @@ class Bridge:
             frame = without_meta(frame)
         future = ResponseFuture(partial(self._on_early_message, backend, sink))
         relayed.backend, relayed.server_id = backend, backend.relay(frame, future, parameters)
-        response: Frame = await future
+        response: ParsedMessage = await future
         return response
 
     def _no_subscriptions(self, backend: Backend) -> str:
         return f"subscriptions to {backend.slug} are supported only at the server's own address"
 
-    def _on_cancelled(self, frame: Frame) -> None:
+    def _on_cancelled(self, frame: ParsedMessage) -> None:
         """Cancel a request of a client of the handshake era."""
-        client_id = typed_id(frame.params.get("requestId"))
+        client_id = to_request_id(frame.params.get("requestId"))
         if client_id is None:
             return
         for relayed in [entry for entry in self._relayed.values() if entry.client_id == client_id]:
@@ -304,11 +308,11 @@ class Bridge:
             elif relayed.server_id is not None:
                 params = {**frame.params, "requestId": relayed.server_id[1]}
                 data = replace_value(frame.data, ("params", "requestId"), encode(params["requestId"]))
-                relayed.backend.notify(Frame(data, {**frame.members, "params": params}))
+                relayed.backend.notify(ParsedMessage(data, {**frame.members, "params": params}))
 
     # From servers
 
-    def _on_server_message(self, backend: Backend, frame: Frame) -> None:
+    def _on_server_message(self, backend: Backend, frame: ParsedMessage) -> None:
         """Forward a server message that belongs to no request."""
         if self._notifications.open:
             message = self._for_client(backend, frame)
@@ -317,13 +321,13 @@ class Bridge:
         elif frame.is_request:
             refuse(backend, frame, "the client has no stream open")
 
-    def _on_early_message(self, backend: Backend, sink: ResponseSink, frame: Frame) -> None:
+    def _on_early_message(self, backend: Backend, sink: ResponseSink, frame: ParsedMessage) -> None:
         """Forward a server message that came before the response."""
         message = self._for_client(backend, frame)
         if message is not None:
             sink.send_message(message)
 
-    def _for_client(self, backend: Backend, frame: Frame) -> Frame | None:
+    def _for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
         """Translate a server message for the client; None if it is dropped."""
         if frame.is_request:
             if self._stateless or backend.stateless:
@@ -347,7 +351,9 @@ class BridgedConversation(Bridge):
         self._upstream = upstream
         self._retry_seconds = 0.0  # retry with each request
 
-    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
+    async def _respond(
+        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+    ) -> None:
         if frame.method in OPENING_METHODS:
             self._reply(frame, sink, self._describe(frame, await self._backend(self._upstream)))
         elif frame.method == LISTEN and not (await self._backend(self._upstream)).stateless:
@@ -357,7 +363,7 @@ class BridgedConversation(Bridge):
         else:
             await self._relay(self._upstream, frame, sink, parameters, relayed)
 
-    def _describe(self, frame: Frame, backend: Backend) -> dict[str, Any]:
+    def _describe(self, frame: ParsedMessage, backend: Backend) -> dict[str, Any]:
         """The server's approved description of itself, in the client's era."""
         description = backend.description
         meta = description.get("_meta")
@@ -389,7 +395,7 @@ class RelayedRequest:
 
     __slots__ = ("backend", "cancelled", "client_id", "server_id", "task", "token")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: ParsedMessage) -> None:
         self.client_id = frame.id
         """The id that the client chose."""
         self.token = frame.progress_token
@@ -423,7 +429,7 @@ def stateless_members() -> dict[str, Any]:
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-def handshake_version(frame: Frame) -> str:
+def handshake_version(frame: ParsedMessage) -> str:
     """The protocol revision for the response to ``initialize``: the client's if supported, otherwise the latest."""
     requested = frame.params.get("protocolVersion")
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

@@ -39,17 +39,17 @@ from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
 from pinwarden.gateway.session.messages import (
     CALL,
     LISTEN,
-    Frame,
+    ParsedMessage,
     RequestId,
+    build_error_response,
     encode,
-    error_response,
-    frame_from_server,
     is_id,
     is_slow_client_message,
     is_slow_server_message,
-    parse_server,
+    parse_server_message,
+    parse_server_value,
     recover_id,
-    typed_id,
+    to_request_id,
 )
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
@@ -125,7 +125,7 @@ class Conversation:
 
     # Messages of clients: parse (in `endpoint`), decide, record, forward
 
-    def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
         now = self.last_used = self._clock()
         if self.closed or self._open.full:
@@ -155,7 +155,7 @@ class Conversation:
         self._handle_client_message(frame)
         return request_id
 
-    def notify(self, frame: Frame) -> None:
+    def notify(self, frame: ParsedMessage) -> None:
         """Forward a notification of the client, or its response to a request of the server."""
         self.last_used = self._clock()
         if not self.closed:
@@ -163,14 +163,14 @@ class Conversation:
                 self._open.cancel(frame.params.get("requestId"))
             self._handle_client_message(frame)
 
-    def _handle_client_message(self, frame: Frame) -> None:
+    def _handle_client_message(self, frame: ParsedMessage) -> None:
         """Let the session decide about a client message, now or after the queued messages."""
         if not self._queue.busy:
             self._decide_client_message(frame)
         elif not self._queue.run(partial(self._decide_client_message, frame), len(frame.data)):
             self.close("too many bytes are queued until this server's list is evaluated")
 
-    def _decide_client_message(self, frame: Frame) -> None:
+    def _decide_client_message(self, frame: ParsedMessage) -> None:
         if self.closed:
             return
         now = self._clock()
@@ -201,13 +201,13 @@ class Conversation:
     ) -> bool:
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
         transport, own = self.transport, message.get("id")
-        request_id = typed_id(own)
+        request_id = to_request_id(own)
         if self.closed or self.ended or transport is None or self._open.full or request_id is None:
             return False
         if type(own) is str and len(own) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
-        token = None if meta is None else typed_id(meta.get("progressToken"))
+        token = None if meta is None else to_request_id(meta.get("progressToken"))
         if token is not None and (self._open.is_taken(request_id) or self._open.is_token(token)):
             return False
         if transport.shared and token is not None:
@@ -235,7 +235,7 @@ class Conversation:
                 else:
                     transport.call(call, body, message, name)
                     return True
-        self._handle_client_message(Frame(body, message))
+        self._handle_client_message(ParsedMessage(body, message))
         return True
 
     def cancel(self, request_id: RequestId | None) -> None:
@@ -254,7 +254,7 @@ class Conversation:
         if self.closed:
             return
         # The server may respond late or never; the session stops waiting for it.
-        if not self.session.abandon(request_id[1]):
+        if not self.session.abandon_request(request_id[1]):
             # The request was not sent, or is answered. Its id stays in use until its refusal is durable.
             if not self._refusals.after(partial(self._free_id, request_id)):
                 self._free_id(request_id)
@@ -295,7 +295,7 @@ class Conversation:
         except PinwardenError:
             message = None  # the session refuses it
         if type(message) is dict and "method" not in message:
-            request_id = typed_id(message.get("id"))
+            request_id = to_request_id(message.get("id"))
             call = None if request_id is None else self._pending.get(request_id)
             if (
                 type(call) is ToolCall
@@ -308,7 +308,7 @@ class Conversation:
         if is_slow_server_message(message, len(data)) or self.session.may_be_slow(now):
             self._judge_offloaded(data, now, expected_id, 0, partial(self._answer_if_unanswered, expected_id))
             return True
-        return self._decide_server_message(recover_id(Frame(data, message), self._json), now, expected_id, 0)
+        return self._decide_server_message(recover_id(ParsedMessage(data, message), self._json), now, expected_id, 0)
 
     def on_stream_message(self, data: bytes, expected_id: RequestId | None, status: int, then: Then) -> None:
         """Handle a message on a response stream. ``then`` is called with True if it may be the response."""
@@ -329,20 +329,22 @@ class Conversation:
             return
         now = self._clock()
         slow = len(data) > self._large or self.session.may_be_slow(now)
-        frame = None if slow else frame_from_server(data, self._json)
+        frame = None if slow else parse_server_message(data, self._json)
         if frame is None or is_slow_server_message(frame.message, len(data)):
             self._judge_offloaded(data, now, expected_id, status, then)
         else:
             then(self._decide_server_message(frame, now, expected_id, status))
 
-    def _decide_server_message(self, frame: Frame, now: float, expected_id: RequestId | None, status: int) -> bool:
+    def _decide_server_message(
+        self, frame: ParsedMessage, now: float, expected_id: RequestId | None, status: int
+    ) -> bool:
         """Let the session decide about a server message. Returns whether it may be the expected response."""
         if self._abandoned and frame.is_response and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
         output = self.session.on_server_message(frame.data, now, frame.message)
         self._record_and_send(output, frame, expected_id, status)
-        return frame.may_answer(expected_id)
+        return frame.is_response_to(expected_id)
 
     # Coalesced list_changed notifications
 
@@ -376,8 +378,10 @@ class Conversation:
 
     def _fail_unanswered(self, request_id: RequestId, reason: str) -> None:
         if not self.closed:
-            data = error_response(request_id[1], SERVER_UNAVAILABLE, reason)
-            self._decide_server_message(Frame(data, parse_server(data, self._json)), self._clock(), request_id, 0)
+            data = build_error_response(request_id[1], SERVER_UNAVAILABLE, reason)
+            self._decide_server_message(
+                ParsedMessage(data, parse_server_value(data, self._json)), self._clock(), request_id, 0
+            )
 
     def _answer_if_unanswered(self, expected_id: RequestId | None, answers: bool) -> None:
         if expected_id is not None and not answers:
@@ -395,7 +399,7 @@ class Conversation:
         pending = None if self.closed else self._open.forget(request_id)
         if pending is None:
             return
-        self.session.abandon(request_id[1])
+        self.session.abandon_request(request_id[1])
         if self._open.is_cancelled(pending):
             pending.sink.drop()
         else:
@@ -480,10 +484,10 @@ class Conversation:
     def _record_and_send(
         self,
         output: SessionOutput,
-        frame: Frame | None,
+        frame: ParsedMessage | None,
         expected_id: RequestId | None = None,
         status: int = 0,
-        to_client: tuple[Frame, ...] = (),
+        to_client: tuple[ParsedMessage, ...] = (),
     ) -> None:
         """Record an output, then send its messages. A refusal is sent only after it is durable.
 
@@ -507,15 +511,15 @@ class Conversation:
 
     def _undo(self, output: SessionOutput, err: PinwardenError) -> None:
         """Undo an output that could not be recorded, and answer with the reason."""
-        self._send(self.session.undo(output, err), None)
+        self._send(self.session.replace_unrecorded(output, err), None)
 
     def _send(
         self,
         output: SessionOutput,
-        frame: Frame | None,
+        frame: ParsedMessage | None,
         expected_id: RequestId | None = None,
         status: int = 0,
-        to_client: tuple[Frame, ...] = (),
+        to_client: tuple[ParsedMessage, ...] = (),
     ) -> None:
         """Send the messages of a recorded output."""
         if output.to_server and self.transport is not None and not self.closed:
@@ -524,7 +528,7 @@ class Conversation:
         for message in to_client or [self._parsed(data, frame) for data in output.to_client]:
             self._deliver(message, expected_id, status if message is frame else 0)
 
-    def _send_to_server(self, frame: Frame, transport: UpstreamTransport) -> None:
+    def _send_to_server(self, frame: ParsedMessage, transport: UpstreamTransport) -> None:
         request_id = frame.id if frame.is_request else None
         pending = None if request_id is None else self._pending.get(request_id)
         if request_id is not None and self._is_cancelled(request_id, pending):
@@ -539,8 +543,8 @@ class Conversation:
     def _judge_offloaded(self, data: bytes, now: float, expected_id: RequestId | None, status: int, then: Then) -> None:
         """Let the session decide about a server message on a thread."""
 
-        def judge() -> tuple[Frame, SessionOutput | None]:
-            frame = frame_from_server(data, self._json)
+        def judge() -> tuple[ParsedMessage, SessionOutput | None]:
+            frame = parse_server_message(data, self._json)
             if frame.is_response and frame.id in self._abandoned:
                 return frame, None
             return frame, self.session.on_server_message(data, now, frame.message)
@@ -569,7 +573,7 @@ class Conversation:
         else:
             self._record_and_send(output, frame, expected_id, status, result.to_client)
         if then is not None and frame is not None:
-            then(output is None or frame.may_answer(expected_id))
+            then(output is None or frame.is_response_to(expected_id))
 
     def _is_cancelled(self, request_id: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
         """Whether a request was cancelled while it was being recorded. Then it is not sent, and its sink is dropped."""
@@ -577,24 +581,24 @@ class Conversation:
             return False
         self._abandoned.pop(request_id, None)  # the server never gets it
         self._open.forget(request_id)
-        self.session.abandon(request_id[1])
+        self.session.abandon_request(request_id[1])
         if pending is not None:
             pending.sink.drop()
         return True
 
-    def _send_with(self, pending: PendingRequest | ToolCall, sent: Frame, transport: UpstreamTransport) -> None:
+    def _send_with(self, pending: PendingRequest | ToolCall, sent: ParsedMessage, transport: UpstreamTransport) -> None:
         """Send a request with those header lines of the client that the tool declares."""
         try:
             lines = self._declared(sent, pending.parameters)
         except HeaderMismatch as err:
             if sent.id is not None:
                 self._open.forget(sent.id)
-                self.session.abandon(sent.id[1])
+                self.session.abandon_request(sent.id[1])
             _refuse(pending.sink, pending.client_id, err)
         else:
             transport.send(sent, lines)
 
-    def _mismatch(self, frame: Frame, parameters: bytes, sink: ResponseSink) -> bool:
+    def _mismatch(self, frame: ParsedMessage, parameters: bytes, sink: ResponseSink) -> bool:
         """Fail a call if a header contradicts its arguments. Returns whether it failed."""
         try:
             self._declared(frame, parameters)
@@ -603,15 +607,19 @@ class Conversation:
             return True
         return False
 
-    def _declared(self, frame: Frame, parameters: bytes) -> bytes:
+    def _declared(self, frame: ParsedMessage, parameters: bytes) -> bytes:
         name = frame.params.get("name") if frame.method == CALL else None
-        definition = self.session.definition(name) if type(name) is str else None
+        definition = self.session.find_definition(name) if type(name) is str else None
         return declared_parameters(parameters, definition, frame.params.get("arguments"))
 
-    def _parsed(self, data: bytes, known: Frame | None) -> Frame:
-        return known if known is not None and data is known.data else Frame(data, parse_server(data, self._json))
+    def _parsed(self, data: bytes, known: ParsedMessage | None) -> ParsedMessage:
+        return (
+            known
+            if known is not None and data is known.data
+            else ParsedMessage(data, parse_server_value(data, self._json))
+        )
 
-    def _deliver(self, frame: Frame, expected_id: RequestId | None, status: int) -> None:
+    def _deliver(self, frame: ParsedMessage, expected_id: RequestId | None, status: int) -> None:
         members = frame.members
         if "method" not in members:
             request_id = frame.id
@@ -642,4 +650,4 @@ class Conversation:
 
 def _refuse(sink: ResponseSink, request_id: Any, reason: HeaderMismatch) -> None:
     message = {"jsonrpc": "2.0", "id": request_id, "error": {"code": HEADER_MISMATCH, "message": str(reason)}}
-    sink.respond(Frame(encode(message), message), 400)
+    sink.respond(ParsedMessage(encode(message), message), 400)

@@ -27,7 +27,7 @@ from pinwarden.gateway.http.http1 import Reply, Request
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.open_requests import HttpResponseSink
 from pinwarden.gateway.http.session_manager import AnyConversation, Route, SessionManager
-from pinwarden.gateway.session.messages import CALL, Frame, error_response, parse_client
+from pinwarden.gateway.session.messages import CALL, ParsedMessage, build_error_response, parse_client_message
 from pinwarden.surface.protocol import (
     CANCELLED,
     HEADER_MISMATCH,
@@ -153,7 +153,7 @@ class Endpoint:
         """
         request_id, stateless = None, True
         with suppress(PinwardenError):
-            frame = parse_client(request.body, self._json)
+            frame = parse_client_message(request.body, self._json)
             request_id = None if frame.id is None or not frame.is_request else frame.id[1]
             stateless = (
                 request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
@@ -161,7 +161,9 @@ class Endpoint:
             )
         status = 200 if request_id is not None and not stateless else 503
         reply.send(
-            status, error_response(request_id, SERVER_UNAVAILABLE, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status)
+            status,
+            build_error_response(request_id, SERVER_UNAVAILABLE, _UNAVAILABLE),
+            headers=_STATUS_HEADERS.get(status),
         )
 
     def _find_route(self, path: str, client: GatewayClient) -> Route | None:
@@ -183,7 +185,7 @@ class Endpoint:
             self._parse_offloaded(request, reply, client)
             return
         try:
-            frame = parse_client(request.body, self._json)
+            frame = parse_client_message(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
@@ -195,7 +197,7 @@ class Endpoint:
     def _parse_offloaded(self, request: Request, reply: Reply, client: GatewayClient) -> None:
         """Parse a long message on a thread. Then look up client and route again, because they may have changed."""
 
-        def on_parsed(parsing: asyncio.Future[Frame]) -> None:
+        def on_parsed(parsing: asyncio.Future[ParsedMessage]) -> None:
             if parsing.cancelled():
                 reply.send(
                     503, _refusal(SERVER_UNAVAILABLE, "The gateway is shutting down."), headers=_STATUS_HEADERS[503]
@@ -210,7 +212,9 @@ class Endpoint:
                 self._answer_errors(reply, partial(self._resume, request, reply, parsing.result()))
 
         try:
-            parsing = self._manager.executor.submit(client.name, partial(parse_client, request.body, self._json))
+            parsing = self._manager.executor.submit(
+                client.name, partial(parse_client_message, request.body, self._json)
+            )
         except OverloadedError as err:
             self._overloaded(reply, err)
         else:
@@ -219,7 +223,7 @@ class Endpoint:
     def _overloaded(self, reply: Reply, err: OverloadedError) -> None:
         reply.send(503, _refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
 
-    def _resume(self, request: Request, reply: Reply, frame: Frame) -> None:
+    def _resume(self, request: Request, reply: Reply, frame: ParsedMessage) -> None:
         client = self.access.authenticate(request.headers)
         route = self._find_route(request.path, client)
         if route is None:
@@ -229,13 +233,15 @@ class Endpoint:
         else:
             reply.send(400)  # the client disconnected, which cancels a stateless request
 
-    def _dispatch(self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: Frame) -> None:
+    def _dispatch(
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
+    ) -> None:
         if not isinstance(frame.message, dict):
             reply.send(400, _refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
         if "method" in frame.members and type(frame.members["method"]) is not str:
             request_id = None if frame.id is None else frame.id[1]
-            reply.send(400, error_response(request_id, INVALID_REQUEST, "The method must be a string."))
+            reply.send(400, build_error_response(request_id, INVALID_REQUEST, "The method must be a string."))
             return
         if frame.is_request and frame.id is None:
             reply.send(400, _refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
@@ -250,13 +256,13 @@ class Endpoint:
             self._post_in_session(request, reply, client, route, frame)
 
     def _post_stateless(
-        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: Frame
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
     ) -> None:
         """Handle a request of the stateless era."""
         mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
             request_id = frame.members.get("id")
-            reply.send(400, error_response(request_id if frame.is_request else None, HEADER_MISMATCH, mismatch))
+            reply.send(400, build_error_response(request_id if frame.is_request else None, HEADER_MISMATCH, mismatch))
             return
         if not frame.is_request:
             # Revision 2026-07-28 has no client notifications over HTTP.
@@ -270,7 +276,7 @@ class Endpoint:
             reply.on_disconnect = cancel
 
     def _post_in_session(
-        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: Frame
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
     ) -> None:
         session_id = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
@@ -299,7 +305,7 @@ class Endpoint:
             reply.send(202)
 
     def _cache_route(
-        self, request: Request, route: Route, conversation: AnyConversation, frame: Frame, *, stateless: bool
+        self, request: Request, route: Route, conversation: AnyConversation, frame: ParsedMessage, *, stateless: bool
     ) -> None:
         """Cache the route of a tool call, for later requests with the same head."""
         head = request.head
@@ -346,7 +352,7 @@ class Endpoint:
 
 
 def _refusal(code: int, reason: str) -> bytes:
-    return error_response(None, code, reason)
+    return build_error_response(None, code, reason)
 
 
 MAX_CACHED_ROUTES = 4096

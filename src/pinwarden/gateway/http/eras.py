@@ -22,7 +22,7 @@ from pinwarden.gateway.http.session_manager import (
     SessionManager,
     Upstream,
 )
-from pinwarden.gateway.session.messages import LISTEN, Frame
+from pinwarden.gateway.session.messages import LISTEN, ParsedMessage
 from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
 
@@ -44,7 +44,7 @@ class BridgedRoute:
         return BridgedConversation(manager, client, self._upstream)
 
 
-def stateless_route(route: Route, frame: Frame) -> Route:
+def stateless_route(route: Route, frame: ParsedMessage) -> Route:
     """The route of a stateless request: directly to a stateless server, or over a bridge."""
     if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
         return route
@@ -52,7 +52,12 @@ def stateless_route(route: Route, frame: Frame) -> Route:
 
 
 def request_stateless(  # noqa: PLR0913, PLR0917  the parts of a request
-    manager: SessionManager, route: Route, client: GatewayClient, frame: Frame, sink: ResponseSink, parameters: bytes
+    manager: SessionManager,
+    route: Route,
+    client: GatewayClient,
+    frame: ParsedMessage,
+    sink: ResponseSink,
+    parameters: bytes,
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
     """Send a request of the stateless era.
 
@@ -73,7 +78,7 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
     manager: SessionManager,
     upstream: Upstream,
     client: GatewayClient,
-    frame: Frame,
+    frame: ParsedMessage,
     sink: ResponseSink,
     parameters: bytes,
 ) -> None:
@@ -96,7 +101,7 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
 
 
 def initialize(
-    manager: SessionManager, session: ClientSession, frame: Frame, sink: ResponseSink, parameters: bytes
+    manager: SessionManager, session: ClientSession, frame: ParsedMessage, sink: ResponseSink, parameters: bytes
 ) -> None:
     """Relay ``initialize``. If the server rejects it, the session continues over a bridge to the stateless era."""
     if isinstance(session.route, Upstream):
@@ -114,10 +119,10 @@ class _ForwardingSink:
     def open(self) -> bool:
         return self._sink.open
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         self._sink.send_message(frame)
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         self._sink.respond(frame, status)
 
     def fail(self, code: int, reason: str) -> None:
@@ -139,7 +144,7 @@ class _Discovery(_ForwardingSink):
         self._conversation = conversation
         self.over = asyncio.Event()
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         if isinstance(frame.members.get("result"), dict):
             self._upstream.mark_stateless(self._conversation)
         super().respond(frame, status)
@@ -161,19 +166,21 @@ class _Discovery(_ForwardingSink):
 class _Handshake(_ForwardingSink):
     """Continues the session over a bridge if the server rejects ``initialize``."""
 
-    def __init__(self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: Frame) -> None:
+    def __init__(
+        self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: ParsedMessage
+    ) -> None:
         super().__init__(sink)
         self._manager = manager
         self._session = session
         self._frame = frame
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         if "error" in frame.members and isinstance(self._session.route, Upstream):
             asyncio.get_running_loop().call_soon(self._bridge, self._session.route, frame, status)
         else:
             super().respond(frame, status)
 
-    def _bridge(self, upstream: Upstream, rejection: Frame, status: int) -> None:
+    def _bridge(self, upstream: Upstream, rejection: ParsedMessage, status: int) -> None:
         rejected, session = self._session.conversation, self._session
         session.conversation = self._manager.conversation(BridgedRoute(upstream), session.client)
         rejected.close("the handshake failed")
@@ -183,7 +190,7 @@ class _Handshake(_ForwardingSink):
 class _BridgedHandshake(_ForwardingSink):
     """Receives the response to the bridged ``initialize``. If that fails, the client gets the server's first error."""
 
-    def __init__(self, sink: ResponseSink, rejection: Frame, status: int) -> None:
+    def __init__(self, sink: ResponseSink, rejection: ParsedMessage, status: int) -> None:
         super().__init__(sink)
         self._rejection = rejection
         self._status = status

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.session.messages import Frame
+from pinwarden.gateway.session.messages import ParsedMessage
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
@@ -253,7 +253,7 @@ def preflight_headers(headers: Headers) -> dict[str, str]:
 # 3. Headers that repeat the message
 
 
-def routing_mismatch(headers: Headers, frame: Frame) -> str:
+def routing_mismatch(headers: Headers, frame: ParsedMessage) -> str:
     """Compare the routing headers of revision 2026-07-28 with the message. Returns the error; empty if they agree."""
     version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     if not frame.is_request:

@@ -23,7 +23,7 @@ from pinwarden.gateway.http.bridge import OPENING_METHODS, Bridge, RelayedReques
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
-from pinwarden.gateway.session.messages import Frame, encode
+from pinwarden.gateway.session.messages import ParsedMessage, encode
 from pinwarden.gateway.session.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
@@ -92,7 +92,9 @@ class MergedConversation(Bridge):
         for task in self._late.values():
             task.cancel()
 
-    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
+    async def _respond(
+        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+    ) -> None:
         visible = self._visible_upstreams()
         for upstream in visible.values():
             self._open(upstream)
@@ -130,7 +132,7 @@ class MergedConversation(Bridge):
             if not (slug in self._backends and self._backends[slug].is_open)
         }
 
-    def _describe(self, frame: Frame) -> dict[str, Any]:
+    def _describe(self, frame: ParsedMessage) -> dict[str, Any]:
         """The gateway's description of itself: the approved capabilities and instructions of all servers."""
         from pinwarden import __version__
 
@@ -156,7 +158,7 @@ class MergedConversation(Bridge):
         meta = {"_meta": {SERVER_META: info}}
         return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **stateless_members()}
 
-    async def _list(self, frame: Frame, sink: ResponseSink) -> None:
+    async def _list(self, frame: ParsedMessage, sink: ResponseSink) -> None:
         """Answer a list request with the items of all servers on one page."""
         capability, member, name = _LISTS[frame.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
@@ -183,7 +185,7 @@ class MergedConversation(Bridge):
         merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
         request_id = encode(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
-        sink.respond(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
+        sink.respond(ParsedMessage(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
     async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
         """The items of one server. Raises `BackendError` if they take too long: the merged list waits for them."""
@@ -230,7 +232,7 @@ class MergedConversation(Bridge):
             renamed.append(replace_value(item, (member,), encode(name)))
         return renamed
 
-    async def _send_to_all(self, frame: Frame, capability: str) -> None:
+    async def _send_to_all(self, frame: ParsedMessage, capability: str) -> None:
         """Send a request to all servers of the handshake era with this capability. Their responses are ignored."""
         loop = asyncio.get_running_loop()
         backends = [backend for backend in self._backends.values() if backend.offers(capability)]
@@ -244,14 +246,16 @@ class MergedConversation(Bridge):
 
     # Requests that name a server
 
-    async def _route(self, frame: Frame, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest) -> None:
+    async def _route(
+        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+    ) -> None:
         path, slug, own_name = self._target(frame)
         upstream = self._visible_upstreams().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
         await self._relay(upstream, _with_name(frame, path, own_name), sink, parameters, relayed)
 
-    def _target(self, frame: Frame) -> tuple[tuple[str, ...], str, str]:
+    def _target(self, frame: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
         """The path of the name in the request, the server's slug, and the server's own name."""
         path: tuple[str, ...]
         if frame.method in _ROUTED:
@@ -271,24 +275,26 @@ class MergedConversation(Bridge):
             return path, *self._long_names[name]
         return path, *(split_name(name) if path[-1] == "name" else split_uri(name))
 
-    def _for_client(self, backend: Backend, frame: Frame) -> Frame | None:
+    def _for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
         message = super()._for_client(backend, frame)
         if message is not None and message.method == "notifications/resources/updated":
             own_name = message.params.get("uri")
             if isinstance(own_name, str):
                 uri = merged_uri(backend.slug, own_name)
-                return Frame(data=replace_value(message.data, ("params", "uri"), encode(uri)), message=message.message)
+                return ParsedMessage(
+                    data=replace_value(message.data, ("params", "uri"), encode(uri)), message=message.message
+                )
         return message
 
 
-def _with_name(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
+def _with_name(frame: ParsedMessage, path: tuple[str, ...], name: str) -> ParsedMessage:
     data = replace_value(frame.data, path, encode(name))
     params = dict(frame.params)
     if len(path) == 3:
         params["ref"] = {**params["ref"], path[-1]: name}
     else:
         params[path[-1]] = name
-    return Frame(data=data, message={**frame.members, "params": params})
+    return ParsedMessage(data=data, message={**frame.members, "params": params})
 
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")

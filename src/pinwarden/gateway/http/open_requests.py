@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.http1 import Reply
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
-from pinwarden.gateway.session.messages import Frame, RequestId, encode, error_response, typed_id
+from pinwarden.gateway.session.messages import ParsedMessage, RequestId, build_error_response, encode, to_request_id
 from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.surface.protocol import (
     CAPABILITY_MISSING,
@@ -57,8 +57,8 @@ class OpenRequests:
         return request_id in self.by_id or request_id in self.abandoned
 
     def add(
-        self, frame: Frame, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
-    ) -> tuple[Frame, RequestId]:
+        self, frame: ParsedMessage, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
+    ) -> tuple[ParsedMessage, RequestId]:
         """Add a request. Returns the message and id for the server, rewritten if another request uses its id or token.
 
         In a shared process, id and progress token are always rewritten, because another client may use the same.
@@ -107,7 +107,7 @@ class OpenRequests:
 
     def cancel(self, request_id: Any) -> None:
         """Mark a request as cancelled by the client."""
-        key = typed_id(request_id)
+        key = to_request_id(request_id)
         pending = None if key is None else self.by_id.get(key)
         if pending is not None:
             self._cancelled.add(pending)
@@ -126,12 +126,12 @@ class OpenRequests:
         self._cancelled.intersection_update(self.by_id.values())
         return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
 
-    def find_by_message(self, frame: Frame, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
+    def find_by_message(self, frame: ParsedMessage, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
         """Find the request that a server message belongs to, by progress token, subscription or response stream."""
         token = frame.progress_token if frame.method == PROGRESS else None
         request_id = self._tokens.get(token) if token is not None else None
         if request_id is None:
-            request_id = typed_id(frame.meta.get(SUBSCRIPTION_META))
+            request_id = to_request_id(frame.meta.get(SUBSCRIPTION_META))
         if request_id is None or request_id not in self.by_id:
             request_id = expected_id
         return None if request_id is None else self.by_id.get(request_id)
@@ -165,7 +165,7 @@ class PendingRequest:
         "token",
     )
 
-    def __init__(self, frame: Frame, sink: ResponseSink, parameters: bytes) -> None:
+    def __init__(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes) -> None:
         self.sink = sink
         self.parameters = parameters
         self.sent = self.deadline = 0.0
@@ -177,23 +177,23 @@ class PendingRequest:
         self.rewritten = False
 
 
-def with_rewritten_id(frame: Frame, request_id: str) -> Frame:
+def with_rewritten_id(frame: ParsedMessage, request_id: str) -> ParsedMessage:
     """Replace the id of a request, and its progress token by the same id."""
     text = b'"' + request_id.encode() + b'"'
     data = replace_value(frame.data, ("id",), text)
     if frame.progress_token is not None:
         data = replace_value(data, ("params", "_meta", "progressToken"), text)
-    return Frame(data=data, message=_changed(frame, request_id))
+    return ParsedMessage(data=data, message=_changed(frame, request_id))
 
 
-def _changed(frame: Frame, request_id: str) -> dict[str, Any]:
+def _changed(frame: ParsedMessage, request_id: str) -> dict[str, Any]:
     message = {**frame.members, "id": request_id}
     if frame.progress_token is not None:
         message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": request_id}}
     return message
 
 
-def with_client_id(frame: Frame, pending: PendingRequest | ToolCall) -> Frame:
+def with_client_id(frame: ParsedMessage, pending: PendingRequest | ToolCall) -> ParsedMessage:
     """Restore the client's id and progress token in a server message."""
     if not pending.rewritten:
         return frame
@@ -208,7 +208,7 @@ def with_client_id(frame: Frame, pending: PendingRequest | ToolCall) -> Frame:
         data = replace_value(data, ("params", "_meta", SUBSCRIPTION_META), encode(pending.client_id))
         meta = {**frame.meta, SUBSCRIPTION_META: pending.client_id}
         message["params"] = {**message["params"], "_meta": meta}
-    return Frame(data, frame.message if frame.message is None else message)
+    return ParsedMessage(data, frame.message if frame.message is None else message)
 
 
 OK = 200
@@ -291,15 +291,15 @@ class ToolCall:
             restored = replace_id(data, self.request_id[1], client_id) if type(client_id) is int else None
             data = replace_value(data, ("id",), encode(self.client_id)) if restored is None else restored
         if self._fallback is not None:
-            self._fallback.respond(Frame(data, message), 0)
+            self._fallback.respond(ParsedMessage(data, message), 0)
         else:
             connection.result(data)
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         """Send a message that belongs to the call, before its response."""
         self._fallback_sink().send_message(frame)
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         """Send the response."""
         self._fallback_sink().respond(frame, status)
 
@@ -385,10 +385,10 @@ class ResponseSink(Protocol):
     def open(self) -> bool:
         """Whether messages before the response can still be delivered."""
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         """Deliver a message that belongs to the request, before its response."""
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         """Deliver the response."""
 
     def fail(self, code: int, reason: str) -> None:
@@ -419,12 +419,12 @@ class HttpResponseSink:
         """Whether the client is still connected."""
         return self._reply.open
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         """Send an event before the response."""
         self._reply.start_events(self._headers)
         self._reply.event(frame.data)
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         """Send the response."""
         reply = self._reply
         if reply.streaming:
@@ -437,7 +437,7 @@ class HttpResponseSink:
 
     def fail(self, code: int, reason: str) -> None:
         """Send an error as the response."""
-        data = error_response(self._id, code, reason)
+        data = build_error_response(self._id, code, reason)
         if self._reply.streaming:
             self._reply.event(data)
             self._reply.end_events()
@@ -450,7 +450,7 @@ class HttpResponseSink:
         if self._stateless or self._reply.streaming:
             self.fail(SERVER_UNAVAILABLE, reason)
         else:
-            self._reply.send(404, error_response(self._id, SERVER_UNAVAILABLE, reason), headers=self._headers)
+            self._reply.send(404, build_error_response(self._id, SERVER_UNAVAILABLE, reason), headers=self._headers)
 
     def drop(self) -> None:
         """End the event stream without a response, as servers do after a cancellation."""

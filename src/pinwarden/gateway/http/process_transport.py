@@ -13,7 +13,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.process_pipes import PipeEnds
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
-from pinwarden.gateway.session.messages import Frame, RequestId, encode
+from pinwarden.gateway.session.messages import ParsedMessage, RequestId, encode
 from pinwarden.surface.protocol import CANCELLED
 from pinwarden.system.processes import OPEN_FILE_LIMIT, ProcessTree
 
@@ -108,7 +108,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """Start the process after the backoff."""
         self._task = self._loop.create_task(self._start())
 
-    def send(self, frame: Frame, parameters: bytes) -> None:
+    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
         """Write one message."""
         del parameters
         self.write(frame.data)
@@ -177,7 +177,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     def cancel(self, request_id: RequestId) -> None:
         """Send ``notifications/cancelled``."""
         note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
-        self.send(Frame(data=encode(note), message=note), b"")
+        self.send(ParsedMessage(data=encode(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Do nothing: no state is kept per request."""

@@ -22,7 +22,7 @@ from pinwarden.gateway.http.upstream_connection import (
 )
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, parse_server
+from pinwarden.gateway.session.messages import LISTEN, ParsedMessage, RequestId, encode, parse_server_value
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.system.target import HttpAddress
 
@@ -116,7 +116,7 @@ class RemoteTransport:
             + b"accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n"
         )
 
-    def send(self, frame: Frame, parameters: bytes) -> None:
+    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
         """Post one message."""
         if self._closed:
             return
@@ -166,7 +166,9 @@ class RemoteTransport:
         if head is None:
             if len(self._call_heads) >= _MAX_CACHED:
                 self._call_heads.clear()
-            head = self._post_head + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
+            head = (
+                self._post_head + self._headers_of(ParsedMessage(body, message)) + call.parameters + b"content-length: "
+            )
             self._call_heads[key] = head
         call.transport = self
         call.listener = call
@@ -199,7 +201,7 @@ class RemoteTransport:
             sent[0].cancel()
             if self._handshaken:
                 notification = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
-                self.send(Frame(encode(notification), notification), b"")
+                self.send(ParsedMessage(encode(notification), notification), b"")
 
     def check_hang(self, since: float) -> bool:
         """Let the conversation end: other conversations do not use its connections."""
@@ -356,7 +358,7 @@ class RemoteTransport:
         """Whether the server has sent a session id."""
         return bool(self._session) or self._session_ended
 
-    def _headers_of(self, frame: Frame) -> bytes:
+    def _headers_of(self, frame: ParsedMessage) -> bytes:
         version = frame.meta.get(VERSION_META)
         if version not in STATELESS_VERSIONS:
             return self._session + self._version
@@ -513,7 +515,7 @@ class _PostListener(NullListener):
 
     def _remember_version(self, data: bytes) -> None:
         """Remember the protocol revision for the header of later requests."""
-        result = Frame(data, parse_server(data, self._transport.json)).members.get("result")
+        result = ParsedMessage(data, parse_server_value(data, self._transport.json)).members.get("result")
         if isinstance(result, dict):
             self._transport.mark_handshaken()
             self._transport.set_version(result.get("protocolVersion"))
@@ -523,7 +525,7 @@ class _PostListener(NullListener):
 
         Returns an empty value if the message is not an error response.
         """
-        frame = Frame(data, parse_server(data, self._transport.json))
+        frame = ParsedMessage(data, parse_server_value(data, self._transport.json))
         if "error" not in frame.members:
             return b""
         if frame.id == self._request_id:

@@ -22,7 +22,7 @@ from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.recorder import LoopRecorder
-from pinwarden.gateway.session.messages import Frame, RequestId
+from pinwarden.gateway.session.messages import ParsedMessage, RequestId
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor
@@ -49,10 +49,10 @@ class AnyConversation(Protocol):
     stream_counts: bool
     """Whether an open notification stream counts as use."""
 
-    def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns an id for `cancel`."""
 
-    def notify(self, frame: Frame) -> None:
+    def notify(self, frame: ParsedMessage) -> None:
         """Send a notification, or a response to a request of the server."""
 
     def cancel(self, request_id: RequestId | None) -> None:

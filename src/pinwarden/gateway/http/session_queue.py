@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.recorder import LoopRecorder
-from pinwarden.gateway.session.messages import Frame, parse_server
+from pinwarden.gateway.session.messages import ParsedMessage, parse_server_value
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.system.fair_executor import FairExecutor
 
@@ -152,7 +152,7 @@ class DurableRefusals:
                 self._queue.run(work)
 
 
-Judgement = Callable[[], tuple[Frame | None, SessionOutput | None]]
+Judgement = Callable[[], tuple[ParsedMessage | None, SessionOutput | None]]
 """Returns the message, if there is one, and the session's output; no output if the client disconnected."""
 
 
@@ -161,11 +161,11 @@ class OffloadResult:
 
     __slots__ = ("frame", "output", "problem", "recorded", "to_client")
 
-    def __init__(self, frame: Frame | None, output: SessionOutput | None) -> None:
+    def __init__(self, frame: ParsedMessage | None, output: SessionOutput | None) -> None:
         self.frame = frame
         """The message of the server."""
         self.output = output
-        self.to_client: tuple[Frame, ...] = ()
+        self.to_client: tuple[ParsedMessage, ...] = ()
         """The messages for the client, parsed."""
         self.recorded = False
         self.problem: PinwardenError | None = None
@@ -178,7 +178,7 @@ def judge_on_thread(judge: Judgement, recorder: LoopRecorder, limits: Limits) ->
     result = OffloadResult(frame, output)
     if output is not None:
         result.to_client = tuple(
-            frame if frame is not None and data is frame.data else Frame(data, parse_server(data, limits))
+            frame if frame is not None and data is frame.data else ParsedMessage(data, parse_server_value(data, limits))
             for data in output.to_client
         )
         if (output.events or output.sightings) and not output.durable:

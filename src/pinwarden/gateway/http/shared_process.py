@@ -21,12 +21,12 @@ from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.session.messages import (
     LISTEN,
-    Frame,
+    ParsedMessage,
     RequestId,
     encode,
     guess_response_id,
-    parse_server,
-    typed_id,
+    parse_server_value,
+    to_request_id,
 )
 from pinwarden.surface.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 
@@ -187,17 +187,17 @@ class SharedProcess:
         if self._ping_timeout is not None:
             self._ping_timeout.cancel()  # any message shows that the process is alive
             self._ping_timeout = None
-        request_id = typed_id(guess_response_id(data))
+        request_id = to_request_id(guess_response_id(data))
         if request_id is not None:
             self._route_response(request_id, data)
             return True
-        message = parse_server(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
+        message = parse_server_value(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
         if type(message) is not dict:
             self._count_undelivered()
         elif "method" in message:
-            self._route_notification(Frame(data, message))
+            self._route_notification(ParsedMessage(data, message))
         else:
-            request_id = typed_id(message.get("id"))
+            request_id = to_request_id(message.get("id"))
             if request_id is None:
                 self._count_undelivered()
             else:
@@ -220,14 +220,14 @@ class SharedProcess:
         elif request_id != self._ping_id:
             self._count_undelivered()
 
-    def _route_notification(self, frame: Frame) -> None:
+    def _route_notification(self, frame: ParsedMessage) -> None:
         """Route a notification to the conversation whose request it names. Requests of the server are dropped."""
         if frame.method == PROGRESS:
             request_id = frame.progress_token
         elif frame.method == CANCELLED:
-            request_id = typed_id(frame.params.get("requestId"))
+            request_id = to_request_id(frame.params.get("requestId"))
         else:
-            request_id = typed_id(frame.meta.get(SUBSCRIPTION_META))
+            request_id = to_request_id(frame.meta.get(SUBSCRIPTION_META))
         transport = None if request_id is None else self._by_id.get(request_id)
         if transport is None and request_id is not None and self._is_founder_request(request_id):
             transport = self._founder
@@ -296,21 +296,21 @@ class SharedTransport:
         """Whether the process was ended, or not started, because too many run."""
         return self.process.child.evicted
 
-    def send(self, frame: Frame, parameters: bytes) -> None:
+    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
         """Send a request or a cancellation. Other messages do not exist in the stateless era."""
         del parameters
         if frame.is_request:
             if frame.id is not None:
                 self._request(frame.id, frame.method, frame.meta, frame.data)
         elif frame.method == CANCELLED:
-            request_id = typed_id(frame.params.get("requestId"))
+            request_id = to_request_id(frame.params.get("requestId"))
             if request_id in self.open_ids:
                 self._enqueue(None, frame.data)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a tool call."""
         del name
-        self._request(call.request_id, "tools/call", Frame(body, message).meta, body)
+        self._request(call.request_id, "tools/call", ParsedMessage(body, message).meta, body)
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of this conversation."""
@@ -380,7 +380,7 @@ class SharedTransport:
         self.owner.on_server_lost(_UNREAD)
 
     def _request(self, request_id: RequestId, method: str, meta: dict[str, Any], data: bytes) -> None:
-        token = typed_id(meta.get("progressToken"))
+        token = to_request_id(meta.get("progressToken"))
         if self._closed:
             return
         if method not in _METHODS or (VERSION_META not in meta and method != "ping"):

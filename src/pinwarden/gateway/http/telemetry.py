@@ -13,7 +13,7 @@ from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import ITEM_NAME_PARAMETERS, GatewayClient
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
-from pinwarden.gateway.session.messages import Frame
+from pinwarden.gateway.session.messages import ParsedMessage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -172,7 +172,7 @@ class Tracing:
         self.close = close
         """Export remaining spans."""
 
-    def trace(self, sink: ResponseSink, frame: Frame, server: str, client: str, call: str) -> TracedSink:
+    def trace(self, sink: ResponseSink, frame: ParsedMessage, server: str, client: str, call: str) -> TracedSink:
         """Start a span for a request. Returns a sink that ends the span with the response."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -211,11 +211,11 @@ class TracedSink:
         """Whether messages can still be delivered."""
         return self._waiting.open
 
-    def send_message(self, frame: Frame) -> None:
+    def send_message(self, frame: ParsedMessage) -> None:
         """Forward a message before the response."""
         self._waiting.send_message(frame)
 
-    def respond(self, frame: Frame, status: int) -> None:
+    def respond(self, frame: ParsedMessage, status: int) -> None:
         """End the span, and forward the response."""
         error = frame.members.get("error")
         self._end(str(error.get("code")) if isinstance(error, dict) else "")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.session.messages import Frame, RequestId
+from pinwarden.gateway.session.messages import ParsedMessage, RequestId
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.open_requests import ToolCall
@@ -28,7 +28,7 @@ class UpstreamTransport(Protocol):
     def evicted(self) -> bool:
         """Whether the process was ended or not started because too many processes run. The server did not fail."""
 
-    def send(self, frame: Frame, parameters: bytes) -> None:
+    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines to send with it over HTTP."""
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
-from pinwarden.gateway.session.messages import Frame, RequestId, encode
+from pinwarden.gateway.session.messages import ParsedMessage, RequestId, encode
 from pinwarden.gateway.session.session import Session
 from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
@@ -71,4 +71,4 @@ class Watchdog:
         if self._pinged is None and transport is not None:
             self._pinged = now
             ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self._conversation.session.name}/ping", "method": "ping"}
-            transport.send(Frame(encode(ping), ping), b"")
+            transport.send(ParsedMessage(encode(ping), ping), b"")

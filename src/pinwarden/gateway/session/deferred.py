@@ -12,7 +12,7 @@ from pinwarden.gateway.session.messages import (
     ForwardedRequest,
     ServerResponse,
     TaskNotification,
-    error_response,
+    build_error_response,
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_UNAVAILABLE
@@ -37,13 +37,13 @@ class DeferredMessages:
 
     def add(self, message: DeferredMessage, out: OutputBuilder) -> None:
         """Queue a message, or answer its request with an error if the queue is full."""
-        size = len(message.frame)
+        size = len(message.data)
         if len(self.queue) < self._limits.max_deferred and self._bytes + size <= self._limits.max_deferred_bytes:
             self.queue.append(message)
             self._bytes += size
         elif not isinstance(message, TaskNotification):  # the client can still poll the task
             text = "pinwarden: too many requests wait for a list"
-            out.to_client.append(error_response(message.request_id, SERVER_UNAVAILABLE, text))
+            out.to_client.append(build_error_response(message.request_id, SERVER_UNAVAILABLE, text))
 
     def cancel(self, request_id: Any) -> bool:
         """Drop a request that the client cancelled. Returns whether it was waiting."""
@@ -88,12 +88,12 @@ class DeferredMessages:
             self._audit.record_refused_message("list_failed", reason, message.method, call, out)
             if not isinstance(message, TaskNotification):
                 text = "pinwarden: the server's lists could not be evaluated in time"
-                data = {"pinwarden": {"code": "list_failed"}}
-                out.to_client.append(error_response(message.request_id, INVALID_PARAMS, text, data))
+                details = {"pinwarden": {"code": "list_failed"}}
+                out.to_client.append(build_error_response(message.request_id, INVALID_PARAMS, text, details))
 
     def _set(self, queue: list[DeferredMessage]) -> None:
         self.queue = queue
-        self._bytes = sum(len(message.frame) for message in queue)
+        self._bytes = sum(len(message.data) for message in queue)
 
 
 _MAX_TIMED_OUT = 1_000

@@ -21,10 +21,10 @@ from typing import Any
 from pinwarden.core.strict_json import JITER_DEPTH
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session.lists import JudgedLists
+from pinwarden.gateway.session.lists import CheckedLists
 from pinwarden.gateway.session.messages import CALL, ForwardedRequest
 from pinwarden.gateway.session.responses import ResponseDecider
-from pinwarden.gateway.session.server import JudgedServer
+from pinwarden.gateway.session.server import CheckedServer
 from pinwarden.surface.protocol import PROGRESS
 from pinwarden.surface.surface import TOOL
 
@@ -54,8 +54,8 @@ class CallFastPath:
     def __init__(
         self,
         guard: Guard,
-        lists: JudgedLists,
-        server: JudgedServer,
+        lists: CheckedLists,
+        server: CheckedServer,
         responses: ResponseDecider,
         open_requests: dict[Any, ForwardedRequest | str],
     ) -> None:
@@ -141,7 +141,7 @@ class CallFastPath:
         """Forget a call that was admitted but not forwarded."""
         self.open.pop(request_id, None)
 
-    def may_relay(self, frame: bytes, message: Any, fast_parsed: bool = False) -> bool:
+    def may_relay(self, data: bytes, message: Any, fast_parsed: bool = False) -> bool:
         """Whether a message from the server may be forwarded unchanged; then its call is no longer open.
 
         True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
@@ -149,7 +149,7 @@ class CallFastPath:
         """
         try:
             if "method" in message:
-                return self._relays_progress(frame, message, fast_parsed=fast_parsed)
+                return self._relays_progress(data, message, fast_parsed=fast_parsed)
             request_id, result = message["id"], message["result"]
             if type(self.open[request_id]) is not str or type(request_id) not in _ID_TYPES:
                 return False
@@ -163,21 +163,21 @@ class CallFastPath:
                 members, content = 3 + len(result), result.get("content")
                 if type(content) is list and len(content) == 1 and type(content[0]) is dict:
                     members += len(content[0])
-                if (frame.count(b":") != members or len(frame) > _SHORT) and not self._is_strict(frame, message):
+                if (data.count(b":") != members or len(data) > _SHORT) and not self._is_strict(data, message):
                     return False
         except (KeyError, TypeError, AttributeError):
             return False
         # `find` takes two thirds of the time of `in`, which creates an exception before it searches.
-        if len(message) != 3 or "jsonrpc" not in message or frame.find(LINK_MARKER) >= 0:
+        if len(message) != 3 or "jsonrpc" not in message or data.find(LINK_MARKER) >= 0:
             return False
-        if frame.find(b"\\") >= 0 and _ESCAPED_LETTER.search(frame) is not None:
+        if data.find(b"\\") >= 0 and _ESCAPED_LETTER.search(data) is not None:
             return False  # it may be an escaped resource link
         if self.generation != self.guard.generation or not self.relays_results:
             return False
         del self.open[request_id]
         return True
 
-    def _relays_progress(self, frame: bytes, message: Any, *, fast_parsed: bool) -> bool:
+    def _relays_progress(self, data: bytes, message: Any, *, fast_parsed: bool) -> bool:
         params = message["params"]
         relayed = (
             message["method"] == PROGRESS
@@ -188,8 +188,8 @@ class CallFastPath:
             and self.relays_results
             and (
                 not fast_parsed
-                or (frame.count(b":") == 3 + len(params) and len(frame) <= _SHORT)
-                or self._is_strict(frame, message)
+                or (data.count(b":") == 3 + len(params) and len(data) <= _SHORT)
+                or self._is_strict(data, message)
             )
         )
         self.progressed = self.progressed or relayed

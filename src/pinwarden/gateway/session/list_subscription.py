@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session.lists import JudgedLists
-from pinwarden.gateway.session.messages import LISTEN, request
+from pinwarden.gateway.session.lists import CheckedLists
+from pinwarden.gateway.session.messages import LISTEN, build_request
 from pinwarden.gateway.session.output import OutputBuilder
 from pinwarden.surface.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION_META
 
@@ -24,7 +24,7 @@ _MAX_DOUBLINGS = 7  # of the delay before the next attempt, which then is about 
 class ListSubscription:
     """The gateway's subscription within one session. It ends with the connection."""
 
-    def __init__(self, guard: Guard, lists: JudgedLists) -> None:
+    def __init__(self, guard: Guard, lists: CheckedLists) -> None:
         self._guard = guard
         self._lists = lists
         self._request_id = ""
@@ -40,7 +40,7 @@ class ListSubscription:
         if not filters or client_subscribed(filters):
             return
         self._request_id = lists.new_id()
-        out.to_server.append(request(self._request_id, LISTEN, {"notifications": filters, "_meta": lists.meta}))
+        out.to_server.append(build_request(self._request_id, LISTEN, {"notifications": filters, "_meta": lists.meta}))
 
     def is_gateway_id(self, request_id: Any) -> bool:
         """Whether this is the request id of the subscription."""

@@ -15,7 +15,7 @@ from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.lists import strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session.messages import CALL, notification, request
+from pinwarden.gateway.session.messages import CALL, build_notification, build_request
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.gateway.session.pages import parse_list_response
 from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
@@ -26,7 +26,7 @@ _RETRY_SECONDS = 2.0  # after a list that could not be read
 _LONG = 30  # items; checking as many changed ones takes about ten milliseconds
 
 
-class JudgedList:
+class CheckedList:
     """One complete list, with a verdict for each item."""
 
     __slots__ = (
@@ -52,10 +52,10 @@ class JudgedList:
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
         """By key and digest, because a list may contain a name twice."""
 
-    def judge(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
+    def check(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Compare the list with the approved surface. Returns the verdict of each item."""
         epoch = guard.epoch  # read first: another thread may change the approved surface meanwhile
-        verdicts = guard.judge_list(self.kind, self.items, client, server)
+        verdicts = guard.check_list(self.kind, self.items, client, server)
         self.by_key, self.by_item, self.call_events = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
@@ -86,7 +86,7 @@ class _ListRequest:
         self.cursors: set[str] = set()
 
 
-class JudgedLists:
+class CheckedLists:
     """The lists of one session."""
 
     def __init__(self, guard: Guard, audit: SessionAudit, session: str) -> None:
@@ -99,7 +99,7 @@ class JudgedLists:
         self._guard = guard
         self._audit = audit
         self._in_handshake = False
-        self._lists: dict[str, JudgedList] = {}
+        self._lists: dict[str, CheckedList] = {}
         self._requests: dict[str, _ListRequest] = {}
         """By request id."""
         self._requesting: dict[str, str] = {}
@@ -115,8 +115,8 @@ class JudgedLists:
         """The client sent ``initialize``. Until it is answered, nothing else is requested; known lists are outdated."""
         self.meta = None
         self._in_handshake = True
-        for judged in self._lists.values():
-            judged.change_count = -1
+        for checked_list in self._lists.values():
+            checked_list.change_count = -1
 
     def end_handshake(self, server: dict[str, Any] | None) -> None:
         """The server answered; ``server`` is its description of itself, or None."""
@@ -136,46 +136,46 @@ class JudgedLists:
 
     # Lists for decisions
 
-    def require(self, kind: ItemKind, now: float, out: OutputBuilder) -> JudgedList | None:
+    def require(self, kind: ItemKind, now: float, out: OutputBuilder) -> CheckedList | None:
         """The current list with verdicts; None if it was requested and must be awaited."""
         if not self.knows_server(now, out):
             return None
         guard = self._guard
-        judged = self._lists.get(kind.member)
-        if judged is None or judged.epoch != guard.epoch:
+        checked_list = self._lists.get(kind.member)
+        if checked_list is None or checked_list.epoch != guard.epoch:
             # Within one epoch neither the approved surface nor its absence changes.
             if guard.approved is None and not self._approve_first_use(now, out):
                 return None
-            judged = self._lists.get(kind.member)
+            checked_list = self._lists.get(kind.member)
         policy = guard.policy
-        if judged is None or self._is_outdated(judged, now):
+        if checked_list is None or self._is_outdated(checked_list, now):
             self._request(kind, now, out)
             return None
-        if judged.epoch != guard.epoch:
-            self._judge(judged, out)
-        judged.uses += 1
-        if policy.relist_calls and judged.uses >= policy.relist_calls:
-            judged.uses = 0
+        if checked_list.epoch != guard.epoch:
+            self._check(checked_list, out)
+        checked_list.uses += 1
+        if policy.relist_calls and checked_list.uses >= policy.relist_calls:
+            checked_list.uses = 0
             self._request(kind, now, out)  # in the background
-        return judged
+        return checked_list
 
-    def current(self, kind: ItemKind, now: float) -> JudgedList | None:
+    def current(self, kind: ItemKind, now: float) -> CheckedList | None:
         """The list, if it is current and has verdicts."""
-        judged = self._lists.get(kind.member)
-        if judged is None or judged.epoch != self._guard.epoch or judged.problem is not None:
+        checked_list = self._lists.get(kind.member)
+        if checked_list is None or checked_list.epoch != self._guard.epoch or checked_list.problem is not None:
             return None
-        return None if self._is_outdated(judged, now) else judged
+        return None if self._is_outdated(checked_list, now) else checked_list
 
-    def latest(self, kind: ItemKind, out: OutputBuilder) -> JudgedList | None:
+    def latest(self, kind: ItemKind, out: OutputBuilder) -> CheckedList | None:
         """The last list with verdicts, even if it is outdated; None if there is no list, or nothing is approved."""
-        judged = self._lists.get(kind.member)
-        if judged is None or self._guard.approved is None:
+        checked_list = self._lists.get(kind.member)
+        if checked_list is None or self._guard.approved is None:
             return None
-        if judged.epoch != self._guard.epoch:
-            self._judge(judged, out)
-        return judged
+        if checked_list.epoch != self._guard.epoch:
+            self._check(checked_list, out)
+        return checked_list
 
-    def call_events(self, tools: JudgedList) -> Mapping[str, AuditEvent]:
+    def call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
         """By tool, the audit event of a call that passes without a warning. The event lacks the request id."""
         if tools.call_events is None:
             guard, client = self._guard, self._audit.client
@@ -189,17 +189,17 @@ class JudgedLists:
             tools.call_events = self._audit.call_events(passing, CALL)
         return tools.call_events
 
-    def definition(self, kind: ItemKind, key: str) -> Any:
+    def find_definition(self, kind: ItemKind, key: str) -> Any:
         """The definition of an item in the last list; None if there is none."""
-        judged = self._lists.get(kind.member)
-        verdict = None if judged is None else judged.by_key.get(key)
+        checked_list = self._lists.get(kind.member)
+        verdict = None if checked_list is None else checked_list.by_key.get(key)
         return None if verdict is None else verdict.value
 
     def may_be_slow(self, now: float) -> bool:
         """Whether handling the next message may include checking a long list."""
         epoch, oldest = self._guard.epoch, now - self._guard.policy.relist_seconds
-        for judged in self._lists.values():
-            if judged.epoch != epoch and judged.at >= oldest and len(judged.items) > _LONG:
+        for checked_list in self._lists.values():
+            if checked_list.epoch != epoch and checked_list.at >= oldest and len(checked_list.items) > _LONG:
                 return True
         return any(len(request.items) > _LONG for request in self._requests.values())
 
@@ -213,11 +213,11 @@ class JudgedLists:
             self._send(_ListRequest(None, now, 0, 0), {}, out)
         return False
 
-    def _is_outdated(self, judged: JudgedList, now: float) -> bool:
-        member = judged.kind.member
-        if judged.change_count != self._guard.list_changes[member] + self._changes[member]:
+    def _is_outdated(self, checked_list: CheckedList, now: float) -> bool:
+        member = checked_list.kind.member
+        if checked_list.change_count != self._guard.list_changes[member] + self._changes[member]:
             return True
-        return now - judged.at > self._guard.policy.relist_seconds
+        return now - checked_list.at > self._guard.policy.relist_seconds
 
     # Lists from responses to the client
 
@@ -239,12 +239,12 @@ class JudgedLists:
             if _digests_by_key(items) != _digests_by_key(known.items):
                 self._request(kind, now, out)
             return
-        judged = JudgedList(kind, items, now, change_count, order)
-        self._lists[kind.member] = judged
+        checked_list = CheckedList(kind, items, now, change_count, order)
+        self._lists[kind.member] = checked_list
         if self._guard.approved is None:
             self._approve_if_complete(out)
         else:
-            self._judge(judged, out)
+            self._check(checked_list, out)
 
     # Changes
 
@@ -259,39 +259,39 @@ class JudgedLists:
     def on_list_changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
         """The server announced a change: request the list now, if it was ever used."""
         self.count_change(kind)
-        self._guard.list_changed(kind, now)
+        self._guard.on_list_changed(kind, now)
         if kind.member in self._lists:
             self._request(kind, now, out)
 
     def expire(self, kind: ItemKind) -> None:
         """Mark a list as outdated."""
-        judged = self._lists.get(kind.member)
-        if judged is not None:
-            judged.change_count = -1
+        checked_list = self._lists.get(kind.member)
+        if checked_list is not None:
+            checked_list.change_count = -1
 
     def count_uses(self, kind: ItemKind, uses: int) -> None:
         """Count uses of the list on the fast path."""
-        judged = self._lists.get(kind.member)
-        if judged is not None:
-            judged.uses += uses
+        checked_list = self._lists.get(kind.member)
+        if checked_list is not None:
+            checked_list.uses += uses
 
     def refresh_due(self, now: float, out: OutputBuilder) -> None:
         """Request lists that will soon be too old, so that no call has to wait for them."""
         soon = self._guard.policy.relist_seconds * 0.8
-        for judged in tuple(self._lists.values()):
-            if now - judged.at > soon:
-                self._request(judged.kind, now, out)
+        for checked_list in tuple(self._lists.values()):
+            if now - checked_list.at > soon:
+                self._request(checked_list.kind, now, out)
 
     def refresh(self, now: float, out: OutputBuilder) -> None:
         """Request all known lists in the background."""
-        for judged in tuple(self._lists.values()):
-            if judged.at < now:
-                self._request(judged.kind, now, out)
+        for checked_list in tuple(self._lists.values()):
+            if checked_list.at < now:
+                self._request(checked_list.kind, now, out)
 
     def invalidate(self) -> None:
         """Check all lists again at their next use, because the verdicts could not be recorded."""
-        for judged in self._lists.values():
-            judged.epoch = -1
+        for checked_list in self._lists.values():
+            checked_list.epoch = -1
 
     # The gateway's own requests
 
@@ -319,7 +319,7 @@ class JudgedLists:
             self._fail(request, now, "The server did not answer a request for its list in time.")
         return bool(overdue)
 
-    def on_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
+    def on_response(self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
         """A response to a request from the gateway. Returns whether deferred messages can be decided now."""
         request = self._requests.pop(request_id, None)
         if request is None:
@@ -334,12 +334,12 @@ class JudgedLists:
             else:
                 self._fail(request, now, "The server answered a request for its list with an error.")
             return True
-        request.bytes += len(frame)
-        if request.bytes > self._guard.limits.max_list:
+        request.bytes += len(data)
+        if request.bytes > self._guard.limits.max_list_bytes:
             self._fail(request, now, "The server's list is too long to be checked.")
             return True
         try:
-            page = parse_list_response(frame, message, request.kind, self._guard)
+            page = parse_list_response(data, message, request.kind, self._guard)
         except PinwardenError:
             self._fail(request, now, "The server's list cannot be read.")
             return True
@@ -393,9 +393,9 @@ class JudgedLists:
             return
         self._requesting.pop(request.kind.member, None)
         at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
-        judged = JudgedList(request.kind, (), at, self.change_count(request.kind), request.order)
-        judged.problem = reason
-        self._lists[request.kind.member] = judged
+        checked_list = CheckedList(request.kind, (), at, self.change_count(request.kind), request.order)
+        checked_list.problem = reason
+        self._lists[request.kind.member] = checked_list
 
     def _request(self, kind: ItemKind, now: float, out: OutputBuilder, rounds: int = 0) -> None:
         if kind.member not in self._requesting:
@@ -408,7 +408,7 @@ class JudgedLists:
             params = {**params, "_meta": self.meta}
         kind = list_request.kind
         self._requesting[DISCOVER if kind is None else kind.member] = request_id
-        out.to_server.append(request(request_id, DISCOVER if kind is None else kind.method, params))
+        out.to_server.append(build_request(request_id, DISCOVER if kind is None else kind.method, params))
 
     # First use
 
@@ -427,12 +427,16 @@ class JudgedLists:
         if any(kind.member not in self._lists for kind in offered):
             return
         lists = {kind.member: self._lists[kind.member] for kind in offered}
-        items = {member: _unambiguous_items(judged.items) for member, judged in lists.items() if judged.problem is None}
+        items = {
+            member: _unambiguous_items(checked_list.items)
+            for member, checked_list in lists.items()
+            if checked_list.problem is None
+        }
         from pinwarden.gateway.gates.lists import without_suspicious_items
 
         surface = without_suspicious_items(Surface(server=self.server, items=items, observed={"how": "first use"}))
         self._guard.trust(surface)
-        self._audit.record_first_use(surface, sum(len(judged.items) for judged in lists.values()), out)
+        self._audit.record_first_use(surface, sum(len(checked_list.items) for checked_list in lists.values()), out)
 
     def _offered_kinds(self) -> list[ItemKind]:
         capabilities = (self.server or {}).get("capabilities")
@@ -443,14 +447,16 @@ class JudgedLists:
 
     # Verdicts
 
-    def _judge(self, judged: JudgedList, out: OutputBuilder) -> None:
-        for verdict in judged.judge(self._guard, self._audit.client, self.server):
-            self._audit.record_definition(verdict, judged.kind.method, out)
+    def _check(self, checked_list: CheckedList, out: OutputBuilder) -> None:
+        for verdict in checked_list.check(self._guard, self._audit.client, self.server):
+            self._audit.record_definition(verdict, checked_list.kind.method, out)
 
     def _blocked_keys(self, kind: ItemKind) -> frozenset[str] | None:
-        judged = self._lists.get(kind.member)
+        checked_list = self._lists.get(kind.member)
         return (
-            None if judged is None else frozenset(key for key, verdict in judged.by_key.items() if not verdict.passes)
+            None
+            if checked_list is None
+            else frozenset(key for key, verdict in checked_list.by_key.items() if not verdict.passes)
         )
 
 
@@ -490,4 +496,4 @@ def _folded_key(item: Item) -> str:
 
 
 def _list_changed_notification(kind: ItemKind) -> bytes:
-    return notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))
+    return build_notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))

@@ -48,7 +48,7 @@ _NO_MEMBERS: dict[str, Any] = {}
 _ID_TYPES = frozenset({int, str})
 
 
-class Frame:
+class ParsedMessage:
     """One message, as bytes and parsed."""
 
     __slots__ = ("data", "id", "is_request", "is_response", "members", "message", "method", "params")
@@ -71,7 +71,7 @@ class Frame:
         self.is_request = method is not None and "id" in members
         self.is_response = method is None and ("result" in members or "error" in members)
 
-    def may_answer(self, request_id: RequestId | None) -> bool:
+    def is_response_to(self, request_id: RequestId | None) -> bool:
         """Whether this is the response to a request, or a malformed one with its id."""
         return self.id is not None and self.id == request_id and (self.is_response or self.message is None)
 
@@ -85,20 +85,20 @@ class Frame:
     def progress_token(self) -> RequestId | None:
         """The progress token: in the ``_meta`` of a request, or in a progress notification."""
         members = self.params if self.method == PROGRESS else self.meta
-        return typed_id(members.get("progressToken"))
+        return to_request_id(members.get("progressToken"))
 
 
-def typed_id(value: Any) -> RequestId | None:
+def to_request_id(value: Any) -> RequestId | None:
     """The id with its type; None if the value cannot be an id."""
     return (type(value), value) if type(value) in _ID_TYPES else None
 
 
-def parse_client(data: bytes, limits: Limits) -> Frame:
+def parse_client_message(data: bytes, limits: Limits) -> ParsedMessage:
     """Parse a message from a client. Raises if it is not strict JSON."""
-    return Frame(data, strict_json.parse_json(data, limits))
+    return ParsedMessage(data, strict_json.parse_json(data, limits))
 
 
-def parse_server(data: bytes, limits: Limits) -> Any:
+def parse_server_value(data: bytes, limits: Limits) -> Any:
     """Parse a message from a server; None if it is not strict JSON, which the session checks."""
     try:
         return strict_json.parse_json(data, limits)
@@ -106,17 +106,17 @@ def parse_server(data: bytes, limits: Limits) -> Any:
         return None
 
 
-def frame_from_server(data: bytes, limits: Limits) -> Frame:
+def parse_server_message(data: bytes, limits: Limits) -> ParsedMessage:
     """Parse a message from a server. If it is not strict JSON, its id is recovered, so that it can be matched with its
     request."""
-    return recover_id(Frame(data, parse_server(data, limits)), limits)
+    return recover_id(ParsedMessage(data, parse_server_value(data, limits)), limits)
 
 
-def recover_id(frame: Frame, limits: Limits) -> Frame:
+def recover_id(parsed: ParsedMessage, limits: Limits) -> ParsedMessage:
     """A message from a server with its id, even if it is not strict JSON."""
-    if frame.message is None and not is_noise(frame.data):
-        frame.id = typed_id(find_response_id(frame.data, limits))
-    return frame
+    if parsed.message is None and not is_stray_output(parsed.data):
+        parsed.id = to_request_id(find_response_id(parsed.data, limits))
+    return parsed
 
 
 # Messages in a session
@@ -147,10 +147,10 @@ class ForwardedRequest:
 class ClientRequest:
     """A request from the client that is not decided yet."""
 
-    __slots__ = ("frame", "message", "since")
+    __slots__ = ("data", "message", "since")
 
-    def __init__(self, frame: bytes, message: Any, since: float) -> None:
-        self.frame = frame
+    def __init__(self, data: bytes, message: Any, since: float) -> None:
+        self.data = data
         self.message = message
         self.since = since
 
@@ -168,12 +168,12 @@ class ClientRequest:
 class ServerResponse:
     """A response from the server to a forwarded request."""
 
-    __slots__ = ("attempts", "frame", "message", "request", "since")
+    __slots__ = ("attempts", "data", "message", "request", "since")
 
-    def __init__(self, frame: bytes, message: Any, request: ForwardedRequest, since: float) -> None:
-        self.frame = frame
+    def __init__(self, data: bytes, message: Any, request: ForwardedRequest, since: float) -> None:
+        self.data = data
         self.message = message
-        """None if the frame is not strict JSON."""
+        """The strictly parsed value; None if the bytes are not strict JSON."""
         self.request = request
         self.since = since
         self.attempts = 0
@@ -193,11 +193,11 @@ class ServerResponse:
 class TaskNotification:
     """A notification from the server about a task, which may contain the task's result."""
 
-    __slots__ = ("frame", "message", "since")
+    __slots__ = ("data", "message", "since")
     request_id = None
 
-    def __init__(self, frame: bytes, message: Any, since: float) -> None:
-        self.frame = frame
+    def __init__(self, data: bytes, message: Any, since: float) -> None:
+        self.data = data
         self.message = message
         self.since = since
 
@@ -218,7 +218,7 @@ def encode(message: Any) -> bytes:
         return dumps(message, separators=(",", ":")).encode()
 
 
-def request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:
+def build_request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:
     """A request from the gateway to the server."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params:
@@ -226,7 +226,7 @@ def request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:
     return encode(message)
 
 
-def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+def build_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     """A notification."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
@@ -234,7 +234,7 @@ def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     return encode(message)
 
 
-def error_response(request_id: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
+def build_error_response(request_id: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
     """An error response."""
     error: dict[str, Any] = {"code": code, "message": text}
     if data:
@@ -242,19 +242,19 @@ def error_response(request_id: Any, code: int, text: str, data: Mapping[str, Any
     return encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
-def unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes:
+def build_unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes:
     """The response to a request that was not forwarded because the audit log could not record it."""
     text = f"pinwarden: the request was not forwarded, because it cannot be recorded: {problem.message}"
-    return error_response(request_id, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
+    return build_error_response(request_id, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
 
 
-def blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
+def build_blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
     """The response to a blocked request: the reason, the digests, and the command that shows the change.
 
     ``requested`` is the name in the request, if it differs from the server's: the response must not quote the server.
     """
     name = requested or verdict.key
-    item = f"{verdict.entity} '{printable_name(name)}'"
+    item = f"{verdict.entity} '{make_printable(name)}'"
     served = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
     approved = (
         f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
@@ -264,16 +264,16 @@ def blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, 
     # An item that the server never listed has no definition to review.
     command = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
     text = (
-        f"pinwarden: {item} of server '{printable_name(server)}' is blocked: {verdict.reason}{approved}{served}"
+        f"pinwarden: {item} of server '{make_printable(server)}' is blocked: {verdict.reason}{approved}{served}"
         f" A person can look at it with: {command}"
     )
     # The same error as from a server that does not have the method.
     code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS
-    data = {**verdict_data(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
-    return error_response(request_id, code, text, {"pinwarden": data})
+    data = {**verdict_to_json(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
+    return build_error_response(request_id, code, text, {"pinwarden": data})
 
 
-def verdict_data(verdict: Verdict) -> dict[str, Any]:
+def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON."""
     return {
         "code": verdict.code,
@@ -285,7 +285,7 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def printable_name(name: str) -> str:
+def make_printable(name: str) -> str:
     """A name from a client or server, shortened and with invisible characters shown."""
     return show_invisible(name[:_MAX_NAME])
 
@@ -437,7 +437,7 @@ def _has_lookalike(value: Any, known: _Members) -> bool:
     return any(name not in known.names and name.casefold() in known.folded for name in names)
 
 
-# Frames that are not strict JSON
+# Messages that are not strict JSON
 
 _ID = rb'"id"[ \t\r]*:[ \t\r]*(-?[0-9]{1,18}|"(?:[^"\\]|\\.){0,1024}")[ \t\r]*'
 _JSONRPC = rb'"jsonrpc"[ \t\r]*:[ \t\r]*"2\.0"[ \t\r]*'
@@ -451,31 +451,31 @@ _BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # some systems write a byte order mark befor
 _TAIL = 1200  # bytes; more than an id and the members after it need
 
 
-def is_noise(frame: bytes) -> bool:
-    """Whether a frame is not a JSON-RPC message, such as a log line that the server printed to standard output."""
-    return frame.lstrip(_BEFORE)[:1] not in (b"{", b"[")
+def is_stray_output(data: bytes) -> bool:
+    """Whether a server's output is not JSON, such as a log line that it printed to standard output."""
+    return data.lstrip(_BEFORE)[:1] not in (b"{", b"[")
 
 
-def find_response_id(frame: bytes, limits: Limits) -> Any:
+def find_response_id(data: bytes, limits: Limits) -> Any:
     """The id of a response that is not strict JSON; None if it cannot be found."""
     from pinwarden.surface.probe.message import parse_message
 
     try:
-        return parse_message(frame, limits).members.get("id")
+        return parse_message(data, limits).members.get("id")
     except PinwardenError:
-        return guess_response_id(frame)
+        return guess_response_id(data)
 
 
-def guess_response_id(frame: bytes) -> Any:
-    """Guess the id of a frame that looks like a response; None if it does not.
+def guess_response_id(data: bytes) -> Any:
+    """Guess the id of malformed JSON that looks like a response; None if it looks like something else.
 
-    Servers write the id before the result or at the end, so only these positions are searched. A long frame takes no
+    Servers write the id before the result or at the end, so only these positions are searched. A long message takes no
     longer than a short one, and text inside a result is never mistaken for the id.
     """
-    start = frame[: 2 * _TAIL].lstrip(_BEFORE)
+    start = data[: 2 * _TAIL].lstrip(_BEFORE)
     match = _ID_FIRST.match(start)
     if match is None and _OUTCOME_FIRST.match(start) is not None:
-        match = _ID_LAST.search(frame[-_TAIL:].rstrip())
+        match = _ID_LAST.search(data[-_TAIL:].rstrip())
     if match is None:
         return None
     try:

@@ -11,19 +11,19 @@ from pinwarden.core.json_slices import split_object
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import splice
-from pinwarden.gateway.session.messages import WARNINGS, is_ambiguous_response, is_ambiguous_result, verdict_data
+from pinwarden.gateway.session.messages import WARNINGS, is_ambiguous_response, is_ambiguous_result, verdict_to_json
 from pinwarden.surface.probe.message import ListPage, Message, parse_message, parse_page
 from pinwarden.surface.surface import ItemKind
 
 
-def parse_list_response(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
+def parse_list_response(data: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
     """Parse a list response. ``message`` is None if strict parsing of the whole frame failed."""
-    body = _body_without_id(frame, message)
+    body = _body_without_id(data, message)
     cached = guard.cached_page(kind, body)
     if cached is not None:
         return ListPage(items=list(cached[0]), cursor=cached[1])
     limits = guard.limits
-    envelope = _parse_in_parts(frame, guard) if message is None else Message(members=message, problem=None)
+    envelope = _parse_in_parts(data, guard) if message is None else Message(members=message, problem=None)
     if is_ambiguous_response(envelope.members):
         raise _ambiguous_list()
     if _requests_input(envelope.members.get("result")):
@@ -33,11 +33,11 @@ def parse_list_response(frame: bytes, message: Any, kind: ItemKind, guard: Guard
     return page
 
 
-def _parse_in_parts(frame: bytes, guard: Guard) -> Message:
+def _parse_in_parts(data: bytes, guard: Guard) -> Message:
     """Parse a response that is not strict JSON. The result stays text, so that items can be parsed one by one."""
-    if len(frame) > guard.limits.max_unparsable:
+    if len(data) > guard.limits.max_unparsable_bytes:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
-    message = parse_message(frame, guard.limits.json)
+    message = parse_message(data, guard.limits.json)
     result = message.members.get("result")
     if isinstance(result, bytes) and is_ambiguous_result(dict(split_object(result))):
         raise _ambiguous_list()
@@ -58,26 +58,26 @@ def _requests_input(result: Any) -> bool:
     return "inputRequests" in result or result.get("resultType", "complete") != "complete"
 
 
-def _body_without_id(frame: bytes, message: Any) -> bytes:
+def _body_without_id(data: bytes, message: Any) -> bytes:
     """Return the response without its id, if the id is at a usual position, so that equal pages share a cache entry."""
     if message is None:
-        return frame
+        return data
     request_id = dumps(message.get("id")).encode()
     before = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":'
-    if frame.startswith(before):
-        return frame[len(before) :]
+    if data.startswith(before):
+        return data[len(before) :]
     after = b',"jsonrpc":"2.0","id":' + request_id + b"}"
-    return frame.removesuffix(after)
+    return data.removesuffix(after)
 
 
 def filter_page(
-    frame: bytes, kind: ItemKind, removed: Container[int], *, ttl: int, warnings: Sequence[Verdict]
+    data: bytes, kind: ItemKind, removed: Container[int], *, ttl: int, warnings: Sequence[Verdict]
 ) -> bytes:
     """Remove the items at these indexes from a response, limit its cache hints, and add the warnings."""
-    text = frame.decode()
+    text = data.decode()
     result = splice.find_member(text, 0, "result")
     if result is None:
-        return frame
+        return data
     edits: list[splice.Edit] = []
     array = splice.find_member(text, result.start, kind.member)
     if array is not None:
@@ -85,7 +85,7 @@ def filter_page(
     edits += cache_edits(text, result.start, ttl)
     if warnings:
         edits.append(warning_edit(text, result.start, warnings))
-    return splice.apply_edits(text, edits).encode() if edits else frame
+    return splice.apply_edits(text, edits).encode() if edits else data
 
 
 def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
@@ -102,7 +102,7 @@ def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
 
 def warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.Edit:
     """Return the edit that puts warnings into a result's ``_meta``."""
-    value = dumps([verdict_data(verdict) for verdict in warnings], separators=(",", ":"))
+    value = dumps([verdict_to_json(verdict) for verdict in warnings], separators=(",", ":"))
     meta = splice.find_member(text, result, "_meta")
     if meta is None:
         return splice.with_member(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')

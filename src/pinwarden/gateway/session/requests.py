@@ -9,19 +9,19 @@ from pinwarden.core.text import lazy_pattern
 from pinwarden.gateway.gates.lists import LIST_FAILED, strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session.lists import JudgedList, JudgedLists
+from pinwarden.gateway.session.lists import CheckedList, CheckedLists
 from pinwarden.gateway.session.messages import (
     CALL,
     LIST_METHODS,
     LISTEN,
     ForwardedRequest,
-    blocked_response,
+    build_blocked_response,
+    build_error_response,
     encode,
-    error_response,
     is_ambiguous_request,
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit, with_request_id
-from pinwarden.gateway.session.server import INTERCEPTORS, JudgedServer
+from pinwarden.gateway.session.server import INTERCEPTORS, CheckedServer
 from pinwarden.gateway.session.tasks import CANCEL_TASK, LIST_TASKS, TASK_METHODS
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW
 from pinwarden.surface.protocol import INVALID_REQUEST
@@ -50,7 +50,7 @@ class RequestDecider:
     """The part of a session that decides about requests from the client."""
 
     def __init__(
-        self, guard: Guard, audit: SessionAudit, lists: JudgedLists, server: JudgedServer, links: Container[str]
+        self, guard: Guard, audit: SessionAudit, lists: CheckedLists, server: CheckedServer, links: Container[str]
     ) -> None:
         self._guard = guard
         self._audit = audit
@@ -76,7 +76,7 @@ class RequestDecider:
         if (kind := _BY_NAME.get(method)) is not None:
             name = params.get("name")
             if type(name) is not str:
-                return error_response(request_id, INVALID_REQUEST, f"pinwarden: {method} without a name")
+                return build_error_response(request_id, INVALID_REQUEST, f"pinwarden: {method} without a name")
             return self._decide_named(kind, name, message, now, out)
         if (kind := LIST_METHODS.get(method)) is not None:
             return self._list_request(kind, message, has_cursor=params.get("cursor") is not None)
@@ -102,8 +102,8 @@ class RequestDecider:
         call = self._audit.call_id(request_id)
         reason = "Two parsers could read different requests from this message."
         self._audit.record_refused_message("message_doubtful", reason, method, call, out)
-        data = {"pinwarden": {"code": "message_doubtful", "call": call}}
-        return error_response(request_id, INVALID_REQUEST, f"pinwarden: {reason}", data)
+        details = {"pinwarden": {"code": "message_doubtful", "call": call}}
+        return build_error_response(request_id, INVALID_REQUEST, f"pinwarden: {reason}", details)
 
     def _list_request(self, kind: ItemKind, message: Any, *, has_cursor: bool) -> ForwardedRequest:
         forwarded = ForwardedRequest(message["id"], message["method"])
@@ -118,32 +118,32 @@ class RequestDecider:
         verdict = self._unknown_methods.request(method, call, out)
         if verdict.passes:
             return ForwardedRequest(request_id, method, "", verdict if verdict.action == WARN else None)
-        return blocked_response(request_id, verdict, self._guard.server, call)
+        return build_blocked_response(request_id, verdict, self._guard.server, call)
 
     # Tools and prompts
 
     def _decide_named(self, kind: ItemKind, name: str, message: Any, now: float, out: OutputBuilder) -> Decision:
-        judged = self._lists.require(kind, now, out)
-        if judged is None:
+        checked_list = self._lists.require(kind, now, out)
+        if checked_list is None:
             return None
-        if kind is TOOL and (event := self._lists.call_events(judged).get(name)) is not None:
+        if kind is TOOL and (event := self._lists.call_events(checked_list).get(name)) is not None:
             out.events.append(with_request_id(event, message["id"]))
             return ForwardedRequest(message["id"], CALL, name)
-        return self._apply_verdict(self._verdict(judged, name), message, name, out)
+        return self._apply_verdict(self._verdict(checked_list, name), message, name, out)
 
-    def _verdict(self, judged: JudgedList, name: str) -> Verdict:
-        verdict = judged.by_key.get(name)
+    def _verdict(self, checked_list: CheckedList, name: str) -> Verdict:
+        verdict = checked_list.by_key.get(name)
         if verdict is not None:
             return verdict
-        if judged.problem is not None:
-            return self._list_failed(judged.kind, name, judged.problem)
-        unlisted = self._guard.judge_unlisted(judged.kind, name, self._audit.client)
+        if checked_list.problem is not None:
+            return self._list_failed(checked_list.kind, name, checked_list.problem)
+        unlisted = self._guard.check_unlisted_item(checked_list.kind, name, self._audit.client)
         if not unlisted.passes:
             return unlisted
         # Some servers ignore case or Unicode form in names, so a blocked item is blocked under all such variants.
         folded = _fold_name(name)
         lookalikes = (
-            verdict for key, verdict in judged.by_key.items() if not verdict.passes and _fold_name(key) == folded
+            verdict for key, verdict in checked_list.by_key.items() if not verdict.passes and _fold_name(key) == folded
         )
         return next(lookalikes, unlisted)
 
@@ -169,7 +169,7 @@ class RequestDecider:
         if verdict.passes:
             return ForwardedRequest(request_id, method, target, verdict if verdict.action == WARN else None)
         by_address = verdict.entity in (RESOURCE.entity, TEMPLATE.entity)
-        return blocked_response(request_id, verdict, self._guard.server, call, target if by_address else "")
+        return build_blocked_response(request_id, verdict, self._guard.server, call, target if by_address else "")
 
     def _recorded_arguments(self, message: Any, name: str) -> bytes | None:
         """The arguments of a tool or prompt, if the policy wants them in the log."""
@@ -186,7 +186,7 @@ class RequestDecider:
 
     def _decide_resource(self, uri: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         if type(uri) is not str:
-            return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
+            return build_error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
         verdict = self._resource_verdict(uri, now, out)
         return None if verdict is None else self._apply_verdict(verdict, message, uri, out)
 
@@ -220,7 +220,7 @@ class RequestDecider:
             return None
         if any(tool.passes and _mentions_uri(tool.value, uri) for tool in tools.by_key.values()):
             return _allowed_resource(uri, _NAMED_BY_TOOL)
-        return self._guard.judge_unlisted(RESOURCE, uri, self._audit.client)
+        return self._guard.check_unlisted_item(RESOURCE, uri, self._audit.client)
 
     def _decide_completion(self, ref: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         ref = ref if type(ref) is dict else {}
@@ -235,14 +235,16 @@ class RequestDecider:
                 return self._apply_verdict(templates.by_key[uri], message, uri, out)
             return self._decide_resource(uri, message, now, out)
         text = "pinwarden: the completion names neither a prompt nor a resource"
-        return error_response(message["id"], INVALID_REQUEST, text)
+        return build_error_response(message["id"], INVALID_REQUEST, text)
 
     # Tasks and subscriptions
 
     def _decide_task(self, task: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         """A task's result is the result of its tool, which must still be approved when the result is fetched."""
         if type(task) is not str:
-            return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId")
+            return build_error_response(
+                message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId"
+            )
         if message["method"] == CANCEL_TASK and self._guard.tasks.tools_of(task, self._audit.owner):
             return ForwardedRequest(message["id"], CANCEL_TASK)
         verdict = self.task_verdict(task, now, out)
@@ -250,13 +252,13 @@ class RequestDecider:
 
     def task_verdict(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
         """The verdict about the tool whose call a task is; None if the list of tools must be awaited."""
-        judged = self._lists.require(TOOL, now, out)
-        if judged is None:
+        checked_list = self._lists.require(TOOL, now, out)
+        if checked_list is None:
             return None
         tools = self._guard.tasks.tools_of(task, self._audit.owner)
-        verdicts = [self._verdict(judged, tool) for tool in sorted(tools)]
+        verdicts = [self._verdict(checked_list, tool) for tool in sorted(tools)]
         if not verdicts:
-            return self._guard.judge_unknown_task(task, self._audit.client, self._audit.owner)
+            return self._guard.check_unknown_task(task, self._audit.client, self._audit.owner)
         worst = strictest_action(*(verdict.action for verdict in verdicts))
         return next(verdict for verdict in verdicts if verdict.action == worst)
 
@@ -269,7 +271,7 @@ class RequestDecider:
         uris, tasks = (filters.get(name) or [] for name in ("resourceSubscriptions", "taskIds"))
         if not (_is_string_list(uris) and _is_string_list(tasks)):
             text = f"pinwarden: resourceSubscriptions and taskIds must be lists of at most {_MAX_SUBSCRIBED} strings"
-            return error_response(message["id"], INVALID_REQUEST, text)
+            return build_error_response(message["id"], INVALID_REQUEST, text)
         verdicts = [
             *(self._resource_verdict(uri, now, out) for uri in uris),
             *(self.task_verdict(task, now, out) for task in tasks),
@@ -298,8 +300,8 @@ class RequestDecider:
         def verdict_of(kind: ItemKind, key: str) -> Verdict | None:
             if kind is RESOURCE:
                 return self._resource_verdict(key, now, out)
-            judged = self._lists.require(kind, now, out)
-            return None if judged is None else self._verdict(judged, key)
+            checked_list = self._lists.require(kind, now, out)
+            return None if checked_list is None else self._verdict(checked_list, key)
 
         host = gateway_host(self._guard, self._audit.client, verdict_of)
         params = message.get("params")
@@ -312,7 +314,7 @@ class RequestDecider:
         except ListPendingError:
             return None
         except InterceptorError as err:
-            return error_response(message["id"], err.code, err.message, err.data)
+            return build_error_response(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
 
@@ -397,7 +399,7 @@ class UnknownMethodDecider:
 
     def request(self, method: str, call: str, out: OutputBuilder) -> Verdict:
         """The verdict about a request. Every refusal is recorded; a method that passes is recorded once."""
-        verdict = self._judge(method)
+        verdict = self._check(method)
         if verdict.passes:
             self._audit.record_use_once(verdict, verdict.key, call, out, (self._sender, method))
         else:
@@ -406,12 +408,12 @@ class UnknownMethodDecider:
 
     def notification(self, method: str, out: OutputBuilder) -> Verdict:
         """The verdict about a notification, recorded once for each method."""
-        verdict = self._judge(method)
+        verdict = self._check(method)
         self._audit.record_use_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
         return verdict
 
-    def _judge(self, method: str) -> Verdict:
-        mark, judge = hash(method), self._guard.judge_unknown_method
+    def _check(self, method: str) -> Verdict:
+        mark, judge = hash(method), self._guard.check_unknown_method
         sender, client = self._sender, self._audit.client
         if mark not in self._seen:
             if len(self._seen) >= MAX_UNKNOWN_METHODS:  # further methods would pass unrecorded

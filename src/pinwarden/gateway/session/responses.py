@@ -17,15 +17,15 @@ from pinwarden.gateway.gates.requests import (
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import splice
-from pinwarden.gateway.session.lists import JudgedList, JudgedLists, has_two_names
+from pinwarden.gateway.session.lists import CheckedList, CheckedLists, has_two_names
 from pinwarden.gateway.session.messages import (
     CALL,
     ForwardedRequest,
     ServerResponse,
     TaskNotification,
-    blocked_response,
+    build_blocked_response,
+    build_error_response,
     encode,
-    error_response,
     is_ambiguous_response,
     is_ambiguous_task,
     is_task_result,
@@ -33,7 +33,7 @@ from pinwarden.gateway.session.messages import (
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.gateway.session.pages import filter_page, parse_list_response, warning_edit
 from pinwarden.gateway.session.requests import RequestDecider
-from pinwarden.gateway.session.server import JudgedServer
+from pinwarden.gateway.session.server import CheckedServer
 from pinwarden.gateway.session.server_requests import RequestChecks, ServerRequestDecider
 from pinwarden.gateway.session.tasks import LIST_TASKS, TASK_METHODS, task_ids, without_tasks
 from pinwarden.surface.drift.changes import REVIEW
@@ -56,8 +56,8 @@ class ResponseDecider:
         self,
         guard: Guard,
         audit: SessionAudit,
-        lists: JudgedLists,
-        server: JudgedServer,
+        lists: CheckedLists,
+        server: CheckedServer,
         requests: RequestDecider,
         links: ResourceLinks,
     ) -> None:
@@ -79,19 +79,19 @@ class ResponseDecider:
 
         Raises if the response cannot be evaluated.
         """
-        frame, message, request = response.frame, response.message, response.request
+        data, message, request = response.data, response.message, response.request
         if message is not None and is_ambiguous_response(message):
             raise _ambiguous_error()
         if message is not None and "result" not in message:
             refusal = self._checks.refusal(requests_in_error(message.get("error")), request, out)
-            self._send(refusal or self._results.too_large(frame), frame, message, request, out)
+            self._send(refusal or self._results.too_large(data), data, message, request, out)
             return True
         if request.list_kind is not None:
             return self._decide_list(response, request.list_kind, now, out)
         if message is None:
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "the response is not strict JSON")
         if request.method in _IDENTITY:
-            self._decide_identity(frame, message, request, out)
+            self._decide_identity(data, message, request, out)
             return True
         if request.method == LIST_TASKS:
             return self._decide_task_list(response, now, out)
@@ -99,76 +99,78 @@ class ResponseDecider:
         result = message["result"]
         if (request.method in TASK_METHODS or is_task_result(result)) and is_ambiguous_task(result):
             raise _ambiguous_error()
-        self._send(self._results.refusal(frame, result, request, out), frame, message, request, out)
+        self._send(self._results.refusal(data, result, request, out), data, message, request, out)
         return True
 
     def _send(
-        self, refusal: Refusal | None, frame: bytes, message: Any, request: ForwardedRequest, out: OutputBuilder
+        self, refusal: Refusal | None, data: bytes, message: Any, request: ForwardedRequest, out: OutputBuilder
     ) -> None:
         if refusal is not None:
             call = self._audit.call_id(request.request_id)
             self._audit.record_refusal(refusal, request.method, call, out)
-            data = {"pinwarden": {"code": refusal.code, "call": call}}
+            details = {"pinwarden": {"code": refusal.code, "call": call}}
             text = f"pinwarden: the response is refused: {refusal.reason}"
-            out.to_client.append(error_response(request.request_id, INVALID_PARAMS, text, data))
+            out.to_client.append(build_error_response(request.request_id, INVALID_PARAMS, text, details))
         else:
             member = "result" if "result" in message else "error"
-            out.to_client.append(self._results.sanitize(frame, message, member, request, out))
+            out.to_client.append(self._results.sanitize(data, message, member, request, out))
 
     # Lists
 
     def _decide_list(self, response: ServerResponse, kind: ItemKind, now: float, out: OutputBuilder) -> bool:
-        page = parse_list_response(response.frame, response.message, kind, self._guard)
+        page = parse_list_response(response.data, response.message, kind, self._guard)
         request = response.request
         if not request.has_cursor and page.cursor is None:
             if not response.attempts:
                 self._lists.add_list(kind, tuple(page.items), now, request.change_count, request.order, out)
-            judged = self._lists.latest(kind, out)
-            if judged is None:
+            checked_list = self._lists.latest(kind, out)
+            if checked_list is None:
                 self._lists.require(kind, now, out)  # the first use, for which all lists are needed
-                judged = self._lists.latest(kind, out)
+                checked_list = self._lists.latest(kind, out)
         else:
-            judged = self._lists.require(kind, now, out)
-        if judged is None:
+            checked_list = self._lists.require(kind, now, out)
+        if checked_list is None:
             return False
-        if response.attempts < _MAX_ATTEMPTS and not _contains_page(judged, page):
+        if response.attempts < _MAX_ATTEMPTS and not _contains_page(checked_list, page):
             self._lists.expire(kind)  # the page is newer, or the server lists something else to the gateway
             self._lists.require(kind, now, out)
             return False
-        self._send_page(response.frame, kind, page, judged, out)
+        self._send_page(response.data, kind, page, checked_list, out)
         return True
 
-    def _send_page(self, frame: bytes, kind: ItemKind, page: ListPage, judged: JudgedList, out: OutputBuilder) -> None:
+    def _send_page(
+        self, data: bytes, kind: ItemKind, page: ListPage, checked_list: CheckedList, out: OutputBuilder
+    ) -> None:
         removed: set[int] = set()
         warnings: list[Verdict] = []
         for index, item in enumerate(page.items):
-            verdict = None if item.digest is None else judged.by_item.get((item.key, item.digest.raw))
+            verdict = None if item.digest is None else checked_list.by_item.get((item.key, item.digest.raw))
             if verdict is None:
                 removed.add(index)
                 if item.digest is not None:
                     self._audit.record_definition(_unstable_item_verdict(kind, item), kind.method, out)
-            elif not judged.by_key[item.key].passes:
+            elif not checked_list.by_key[item.key].passes:
                 removed.add(index)
             elif verdict.action == WARN:
                 warnings.append(verdict)
         ttl = self._guard.policy.relist_seconds * 1000
-        out.to_client.append(filter_page(frame, kind, removed, ttl=ttl, warnings=warnings))
+        out.to_client.append(filter_page(data, kind, removed, ttl=ttl, warnings=warnings))
 
     # The server itself
 
-    def _decide_identity(self, frame: bytes, message: Any, request: ForwardedRequest, out: OutputBuilder) -> None:
+    def _decide_identity(self, data: bytes, message: Any, request: ForwardedRequest, out: OutputBuilder) -> None:
         result = message["result"]
         if not isinstance(result, dict) or result.get("resultType", "complete") != "complete":
             raise PinwardenError("PROBE_FAILED", "the server does not identify itself")
         if has_two_names(result):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "the server states two different names for itself")
-        response = self._server.filter_response(frame, result, self._guard.policy.relist_seconds * 1000, out)
+        response = self._server.filter_response(data, result, self._guard.policy.relist_seconds * 1000, out)
         if isinstance(response, bytes):
             out.to_client.append(response)
             return
         call = self._audit.call_id(request.request_id)
         self._audit.record_use(response, request.method, call, out)
-        out.to_client.append(blocked_response(request.request_id, response, self._guard.server, call))
+        out.to_client.append(build_blocked_response(request.request_id, response, self._guard.server, call))
 
     # Tasks
 
@@ -190,12 +192,12 @@ class ResponseDecider:
             self._audit.record_use(verdict, notification.method, "", out)
             return True
         request = ForwardedRequest(None, notification.method, f"task/{params['taskId']}")
-        refusal = self._results.refusal(notification.frame, params, request, out)
+        refusal = self._results.refusal(notification.data, params, request, out)
         if refusal is not None:
             self._audit.record_refusal(refusal, notification.method, "", out)
         else:
             out.to_client.append(
-                self._results.sanitize(notification.frame, notification.message, "params", request, out)
+                self._results.sanitize(notification.data, notification.message, "params", request, out)
             )
         return True
 
@@ -205,19 +207,19 @@ class ResponseDecider:
 
     def _decide_task_list(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
         """Send the tasks that the client may fetch. The server may treat all clients of the gateway as one client."""
-        frame, message, request = response.frame, response.message, response.request
+        data, message, request = response.data, response.message, response.request
         verdicts = [self._requests.task_verdict(task, now, out) for task in task_ids(message["result"])]
         known = [verdict for verdict in verdicts if verdict is not None]
         if len(known) < len(verdicts):
             return False
         removed = {index for index, verdict in enumerate(known) if not verdict.passes}
         if removed:
-            frame, message = without_tasks(frame, message, removed)
+            data, message = without_tasks(data, message, removed)
         for verdict in known:
             if verdict.action != ALLOW:
                 self._audit.record_use_once(verdict, request.method, self._audit.call_id(request.request_id), out)
         request.warning = next((verdict for verdict in known if verdict.action == WARN), None)
-        self._send(self._results.refusal(frame, message["result"], request, out), frame, message, request, out)
+        self._send(self._results.refusal(data, message["result"], request, out), data, message, request, out)
         return True
 
 
@@ -240,16 +242,16 @@ class ResultChecks:
         results = self._guard.policy.results
         return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
 
-    def too_large(self, frame: bytes) -> Refusal | None:
+    def too_large(self, data: bytes) -> Refusal | None:
         """Why a message is too large; None if it is not."""
         limit = self._guard.policy.results.max_bytes
-        if not limit or len(frame) <= limit:
+        if not limit or len(data) <= limit:
             return None
-        return Refusal(code="result_too_large", reason=f"The result has {len(frame)} bytes; the policy allows {limit}.")
+        return Refusal(code="result_too_large", reason=f"The result has {len(data)} bytes; the policy allows {limit}.")
 
-    def refusal(self, frame: bytes, result: Any, request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
+    def refusal(self, data: bytes, result: Any, request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         """Why a result, or the state of a task, is refused; None if it passes."""
-        refusal = self.too_large(frame)
+        refusal = self.too_large(data)
         if refusal is not None or type(result) is not dict:
             return refusal
         if request.method in TASK_METHODS or request.method in TASK_NOTIFICATIONS:
@@ -302,7 +304,7 @@ class ResultChecks:
         policy = self._guard.request_policy(self._audit.client)
         return rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
 
-    def sanitize(self, frame: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
+    def sanitize(self, data: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
         """A message that passes, without hidden characters if the policy says so, and with warnings.
 
         ``member`` is the part that is checked: result, error or params.
@@ -318,18 +320,18 @@ class ResultChecks:
                 self._audit.record_use(verdict, request.method, call, out)
                 if hidden == "strip":
                     value = strip_hidden_text(value)
-                    frame = encode({**message, member: value})
+                    data = encode({**message, member: value})
                 request.warning = request.warning or verdict
         if member == "error":
-            return frame
+            return data
         if member == "result" or request.method in TASK_NOTIFICATIONS:
             self._links.learn(value)
         if request.warning is None or type(value) is not dict:
-            return frame
-        text = frame.decode()
+            return data
+        text = data.decode()
         span = splice.find_member(text, 0, member)
         if span is None:
-            return frame
+            return data
         return splice.apply_edits(text, [warning_edit(text, span.start, [request.warning])]).encode()
 
 
@@ -337,9 +339,9 @@ def _ambiguous_error() -> PinwardenError:
     return PinwardenError("JSON_CANONICALIZATION_ERROR", "two parsers could read it differently")
 
 
-def _contains_page(judged: JudgedList, page: ListPage) -> bool:
-    return judged.problem is not None or all(
-        item.digest is None or (item.key, item.digest.raw) in judged.by_item for item in page.items
+def _contains_page(checked_list: CheckedList, page: ListPage) -> bool:
+    return checked_list.problem is not None or all(
+        item.digest is None or (item.key, item.digest.raw) in checked_list.by_item for item in page.items
     )
 
 

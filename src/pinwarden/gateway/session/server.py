@@ -24,7 +24,7 @@ from pinwarden.surface.protocol import META, VERSION_META
 INTERCEPTORS = f"{META}interceptors"
 
 
-class JudgedServer:
+class CheckedServer:
     """The verdicts about the server itself: its name, its capabilities, and its instructions."""
 
     def __init__(self, guard: Guard, audit: SessionAudit) -> None:
@@ -39,11 +39,11 @@ class JudgedServer:
         self._verdicts: dict[str, Verdict] = {}
         self._epoch = -1
 
-    def judge(self, info: dict[str, Any], out: OutputBuilder) -> None:
+    def check(self, info: dict[str, Any], out: OutputBuilder) -> None:
         """Check the server's description of itself."""
         self.info = info
         self.invalidate()
-        self._judge_if_outdated(out)
+        self._check_if_outdated(out)
 
     def invalidate(self) -> None:
         """Check again at the next use, because the verdicts could not be recorded."""
@@ -57,7 +57,7 @@ class JudgedServer:
 
     def refusal(self, out: OutputBuilder) -> Verdict | None:
         """Why the whole server is refused; None if it is not. Raises if the approvals cannot be read."""
-        self._judge_if_outdated(out)
+        self._check_if_outdated(out)
         return self._verdicts["serverInfo"] if self.is_refused else None
 
     def refusal_of(self, method: str, out: OutputBuilder) -> Verdict | None:
@@ -75,42 +75,42 @@ class JudgedServer:
 
     def has_extension(self, extension: str, out: OutputBuilder) -> bool:
         """Whether the server has a protocol extension that is approved."""
-        self._judge_if_outdated(out)
+        self._check_if_outdated(out)
         offered = self._verdicts.get("capabilities")
         passes = offered is None or offered.passes
         return extension in extensions_of(
             (self.info or {}).get("capabilities") if passes else self._approved_capabilities()
         )
 
-    def filter_response(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: OutputBuilder) -> bytes | Verdict:
+    def filter_response(self, data: bytes, result: Mapping[str, Any], ttl: int, out: OutputBuilder) -> bytes | Verdict:
         """Filter the response to ``initialize`` or ``server/discover``, or return why the server is refused."""
         version = result.get("protocolVersion")
         if isinstance(version, str):
             self.version = version
-        self.judge(server_info(result), out)
+        self.check(server_info(result), out)
         if self.is_refused:
             return self._verdicts["serverInfo"]
         announces = self._guard.policy.announces(self._guard.server, self._audit.client)
         return self._edit_response(
-            frame, ttl, announces_interceptors=announces and not self.has_extension(INTERCEPTORS, out)
+            data, ttl, announces_interceptors=announces and not self.has_extension(INTERCEPTORS, out)
         )
 
-    def _judge_if_outdated(self, out: OutputBuilder) -> None:
+    def _check_if_outdated(self, out: OutputBuilder) -> None:
         epoch = self._guard.epoch  # read first: another thread may change the approved surface meanwhile
         if self.info is None or self._epoch == epoch or self._guard.approved is None:
             return
-        verdicts = self._guard.judge_server(self.info, self._audit.client)
+        verdicts = self._guard.check_server(self.info, self._audit.client)
         self._verdicts = {verdict.key: verdict for verdict in verdicts}
         for verdict in verdicts:
             self._audit.record_definition(verdict, "initialize" if self.version else "server/discover", out)
         self.clear_epoch = epoch if all(verdict.passes for verdict in verdicts) else -1
         self._epoch = epoch
 
-    def _edit_response(self, frame: bytes, ttl: int, *, announces_interceptors: bool) -> bytes:
-        text = frame.decode()
+    def _edit_response(self, data: bytes, ttl: int, *, announces_interceptors: bool) -> bytes:
+        text = data.decode()
         result = splice.find_member(text, 0, "result")
         if result is None:
-            return frame
+            return data
         edits = cache_edits(text, result.start, ttl)
         instructions = self._verdicts.get("instructions")
         if instructions is not None and not instructions.passes:
@@ -119,7 +119,7 @@ class JudgedServer:
         warnings = [verdict for verdict in self._verdicts.values() if verdict.action == WARN]
         if warnings:
             edits.append(warning_edit(text, result.start, warnings))
-        return splice.apply_edits(text, edits).encode() if edits else frame
+        return splice.apply_edits(text, edits).encode() if edits else data
 
     def _capability_edits(self, text: str, result: int, *, announces_interceptors: bool) -> list[splice.Edit]:
         """Reduce the capabilities to the approved ones, and announce the gateway's interceptors if the policy says."""

@@ -32,7 +32,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts
 from pinwarden.gateway.session.fast_path import CallFastPath
 from pinwarden.gateway.session.list_subscription import ListSubscription
-from pinwarden.gateway.session.lists import JudgedLists
+from pinwarden.gateway.session.lists import CheckedLists
 from pinwarden.gateway.session.messages import (
     CALL,
     LISTEN,
@@ -40,21 +40,21 @@ from pinwarden.gateway.session.messages import (
     ForwardedRequest,
     ServerResponse,
     TaskNotification,
+    build_error_response,
+    build_notification,
+    build_unrecorded_response,
     coerce_id,
-    error_response,
     find_response_id,
     is_ambiguous_request,
     is_ambiguous_response,
     is_ambiguous_server_request,
     is_id,
-    is_noise,
-    notification,
-    unrecorded_response,
+    is_stray_output,
 )
 from pinwarden.gateway.session.output import NO_OUTPUT, OutputBuilder, SessionAudit, SessionOutput, with_request_id
 from pinwarden.gateway.session.requests import RequestDecider
 from pinwarden.gateway.session.responses import ResourceLinks, ResponseDecider
-from pinwarden.gateway.session.server import JudgedServer, stateless_meta
+from pinwarden.gateway.session.server import CheckedServer, stateless_meta
 from pinwarden.gateway.session.tasks import LIST_TASKS
 from pinwarden.surface.protocol import (
     BATCH_VERSION,
@@ -94,8 +94,8 @@ class Session:
         self._json = guard.limits.json
         self._lock = RLock()
         self._audit = SessionAudit(guard, name, client)
-        self._lists = JudgedLists(guard, self._audit, name)
-        self._server = JudgedServer(guard, self._audit)
+        self._lists = CheckedLists(guard, self._audit, name)
+        self._server = CheckedServer(guard, self._audit)
         self._subscription = ListSubscription(guard, self._lists)
         links = ResourceLinks()
         self._requests = RequestDecider(guard, self._audit, self._lists, self._server, links)
@@ -123,7 +123,7 @@ class Session:
         return self._server.info
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is open or deferred, in either direction."""
         return not (self._open or self._deferred.queue or self._server_requests.open)
 
@@ -151,9 +151,9 @@ class Session:
         """Whether an id belongs to a request from the gateway."""
         return self._lists.is_gateway_id(request_id)
 
-    def definition(self, tool: str) -> Any:
+    def find_definition(self, tool: str) -> Any:
         """The definition of a tool in the last list; None if there is none."""
-        return self._lists.definition(TOOL, tool)
+        return self._lists.find_definition(TOOL, tool)
 
     def expire_list(self, method: str) -> None:
         """Mark the list of a ``list_changed`` notification as outdated before the session handles the notification."""
@@ -162,49 +162,49 @@ class Session:
             for kind in LIST_CHANGED.get(method, ()):
                 self._lists.count_change(kind)
 
-    def on_client_message(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
+    def on_client_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
         """A message from the client. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
-                message = strict_json.parse_json(frame, self._json)
+                message = strict_json.parse_json(data, self._json)
             except PinwardenError as err:
-                return self._unparsable_from_client(frame, err)
+                return self._refuse_unparsable_client_message(data, err)
         with self._lock:
             if now >= self.guard.next_refresh:
                 self.guard.refresh(now)
             self._active = True
             event = self.fast_path.admit(message, now)
             if event is not None:
-                return SessionOutput((), (frame,), (with_request_id(event, message["id"]),))
+                return SessionOutput((), (data,), (with_request_id(event, message["id"]),))
             self.fast_path.invalidate()
             out = OutputBuilder()
-            parts = self._split(frame.rstrip(), message)
+            parts = self._split_batch(data.rstrip(), message)
             for part, value in parts:
-                self._from_client(part, value, now, out)
+                self._handle_client_message(part, value, now, out)
             if not parts:
                 text = "pinwarden: not a message of this revision of MCP"
-                out.to_client.append(error_response(None, INVALID_REQUEST, text))
+                out.to_client.append(build_error_response(None, INVALID_REQUEST, text))
             self._subscribe_if_due(now, out)
             self.fast_path.learn(now)
         return out.build()
 
-    def on_server_message(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
+    def on_server_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
         """A message from the server. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
-                message = strict_json.parse_json(frame, self._json)
+                message = strict_json.parse_json(data, self._json)
             except PinwardenError as err:
-                return self._unparsable_from_server(frame.rstrip(), err, now)
+                return self._handle_unparsable_server_message(data.rstrip(), err, now)
         with self._lock:
             if now >= self.guard.next_refresh:
                 self.guard.refresh(now)
-            if self.fast_path.may_relay(frame, message):
-                return SessionOutput((frame,))
+            if self.fast_path.may_relay(data, message):
+                return SessionOutput((data,))
             self.fast_path.invalidate()
             out = OutputBuilder()
-            parts = self._split(frame.rstrip(), message)
+            parts = self._split_batch(data.rstrip(), message)
             for part, value in parts:
-                self._from_server(part, value, now, out)
+                self._handle_server_message(part, value, now, out)
             if not parts and type(message) is list:
                 self._refuse_batch(message, now, out)
             self._subscribe_if_due(now, out)
@@ -218,21 +218,21 @@ class Session:
             waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
             for request_id in (*waiting, *self._deferred.take_request_ids()):
                 text = "pinwarden: the server ended without a response"
-                out.to_client.append(error_response(request_id, SERVER_UNAVAILABLE, text))
+                out.to_client.append(build_error_response(request_id, SERVER_UNAVAILABLE, text))
             self._open.clear()
             self._cancelled.clear()
         return out.build()
 
-    def on_not_delivered(self, frames: Iterable[bytes]) -> SessionOutput:
+    def on_not_delivered(self, messages: Iterable[bytes]) -> SessionOutput:
         """Answer requests with an error that the server did not get, because it accepts no more messages."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()
-            for frame in frames:
-                self._answer_undelivered(self._parse_sent(frame), _undelivered_response, out)
+            for data in messages:
+                self._fail_undelivered(self._parse_outgoing(data), _build_undelivered_response, out)
         return out.build()
 
-    def undo(self, output: SessionOutput, problem: PinwardenError) -> SessionOutput:
+    def replace_unrecorded(self, output: SessionOutput, problem: PinwardenError) -> SessionOutput:
         """Return what to send instead of an output whose events could not be recorded."""
         out = OutputBuilder()
         with self._lock:
@@ -240,20 +240,20 @@ class Session:
             self._lists.invalidate()
             self._server.invalidate()
             self._audit.forget_recorded()
-            for frame in output.to_server:
-                self._answer_undelivered(
-                    self._parse_sent(frame), lambda request_id: unrecorded_response(request_id, problem), out
+            for data in output.to_server:
+                self._fail_undelivered(
+                    self._parse_outgoing(data), lambda request_id: build_unrecorded_response(request_id, problem), out
                 )
-            for frame in output.to_client:
-                message = self._parse_sent(frame)
+            for data in output.to_client:
+                message = self._parse_outgoing(data)
                 request_id = message.get("id")
                 if "method" not in message:
-                    out.to_client.append(unrecorded_response(request_id, problem))
+                    out.to_client.append(build_unrecorded_response(request_id, problem))
                 elif self._server_requests.open.pop(request_id, None) is not None:
-                    out.to_server.append(unrecorded_response(request_id, problem))
+                    out.to_server.append(build_unrecorded_response(request_id, problem))
         return out.build()
 
-    def abandon(self, request_id: Any) -> bool:
+    def abandon_request(self, request_id: Any) -> bool:
         """Forget a request whose client disconnected; the transport drops a late response.
 
         Returns whether the server may still respond.
@@ -280,53 +280,55 @@ class Session:
             self._subscribe_if_due(now, out)
             self._deferred.refuse_overdue(now, out)
             if self._timeouts.seconds:
-                self._answer_timed_out(now, out)
+                self._fail_timed_out_requests(now, out)
         return out.build()
 
     # Messages of the client
 
-    def _unparsable_from_client(self, frame: bytes, problem: PinwardenError) -> SessionOutput:
-        if frame.isspace():
+    def _refuse_unparsable_client_message(self, data: bytes, problem: PinwardenError) -> SessionOutput:
+        if data.isspace():
             return NO_OUTPUT
         out = OutputBuilder()
         self._audit.record_refused_message(problem.code, "The client sent text that is not strict JSON.", "", "", out)
-        out.to_client.append(error_response(None, PARSE_ERROR, f"pinwarden: {problem.message}"))
+        out.to_client.append(build_error_response(None, PARSE_ERROR, f"pinwarden: {problem.message}"))
         return out.build()
 
-    def _from_client(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
+    def _handle_client_message(self, data: bytes, message: Any, now: float, out: OutputBuilder) -> None:
         method = message.get("method")
         if type(method) is not str:
             if "method" not in message:
-                self._server_requests.on_client_response(frame, message, out)
+                self._server_requests.on_client_response(data, message, out)
             elif "id" in message:
                 request_id = message["id"]
                 usable = is_id(request_id) and not self._lists.is_gateway_id(request_id)
                 text = "pinwarden: the method must be a string"
-                out.to_client.append(error_response(request_id if usable else None, INVALID_REQUEST, text))
+                out.to_client.append(build_error_response(request_id if usable else None, INVALID_REQUEST, text))
         elif "id" in message:
-            self._client_request(frame, message, method, now, out)
+            self._handle_client_request(data, message, method, now, out)
         else:
-            self._client_notification(frame, message, method, now, out)
+            self._handle_client_notification(data, message, method, now, out)
 
-    def _client_notification(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
+    def _handle_client_notification(
+        self, data: bytes, message: Any, method: str, now: float, out: OutputBuilder
+    ) -> None:
         if not method.startswith(_NOTIFICATION):
             reason = "A request needs an id; some servers execute it without one."
             self._audit.record_refused_message("request_without_id", reason, method[:_MAX_METHOD], "", out)
         elif is_ambiguous_request(message):
             self._audit.record_refused_message("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
-        elif method == CANCELLED and self._cancel(message.get("params")):
+        elif method == CANCELLED and self._cancel_request(message.get("params")):
             return
         elif self._requests.allows_notification(method, out):
-            out.to_server.append(frame)
+            out.to_server.append(data)
             if method == INITIALIZED:
                 self._list_for_first_use(now, out)
 
-    def _client_request(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
+    def _handle_client_request(self, data: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
         request_id = message["id"]
         valid = is_id(request_id)
-        if not valid or self._is_in_use(request_id):
+        if not valid or self._is_id_in_use(request_id):
             text = "pinwarden: the id of this request cannot be used"
-            out.to_client.append(error_response(request_id if valid else None, INVALID_REQUEST, text))
+            out.to_client.append(build_error_response(request_id if valid else None, INVALID_REQUEST, text))
             return
         if len(self._open) >= self._limits.max_open:
             for cancelled in self._cancelled:  # most servers never answer these
@@ -334,13 +336,13 @@ class Session:
             self._cancelled.clear()
         if len(self._open) >= self._limits.max_open:
             out.to_client.append(
-                error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: too many requests are open")
+                build_error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: too many requests are open")
             )
             return
-        self._update_client(method, message)
-        self._decide_request(ClientRequest(frame, message, now), now, out)
+        self._learn_client(method, message)
+        self._decide_request(ClientRequest(data, message, now), now, out)
 
-    def _is_in_use(self, request_id: Any) -> bool:
+    def _is_id_in_use(self, request_id: Any) -> bool:
         if request_id in self._open or self._lists.is_gateway_id(request_id):
             return True
         return bool(self._deferred.queue) and request_id in self._deferred
@@ -354,7 +356,9 @@ class Session:
             call = self._audit.call_id(message["id"])
             self._audit.record_refused_message(err.code, _APPROVALS_UNREADABLE, message["method"], call, out)
             text = f"pinwarden: the approvals cannot be read, so everything is blocked: {err.message}"
-            out.to_client.append(error_response(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
+            out.to_client.append(
+                build_error_response(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}})
+            )
             return
         if decision is None:
             self._deferred.add(request, out)
@@ -362,9 +366,9 @@ class Session:
             out.to_client.append(decision)
         else:
             self._open[message["id"]] = decision
-            out.to_server.append(request.frame)
+            out.to_server.append(request.data)
 
-    def _update_client(self, method: str, message: Any) -> None:
+    def _learn_client(self, method: str, message: Any) -> None:
         """Learn the client's name and era from a request."""
         params = message.get("params")
         info = None
@@ -386,7 +390,7 @@ class Session:
         with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
             self._lists.list_for_first_use(now, out)
 
-    def _cancel(self, params: Any) -> bool:
+    def _cancel_request(self, params: Any) -> bool:
         """Cancel a request. Returns whether the server must not get the notification, because the request is deferred
         or belongs to the gateway."""
         request_id = params.get("requestId") if isinstance(params, dict) else None
@@ -400,70 +404,74 @@ class Session:
 
     # Messages of the server
 
-    def _unparsable_from_server(self, frame: bytes, problem: PinwardenError, now: float) -> SessionOutput:
+    def _handle_unparsable_server_message(self, data: bytes, problem: PinwardenError, now: float) -> SessionOutput:
         """A frame that is not strict JSON may still be a list with one item that cannot be parsed."""
-        if is_noise(frame):
+        if is_stray_output(data):
             return NO_OUTPUT
         out = OutputBuilder()
         with self._lock:
             self.guard.refresh(now)
-            request_id = find_response_id(frame, self._json)
+            request_id = find_response_id(data, self._json)
             if self._lists.is_gateway_id(request_id):
-                self._on_gateway_response(frame, None, str(request_id), now, out)
+                self._handle_gateway_response(data, None, str(request_id), now, out)
                 return out.build()
-            request = self._take_open(request_id)
+            request = self._take_open_request(request_id)
             if request is None:
                 self._audit.record_refused_message(
                     problem.code, "The server sent text that is not strict JSON.", "", "", out
                 )
             else:
-                self._decide_response(ServerResponse(frame, None, request, now), now, out)
+                self._decide_response(ServerResponse(data, None, request, now), now, out)
         return out.build()
 
-    def _from_server(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
+    def _handle_server_message(self, data: bytes, message: Any, now: float, out: OutputBuilder) -> None:
         method = message.get("method")
         if type(method) is not str:
-            self._server_response(frame, message, now, out)
+            self._handle_server_response(data, message, now, out)
         elif "id" in message:
-            self._server_requests.on_request(frame, message, method, out)
+            self._server_requests.on_request(data, message, method, out)
         elif not method.startswith(_NOTIFICATION):
             reason = "A request needs an id; some clients execute it without one."
             self._audit.record_refused_message("request_without_id", reason, method[:_MAX_METHOD], "", out)
         elif is_ambiguous_server_request(message):
             self._audit.record_refused_message("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
         else:
-            self._server_notification(frame, message, method, now, out)
+            self._handle_server_notification(data, message, method, now, out)
 
-    def _server_response(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
+    def _handle_server_response(self, data: bytes, message: Any, now: float, out: OutputBuilder) -> None:
         request_id = message.get("id")
         if self._lists.is_gateway_id(request_id):
-            self._on_gateway_response(frame, message, request_id, now, out)
+            self._handle_gateway_response(data, message, request_id, now, out)
             return
-        request = self._take_open(request_id)
+        request = self._take_open_request(request_id)
         if request is not None:
-            self._decide_response(ServerResponse(frame, message, request, now), now, out)
+            self._decide_response(ServerResponse(data, message, request, now), now, out)
         elif request_id is None and "error" in message and not is_ambiguous_response(message):
-            self._server_requests.on_error(frame, message, out)  # about a message that the server could not parse
-        elif (request := self._take_open(coerce_id(request_id))) is not None:
+            self._server_requests.on_error(data, message, out)  # about a message that the server could not parse
+        elif (request := self._take_open_request(coerce_id(request_id))) is not None:
             self._decide_response(ServerResponse(b"", None, request, now), now, out)
         else:
             self._audit.record_refused_message(
                 "answer_unasked", "The server sent a response without a request.", "", "", out
             )
 
-    def _on_gateway_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> None:
+    def _handle_gateway_response(
+        self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder
+    ) -> None:
         """A response to a request from the gateway. ``message`` is None if it cannot be parsed."""
         if self._subscription.is_gateway_id(request_id):
             self._subscription.on_ended(message, now)
             return
         try:
-            ready = self._lists.on_response(frame, message, request_id, now, out)
+            ready = self._lists.on_response(data, message, request_id, now, out)
         except PinwardenError:
             ready = True  # the approvals cannot be read: deferred requests are refused for that reason
         if ready:
             self._retry_deferred(now, out)
 
-    def _server_notification(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
+    def _handle_server_notification(
+        self, data: bytes, message: Any, method: str, now: float, out: OutputBuilder
+    ) -> None:
         params = message.get("params")
         if method == PROGRESS:
             self._timeouts.restart(now)
@@ -472,9 +480,9 @@ class Session:
         if self._subscription.owns_notification(method, params):
             self._subscription.on_notification(method, params, now, out)
         elif method not in TASK_NOTIFICATIONS:
-            self._server_requests.on_notification(frame, message, method, out)
+            self._server_requests.on_notification(data, message, method, out)
         else:
-            self._decide_task_notification(TaskNotification(frame, message, now), now, out)
+            self._decide_task_notification(TaskNotification(data, message, now), now, out)
 
     def _decide_task_notification(self, notification: TaskNotification, now: float, out: OutputBuilder) -> None:
         try:
@@ -499,8 +507,8 @@ class Session:
             self._audit.record_refused_message(err.code, reason, response.method, call, out)
             # The message of the error may quote the server.
             text = "pinwarden: the server's response is refused, because it cannot be evaluated"
-            data = {"pinwarden": {"code": err.code, "call": call}}
-            out.to_client.append(error_response(request_id, INTERNAL_ERROR, text, data))
+            details = {"pinwarden": {"code": err.code, "call": call}}
+            out.to_client.append(build_error_response(request_id, INTERNAL_ERROR, text, details))
             return
         if not decided:
             response.attempts += 1
@@ -511,7 +519,7 @@ class Session:
             if response.method == "server/discover":
                 self._list_for_first_use(now, out)
 
-    def _take_open(self, request_id: Any) -> ForwardedRequest | None:
+    def _take_open_request(self, request_id: Any) -> ForwardedRequest | None:
         """Remove and return the open request that a response belongs to."""
         request = self._open.pop(request_id, None) if is_id(request_id) else None
         if self._cancelled and request is not None:
@@ -523,18 +531,18 @@ class Session:
         for message in messages:
             request_id = message.get("id") if type(message) is dict and "method" not in message else None
             if self._lists.is_gateway_id(request_id):
-                self._on_gateway_response(b"", None, str(request_id), now, out)
-            elif (request := self._take_open(request_id)) is not None:
+                self._handle_gateway_response(b"", None, str(request_id), now, out)
+            elif (request := self._take_open_request(request_id)) is not None:
                 self._decide_response(ServerResponse(b"", None, request, now), now, out)
 
     # Both directions
 
-    def _split(self, frame: bytes, message: Any) -> list[tuple[bytes, Any]]:
+    def _split_batch(self, data: bytes, message: Any) -> list[tuple[bytes, Any]]:
         """The messages of a frame: one, or several in the revision with batches. Empty if it is neither."""
         if type(message) is dict:
-            return [(frame, message)]
+            return [(data, message)]
         if type(message) is list and message and self._server.version == BATCH_VERSION:
-            parts = list(zip(split_array(frame), message, strict=True))
+            parts = list(zip(split_array(data), message, strict=True))
             if all(type(value) is dict for _, value in parts):
                 return parts
         return []
@@ -543,7 +551,7 @@ class Session:
         """A list arrived or failed: decide again about all deferred messages, in order."""
         if self._lists.server is not None and self._server.info is None:
             with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
-                self._server.judge(self._lists.server, out)
+                self._server.check(self._lists.server, out)
         for message in self._deferred.take_all():
             if isinstance(message, ClientRequest):
                 self._decide_request(message, now, out)
@@ -555,9 +563,9 @@ class Session:
     def _subscribe_if_due(self, now: float, out: OutputBuilder) -> None:
         """Subscribe to ``list_changed`` notifications, which servers of the stateless era send only to subscribers."""
         if self._lists.meta is not None and not self._server.is_refused:
-            self._subscription.open_if_due(now, self._client_subscribed, out)
+            self._subscription.open_if_due(now, self._is_client_subscribed, out)
 
-    def _client_subscribed(self, methods: Iterable[str]) -> bool:
+    def _is_client_subscribed(self, methods: Iterable[str]) -> bool:
         """Whether the client has a subscription to all of these notifications."""
         # A copy, because the fast path adds and removes calls without the lock.
         subscriptions = [
@@ -569,7 +577,7 @@ class Session:
 
     # Requests that fail
 
-    def _answer_timed_out(self, now: float, out: OutputBuilder) -> None:
+    def _fail_timed_out_requests(self, now: float, out: OutputBuilder) -> None:
         """Answer requests that the server does not answer in time, and cancel them at the server."""
         if self._server_requests.open or self.fast_path.progressed:
             self._timeouts.restart(now)  # the server works, or waits for a person
@@ -582,13 +590,13 @@ class Session:
             if was_cancelled:
                 continue
             reason = f"the server did not answer within {self._timeouts.seconds:g} seconds"
-            out.to_client.append(error_response(request_id, SERVER_UNAVAILABLE, f"pinwarden: {reason}"))
+            out.to_client.append(build_error_response(request_id, SERVER_UNAVAILABLE, f"pinwarden: {reason}"))
             if request.method == "initialize":
                 self._lists.end_handshake(None)
             else:  # a handshake cannot be cancelled
-                out.to_server.append(notification(CANCELLED, {"requestId": request_id, "reason": reason}))
+                out.to_server.append(build_notification(CANCELLED, {"requestId": request_id, "reason": reason}))
 
-    def _answer_undelivered(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
+    def _fail_undelivered(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
         """Answer a request that did not reach the server, or the requests that wait for its list."""
         request_id = message.get("id")
         if "method" not in message or request_id is None:
@@ -605,15 +613,15 @@ class Session:
         self._lists.on_not_sent(request_id)
         out.to_client += [answer(deferred) for deferred in self._deferred.take_request_ids()]
 
-    def _parse_sent(self, frame: bytes) -> Any:
+    def _parse_outgoing(self, data: bytes) -> Any:
         """Parse a message that was about to be sent."""
         try:
-            return strict_json.parse_json(frame, self._json)
+            return strict_json.parse_json(data, self._json)
         except PinwardenError:
             from pinwarden.surface.probe.message import parse_message
 
-            return parse_message(frame, self._json).members
+            return parse_message(data, self._json).members
 
 
-def _undelivered_response(request_id: Any) -> bytes:
-    return error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: the server accepts no more messages")
+def _build_undelivered_response(request_id: Any) -> bytes:
+    return build_error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: the server accepts no more messages")

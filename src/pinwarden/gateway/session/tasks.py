@@ -71,9 +71,9 @@ def task_ids(result: Any) -> list[str]:
     return [task["taskId"] for task in tasks]
 
 
-def without_tasks(frame: bytes, message: Any, removed: Container[int]) -> tuple[bytes, Any]:
+def without_tasks(data: bytes, message: Any, removed: Container[int]) -> tuple[bytes, Any]:
     """Return a ``tasks/list`` response without the tasks at these indexes, as bytes and as a value."""
-    text = frame.decode()
+    text = data.decode()
     result = splice.find_member(text, 0, "result")
     listed = None if result is None else splice.find_member(text, result.start, "tasks")
     if listed is None:

@@ -222,17 +222,19 @@ class SightingRecorder:
 
     def record(self, verdicts: Iterable[Verdict]) -> tuple[AuditEvent, ...]:
         """Store the definitions. Returns an event for each change that is newly pending review."""
-        judged = tuple(verdicts)
+        checked = tuple(verdicts)
         time = self._now()
-        reviews = [self._review(verdict, time) for verdict in judged if verdict.action != ALLOW and _is_served(verdict)]
+        reviews = [
+            self._review(verdict, time) for verdict in checked if verdict.action != ALLOW and _is_served(verdict)
+        ]
         pending = {(review.entity, review.item) for review in reviews}
         allowed = {
-            (verdict.entity, storable_name(verdict.key)) for verdict in judged if verdict.action == ALLOW
+            (verdict.entity, storable_name(verdict.key)) for verdict in checked if verdict.action == ALLOW
         } - pending
         if allowed:
             self._reviews.supersede(storable_name(self._server), self._baseline, allowed)
         added = self._reviews.add(reviews) if reviews else []
-        self._observed.record(self._sighting(verdict, time) for verdict in judged if _is_served(verdict))
+        self._observed.record(self._sighting(verdict, time) for verdict in checked if _is_served(verdict))
         return tuple(review_event(review, HELD, review.reason) for review in added)
 
     def _review(self, verdict: Verdict, time: str) -> Review:
