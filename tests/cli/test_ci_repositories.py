@@ -197,7 +197,7 @@ class TestPlantedConfigurations:
         monkeypatch.setattr(searched, "MAX_FOLDERS", 2)
         (repository.root / "a" / "b" / "c").mkdir(parents=True)
         with pytest.raises(PinwardenError, match="more than 2 folders"):
-            list(searched.find_folders_with(repository.root, {".mcp.json"}))
+            list(searched.find_folders_containing(repository.root, {".mcp.json"}))
 
 
 class TestMonorepo:

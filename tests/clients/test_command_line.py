@@ -14,7 +14,7 @@ from pinwarden.clients.command_line import (
     parse_locked_start,
     pinwarden_arguments,
 )
-from pinwarden.system.target import HttpTarget, StdioTarget, name_set
+from pinwarden.system.target import HttpTarget, StdioTarget, parse_name_set
 
 SHA = "sha256:" + "3c" * 32
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -228,7 +228,7 @@ def test_any_words_are_judged_without_failing(words: list[str]) -> None:
     st.lists(
         st.sampled_from(
             sorted(
-                name_set(
+                parse_name_set(
                     "npx uv uvx run tool cmd /c env A=1 -- -p --from docker sh -c timeout python -m pipx -S op sudo"
                 )
             )

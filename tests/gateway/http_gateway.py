@@ -29,7 +29,7 @@ from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
-from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 
@@ -125,7 +125,7 @@ class UpstreamServer:
             self.pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server = RemoteServer.create(self.pool, address, {})
             return lambda owner: RemoteTransport(server, owner, limits)
-        environment = child_environment(self.env, os.environ)
+        environment = build_child_environment(self.env, os.environ)
         command = ServerCommand(words=self.command, environment=environment)
         supervisor = self.supervisor = ProcessSupervisor("test", lambda: command, limits)
 

@@ -23,7 +23,7 @@ from pinwarden.gateway.store.approvals import TrustedSurfaces
 from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.database import load_schema, open_database
-from pinwarden.system.sandbox import Sandbox, sandboxed
+from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names, verdicts
 from tests.support.needs import needs
 from tests.support.postgres import Cluster
@@ -680,7 +680,7 @@ for attempt in (
     except (OSError, sqlite3.Error):
         print("refused")
 """
-    command = sandboxed((sys.executable, "-c", script), dict(os.environ), str(locked.root), Sandbox())
+    command = build_sandbox_command((sys.executable, "-c", script), dict(os.environ), str(locked.root), Sandbox())
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert (done.stdout.split(), done.stderr) == (["refused"] * 4, "")
     assert locked.files() == before

@@ -160,7 +160,7 @@ def test_attack_a_server_that_creates_a_repository_where_it_may_write_is_stopped
         assert process.wait(60) == 1
     status_everywhere(desk.root)
     assert not marker.exists()
-    assert list(desk.root.rglob(f"*{write_guard.BLOCKED}")) != []
+    assert list(desk.root.rglob(f"*{write_guard.BLOCKED_SUFFIX}")) != []
 
 
 def test_the_planted_repositories_run_a_command_without_protection(
@@ -234,6 +234,6 @@ def test_a_folder_with_too_many_files_to_check_cannot_be_made_writable(tmp_path:
     most, write_guard.MAX_ENTRIES = write_guard.MAX_ENTRIES, 1
     try:
         with pytest.raises(write_guard.TooManyFilesError):
-            list(write_guard.forbidden_paths(str(tmp_path), ()))
+            list(write_guard.find_forbidden_paths(str(tmp_path), ()))
     finally:
         write_guard.MAX_ENTRIES = most

@@ -32,7 +32,7 @@ from pinwarden.registry.official_api import ServerQuery, list_servers
 from pinwarden.registry.registry import RegistryLimits
 from pinwarden.registry.registry_documents import KEYS, POINT, YANK
 from pinwarden.registry.store import pointer_log, publications, publishers
-from pinwarden.system.processes import max_connections
+from pinwarden.system.processes import limit_connections
 from tests.registry.world import ACME, MALLORY, World, attested, bundle, open_world
 
 
@@ -277,7 +277,7 @@ def test_attack_a_flood_of_pipelined_requests_is_cut_off(served: Served) -> None
 
 
 def test_attack_a_flood_of_connections_leaves_file_descriptors_for_the_registry(served: Served) -> None:
-    assert max_connections() * 2 <= max(os.sysconf("SC_OPEN_MAX"), 8192)
+    assert limit_connections() * 2 <= max(os.sysconf("SC_OPEN_MAX"), 8192)
     with ExitStack() as stack:
         lines = [stack.enter_context(served.line(b"")) for _ in range(60)]
         assert is_let_go(lines[-1])

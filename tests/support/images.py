@@ -17,7 +17,7 @@ from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.core.digest import Digest
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 from tests.support.registries import DockerRegistry
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -154,5 +154,5 @@ def resolve(
     registry = OciRegistry(reference, fetcher, endpoint, tokens)
     document = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:
-        raise fetch_failed("status", f"the registry has no image {reference}", 404)
+        raise fetch_error("status", f"the registry has no image {reference}", 404)
     return document.digest

@@ -17,7 +17,7 @@ import psycopg
 
 from pinwarden.system.database import Database, DatabaseLimits
 from pinwarden.system.postgresql import Postgres
-from pinwarden.system.processes import child_pids
+from pinwarden.system.processes import find_child_pids
 from tests.support.needs import missing
 
 _NUMBERS = count(1)
@@ -81,7 +81,7 @@ class Cluster:
     def frozen(self) -> Iterator[None]:
         """Every process of the server stopped where it is: it takes connections and never says a word."""
         first = int((self.folder / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
-        numbers = [first, *child_pids(first)]
+        numbers = [first, *find_child_pids(first)]
         for number in numbers:
             os.kill(number, signal.SIGSTOP)
         try:

@@ -17,7 +17,7 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.connections import Origin, ServiceEndpoint, proxy_for
+from pinwarden.system.net.connections import Origin, ServiceEndpoint, find_proxy
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules
 from pinwarden.system.target import HttpAddress
 from tests.servers.authority import Authority
@@ -663,10 +663,10 @@ class TestProxies:
         ],
     )
     def test_the_proxy_for_an_address(self, variables: dict[str, str], proxy: str | None) -> None:
-        assert proxy_for(HttpAddress.parse("https://a.b.example/x"), variables) == proxy
+        assert find_proxy(HttpAddress.parse("https://a.b.example/x"), variables) == proxy
 
     def test_attack_an_upper_case_http_proxy_can_come_from_a_web_request_and_is_not_used(self) -> None:
-        assert proxy_for(HttpAddress.parse("http://a.example/"), {"HTTP_PROXY": "http://evil:1"}) is None
+        assert find_proxy(HttpAddress.parse("http://a.example/"), {"HTTP_PROXY": "http://evil:1"}) is None
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "2130706433", "0x7f.1", "[::1]", "localhost"])
     def test_attack_a_redirect_to_a_private_address_is_refused_behind_a_proxy_too(

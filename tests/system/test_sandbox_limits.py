@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.system import exec_guard, sandbox
-from pinwarden.system.sandbox import Sandbox, SandboxLimits, sandboxed
+from pinwarden.system.sandbox import Sandbox, SandboxLimits, build_sandbox_command
 from tests.support.needs import needs
 
 pytestmark = needs("bwrap", install="apt-get install bubblewrap")
@@ -116,7 +116,7 @@ def started(
 ) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.defpath, "NICE": str(os.nice(0))}
     command = (sys.executable, "-c", program, *given)
-    line = sandboxed(command, environment, "/", Sandbox(limits=limits, allow_programs=programs))
+    line = build_sandbox_command(command, environment, "/", Sandbox(limits=limits, allow_programs=programs))
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
@@ -138,15 +138,15 @@ def test_attack_a_greedy_server_gets_no_more_than_its_bounds(programs: bool) -> 
     }
 
 
-@pytest.mark.skipif(os.uname().machine not in exec_guard._MACHINES, reason="no filter is known for this machine")
+@pytest.mark.skipif(os.uname().machine not in exec_guard._ARCHITECTURES, reason="no filter is known for this machine")
 @pytest.mark.parametrize("programs", [True, False])
 def test_attack_a_server_reaches_no_keys_of_the_session_no_namespace_and_not_the_first_process(programs: bool) -> None:
     """The first process is bubblewrap's and has no filter: a server that controls it could start programs."""
     machine = os.uname().machine
     numbers = [
-        (*exec_guard._REFUSED[machine], *exec_guard._REFUSED_EVERYWHERE),
-        exec_guard._ABSENT,
-        exec_guard._FLAGGED[machine],
+        (*exec_guard._DENIED_CALLS[machine], *exec_guard._DENIED_ON_ALL),
+        exec_guard._HIDDEN_CALLS,
+        exec_guard._NAMESPACE_CALLS[machine],
     ]
     outcome = started(STEERING, SandboxLimits(), json.dumps(numbers), programs=programs)
     assert json.loads(outcome.stdout) == {
@@ -163,9 +163,9 @@ def test_attack_a_server_reaches_no_keys_of_the_session_no_namespace_and_not_the
 
 def test_the_filter_of_another_machine_has_an_end_for_every_jump() -> None:
     """The one of this machine is tried above; a jump beyond its end would be refused by the kernel."""
-    for machine in exec_guard._MACHINES:
+    for machine in exec_guard._ARCHITECTURES:
         for address in (None, 0x7F00_1234_5678):
-            code = exec_guard.filter_for(machine, address)
+            code = exec_guard.build_filter(machine, address)
             lines = [struct.unpack("HBBI", code[at : at + 8]) for at in range(0, len(code), 8)]
             assert lines[-1][0] == exec_guard._RETURN
             assert all(at + 1 + max(yes, no) < len(lines) for at, (_, yes, no, _) in enumerate(lines[:-1]))
@@ -212,7 +212,7 @@ def plain_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 def test_attack_a_fork_bomb_ends_at_its_bound(plain_user: dict[str, Any]) -> None:
     """A bomb of a hundred at most; the sandbox ends with its first process, and all of it with the sandbox."""
     program = "/usr/bin/python3" if plain_user else sys.executable
-    line = sandboxed((program, "-c", BOMB), {"PATH": os.defpath}, "/", Sandbox(limits=SMALL))
+    line = build_sandbox_command((program, "-c", BOMB), {"PATH": os.defpath}, "/", Sandbox(limits=SMALL))
     outcome = subprocess.run(
         line, env={"PATH": os.defpath}, cwd="/", capture_output=True, text=True, timeout=240, check=False, **plain_user
     )

@@ -13,7 +13,7 @@ import pytest
 
 from pinwarden.system import write_guard
 from pinwarden.system.processes import ProcessTree
-from pinwarden.system.sandbox import Sandbox, sandboxed
+from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 from tests.support.needs import needs
 
 NAMES = frozenset({".git"})
@@ -41,7 +41,9 @@ os.fchdir(here)
 def start(folder: Path, code: str) -> subprocess.Popen[bytes]:
     """A server in the sandbox that may write the folder. It plants as soon as a line is written to it."""
     sandbox = Sandbox(writable=(str(folder),), forbidden_names=tuple(NAMES))
-    command = sandboxed(("/usr/bin/env", "python3", "-c", code, str(folder)), dict(os.environ), str(folder), sandbox)
+    command = build_sandbox_command(
+        ("/usr/bin/env", "python3", "-c", code, str(folder)), dict(os.environ), str(folder), sandbox
+    )
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -109,7 +111,7 @@ def test_attack_a_server_that_provokes_its_own_end_does_not_end_the_guard_before
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is part of Linux")
 def test_attack_a_folder_that_appears_while_events_are_lost_is_watched_all_the_same(folder: Path) -> None:
-    watch = write_guard._Watch(NAMES)
+    watch = write_guard._FolderWatch(NAMES)
     try:
         watch.add(str(folder))
         most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
@@ -119,9 +121,9 @@ def test_attack_a_folder_that_appears_while_events_are_lost_is_watched_all_the_s
             (folder / f"{number % 2}").touch()
             (folder / f"{number % 2}").unlink()
         (folder / "new/deep").mkdir(parents=True)
-        assert write_guard._allowed(watch, [str(folder)], NAMES, set())
+        assert write_guard._is_allowed(watch, [str(folder)], NAMES, set())
         (folder / "new/deep/.git").mkdir()
-        assert not write_guard._allowed(watch, [str(folder)], NAMES, set())
+        assert not write_guard._is_allowed(watch, [str(folder)], NAMES, set())
     finally:
         os.close(watch.descriptor)
 
@@ -131,15 +133,15 @@ def test_attack_too_many_files_stop_the_server_and_do_not_hide_what_it_created(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard ended with an error, and what was forbidden stayed."""
-    watch = write_guard._Watch(NAMES)
+    watch = write_guard._FolderWatch(NAMES)
     try:
         watch.add(str(folder))
         for number in range(4):
             (folder / f"{number}").touch()
         (folder / ".git").mkdir()
         monkeypatch.setattr(write_guard, "MAX_ENTRIES", 3)
-        assert not write_guard._allowed(watch, [str(folder)], NAMES, set())
-        assert write_guard._block([str(folder)], NAMES, set())
+        assert not write_guard._is_allowed(watch, [str(folder)], NAMES, set())
+        assert write_guard._rename_all_created([str(folder)], NAMES, set())
     finally:
         os.close(watch.descriptor)
     assert repositories(folder) == []

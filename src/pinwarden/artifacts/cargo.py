@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "cargo_manifest_mismatch"
@@ -47,7 +47,7 @@ def fetch_artifact(
     try:
         entry = parse_index(response.body, name, version)
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the index entry of {name} is invalid: {err}") from err
+        raise fetch_error("protocol", f"the index entry of {name} is invalid: {err}") from err
     if entry is None:
         return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="version")
     # 3. Fetch and check the crate.
@@ -93,10 +93,10 @@ def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str
         try:
             config = strict_json.parse_json(response.body)
         except PinwardenError as err:
-            raise fetch_failed("protocol", f"{response.address} is not valid JSON: {err}") from err
+            raise fetch_error("protocol", f"{response.address} is not valid JSON: {err}") from err
     template = config.get("dl") if isinstance(config, dict) else None
     if not isinstance(template, str):
-        raise fetch_failed("protocol", f"{endpoint.address} is not a sparse Cargo index: its config.json has no dl URL")
+        raise fetch_error("protocol", f"{endpoint.address} is not a sparse Cargo index: its config.json has no dl URL")
     return template
 
 
@@ -105,7 +105,7 @@ def _download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:
-        raise fetch_failed("protocol", "the registry's config.json has a dl URL that is not a web address") from err
+        raise fetch_error("protocol", "the registry's config.json has a dl URL that is not a web address") from err
     registry = endpoint.address
     if address.scheme != "https" and address.origin != registry.origin:
         message = f"{address} uses plain HTTP and is not on the registry's host"

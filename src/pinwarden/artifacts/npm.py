@@ -44,7 +44,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "npm_manifest_mismatch"
@@ -139,7 +139,7 @@ def tarball_url(release: VersionDocument, endpoint: ServiceEndpoint) -> str:
     try:
         address = HttpAddress.parse(release.tarball)
     except PinwardenError as err:
-        raise fetch_failed("protocol", "the packument has a tarball URL that is not a web address") from err
+        raise fetch_error("protocol", "the packument has a tarball URL that is not a web address") from err
     base = endpoint.address
     default = HttpAddress.parse(default_registry())
     if address.host == default.host and base.host != default.host:
@@ -229,7 +229,7 @@ def _verify_signature(claim: SignatureClaim, key: Any, message: bytes, signed_at
 def _keys_by_id(document: Any) -> dict[str, dict[str, Any]]:
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise fetch_failed("protocol", "the registry's key document has no list of keys")
+        raise fetch_error("protocol", "the registry's key document has no list of keys")
     usable = [row for row in rows if isinstance(row, dict) and isinstance(row.get("keyid"), str)]
     return {row["keyid"]: row for row in usable}
 
@@ -273,11 +273,11 @@ def _fetch_attestations(registry: _PackageSource) -> tuple[ArtifactAttestation, 
     if body is None:
         return ()
     if not isinstance(_parse_json(body, _SMALL_LIMITS), dict):
-        raise fetch_failed("protocol", "the registry's attestation document is not an object")
+        raise fetch_error("protocol", "the registry's attestation document is not an object")
     members = dict(split_object(body))
     attestations = split_array(members.get("attestations", b"[]"))
     if len(attestations) > _MAX_ATTESTATIONS:
-        raise fetch_failed("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
+        raise fetch_error("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
     return tuple(_parse_attestation(row) for row in attestations)
 
 
@@ -285,7 +285,7 @@ def _parse_attestation(row: bytes) -> ArtifactAttestation:
     value = _parse_json(row, _SMALL_LIMITS)
     kind = value.get("predicateType") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not isinstance(value.get("bundle"), dict):
-        raise fetch_failed("protocol", "an attestation from the registry has no predicateType or no bundle")
+        raise fetch_error("protocol", "an attestation from the registry has no predicateType or no bundle")
     return ArtifactAttestation(kind=kind, bundle=dict(split_object(row))["bundle"])
 
 
@@ -293,4 +293,4 @@ def _parse_json(body: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse_json(body, limits)
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the registry sent invalid JSON: {err}") from err
+        raise fetch_error("protocol", f"the registry sent invalid JSON: {err}") from err

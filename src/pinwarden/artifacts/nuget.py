@@ -37,7 +37,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "nuget_manifest_mismatch"
@@ -114,14 +114,14 @@ class _PackageSource(Record):
         try:
             return None if body is None else strict_json.parse_json(body)
         except PinwardenError as err:
-            raise fetch_failed("protocol", f"the package source sent invalid JSON: {err}") from err
+            raise fetch_error("protocol", f"the package source sent invalid JSON: {err}") from err
 
     def check_url(self, url: str) -> HttpAddress:
         """Parse a URL. It may be on another host, but plain HTTP is accepted only on the source's own host."""
         try:
             address = HttpAddress.parse(url)
         except PinwardenError as err:
-            raise fetch_failed("protocol", "the package source names a URL that is not a web address") from err
+            raise fetch_error("protocol", "the package source names a URL that is not a web address") from err
         if address.scheme != "https" and address.origin != self.endpoint.address.origin:
             message = f"{address} uses plain HTTP and is not on the package source's host"
             raise PinwardenError("ADDRESS_REFUSED", message, data={"reason": "plain-http"})
@@ -146,14 +146,14 @@ class _Content(Record):
 def _find_v3_package(source: _PackageSource, index: Any) -> _ListedPackage | Missing:
     base = resource_url(index, _CONTENT)
     if base is None:
-        raise fetch_failed("protocol", "the service index has no PackageBaseAddress")
+        raise fetch_error("protocol", "the service index has no PackageBaseAddress")
     name = source.name.lower()
     listing = source.json(f"{base}{name}/index.json")
     if listing is None:
         return "package"
     versions = listing.get("versions") if isinstance(listing, dict) else None
     if not isinstance(versions, list):
-        raise fetch_failed("protocol", "the package source's version list is not a list")
+        raise fetch_error("protocol", "the package source's version list is not a list")
     if source.version not in [version.lower() for version in versions if isinstance(version, str)]:
         return "version"
     url = f"{base}{name}/{source.version}/{name}.{source.version}.nupkg"
@@ -171,7 +171,7 @@ def _registration_claims(source: _PackageSource, base: str | None) -> NugetClaim
     try:
         return entry_claims({**leaf, **entry} if isinstance(entry, dict) else leaf)
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the catalog entry of {source.name} is invalid: {err}") from err
+        raise fetch_error("protocol", f"the catalog entry of {source.name} is invalid: {err}") from err
 
 
 # Protocol V2: an OData feed
@@ -187,12 +187,12 @@ def _find_v2_package(source: _PackageSource) -> _ListedPackage | Missing:
         return "version" if root is not None and children(root, "entry") else "package"
     root = parse_xml(body)
     if root is None or root.tag.rpartition("}")[2] != "entry":
-        raise fetch_failed("protocol", "the package source's feed has no entry element")
+        raise fetch_error("protocol", "the package source's feed has no entry element")
     values = {field.tag.rpartition("}")[2]: field.text for part in children(root, "properties") for field in part}
     try:
         digest = hash_claim(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
+        raise fetch_error("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
     entry = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
     claims = NugetClaims(digests=(digest,) if digest else (), published_at=entry.published_at, yanked=entry.yanked)
     return _ListedPackage(url=f"{base}package/{name}/{version}", claims=claims)

@@ -48,7 +48,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 
 CONTENT_MISSING = "oci_content_missing"
 PLATFORM_MISSING = "oci_platform_missing"
@@ -83,7 +83,7 @@ def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpo
         return NewestRelease(version=tag)
     document = registry.document(tag)
     if document is None or not document.is_verified:
-        raise fetch_failed("protocol", f"the registry lists the tag {tag} but serves no image for it")
+        raise fetch_error("protocol", f"the registry lists the tag {tag} but serves no image for it")
     return NewestRelease(version=tag, digest=document.digest)
 
 
@@ -142,7 +142,7 @@ def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platform
     reference = registry.reference
     root = registry.document(digest)
     if root is None:
-        raise fetch_failed("status", f"the registry has no image {reference.at(digest)}", 404)
+        raise fetch_error("status", f"the registry has no image {reference.at(digest)}", 404)
     with _new_folder(folder) as building:
         blobs = building / "blobs"
         blobs.mkdir()

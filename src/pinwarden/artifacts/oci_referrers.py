@@ -22,7 +22,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 
 BUNDLE = "application/vnd.dev.sigstore.bundle"
 """The prefix of the media types of Sigstore bundles."""
@@ -81,7 +81,7 @@ class _AttestationSearch:
             self.mismatches[str(descriptor.digest)] = None
             return None
         if result is None:
-            raise fetch_failed("protocol", f"the registry lists the blob {descriptor.digest} but does not have it")
+            raise fetch_error("protocol", f"the registry lists the blob {descriptor.digest} but does not have it")
         if result.size != descriptor.size or descriptor.digest not in result.digests:
             self.mismatches[str(descriptor.digest)] = None
             return None
@@ -132,7 +132,7 @@ def _read_manifest(
     document = search.document(tag_or_digest)
     if document is None:
         if listed is not None and str(listed.digest) not in search.mismatches:
-            raise fetch_failed("protocol", f"the registry lists the referrer {listed.digest} but does not have it")
+            raise fetch_error("protocol", f"the registry lists the referrer {listed.digest} but does not have it")
         return
     body, content_type = document
     manifest = parse_document(body, content_type)

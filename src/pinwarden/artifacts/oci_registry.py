@@ -29,8 +29,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import Limits
 from pinwarden.system.net.connections import ServiceEndpoint
-from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, RequestBody
-from pinwarden.system.net.network_errors import fetch_failed, too_large
+from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, UploadBody
+from pinwarden.system.net.network_errors import fetch_error, too_large_error
 from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class OciRegistry:
         """
         url = self._url(f"blobs/{descriptor.digest}")
         if descriptor.size > max_bytes:
-            raise too_large(HttpAddress.parse(url), max_bytes)
+            raise too_large_error(HttpAddress.parse(url), max_bytes)
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
 
         def download(request: FetchRequest) -> DownloadResult:
@@ -221,7 +221,7 @@ class OciRegistry:
         address = _realm_address(realm)
         registry = self._endpoint.address
         if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
-            raise fetch_failed("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
+            raise fetch_error("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
         is_same_owner = may_receive_credential(registry, address)
         endpoint = ServiceEndpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
@@ -235,7 +235,7 @@ class OciRegistry:
         )
         response = self._fetcher.get(request, max_bytes=_TOKEN_LIMITS.max_bytes)
         if not response.found:
-            raise fetch_failed("unauthorized", f"{address} does not issue tokens", response.status)
+            raise fetch_error("unauthorized", f"{address} does not issue tokens", response.status)
         return _parse_token(response, address)
 
 
@@ -287,9 +287,9 @@ def next_query(page_url: str, target: str) -> str:
     try:
         next_page_url = urlsplit(urljoin(page_url, target))
     except ValueError as err:
-        raise fetch_failed("protocol", "the registry's link to the next page is not a URL") from err
+        raise fetch_error("protocol", "the registry's link to the next page is not a URL") from err
     if next_page_url._replace(query="", fragment="").geturl() != page_url or not next_page_url.query:
-        raise fetch_failed("protocol", "the registry's link to the next page leads to another URL")
+        raise fetch_error("protocol", "the registry's link to the next page leads to another URL")
     return next_page_url.query
 
 
@@ -297,12 +297,12 @@ def _parse_tags(response: FetchResponse) -> list[str]:
     try:
         value: Any = strict_json.parse_json(response.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the registry's tag list is not valid JSON: {err}") from err
+        raise fetch_error("protocol", f"the registry's tag list is not valid JSON: {err}") from err
     tags = value.get("tags", ()) if isinstance(value, dict) else None
     if tags is None and isinstance(value, dict):
         return []  # some registries send null for an empty list
     if not isinstance(tags, list | tuple):
-        raise fetch_failed("protocol", "the registry's tag list is not a list")
+        raise fetch_error("protocol", "the registry's tag list is not a list")
     return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
 
 
@@ -310,7 +310,7 @@ def _realm_address(realm: str) -> HttpAddress:
     try:
         return HttpAddress.parse(realm)
     except PinwardenError as err:
-        raise fetch_failed("protocol", "the registry requests a token from a realm that is not a web address") from err
+        raise fetch_error("protocol", "the registry requests a token from a realm that is not a web address") from err
 
 
 def _token_request(
@@ -339,10 +339,10 @@ def _parse_token(response: FetchResponse, address: HttpAddress) -> str:
     try:
         value: Any = strict_json.parse_json(response.body, _TOKEN_LIMITS)
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"{address} sent an invalid token response") from err
+        raise fetch_error("protocol", f"{address} sent an invalid token response") from err
     token = (value.get("token") or value.get("access_token")) if isinstance(value, dict) else None
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise fetch_failed("protocol", f"{address} sent an invalid token response")
+        raise fetch_error("protocol", f"{address} sent an invalid token response")
     return token
 
 
@@ -398,17 +398,17 @@ class OciPushRegistry(OciRegistry):
         except PinwardenError:
             is_same_owner = False
         if not is_same_owner:
-            raise fetch_failed("protocol", f"{self._endpoint.address} directs an upload to a URL that is not its own")
+            raise fetch_error("protocol", f"{self._endpoint.address} directs an upload to a URL that is not its own")
         return location
 
     def _upload(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:
-        sent = RequestBody(method=method, body=body, media_type=media_type)
+        sent = UploadBody(method=method, body=body, media_type=media_type)
 
         def send(request: FetchRequest) -> FetchResponse:
             response = self._fetcher.send(replace(request, sent=sent))
             if response.status not in (200, 201, 202, 204):
                 reason = "unauthorized" if response.status in (401, 403) else "status"
-                raise fetch_failed(
+                raise fetch_error(
                     reason, f"{response.address} responded with status {response.status}", response.status
                 )
             return response

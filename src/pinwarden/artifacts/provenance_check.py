@@ -58,7 +58,7 @@ _VERIFICATION_ERRORS = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICA
 def registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[RegistryKey, ...]:
     """The keys that an npm registry publishes; empty if it publishes none."""
     from pinwarden.system.net.fetch import FetchRequest
-    from pinwarden.system.net.network_errors import fetch_failed
+    from pinwarden.system.net.network_errors import fetch_error
 
     request = FetchRequest(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
     response = fetcher.get(request, max_bytes=LIMITS.max_bytes)
@@ -67,7 +67,7 @@ def registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[Registry
     try:
         return parse_registry_keys(response.body)
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the registry's keys are invalid: {err.message}") from err
+        raise fetch_error("protocol", f"the registry's keys are invalid: {err.message}") from err
 
 
 class _Check(Record):

@@ -18,16 +18,16 @@ from pinwarden.artifacts.python_package import exact_version, normalized_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import LIMITS
-from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program, read_file
 from pinwarden.system.net.connections import (
     HostNotFoundError,
     NetworkRules,
     ServiceEndpoint,
-    proxy_for,
+    find_proxy,
     resolve_destinations,
 )
-from pinwarden.system.net.network_errors import fetch_failed
+from pinwarden.system.net.network_errors import fetch_error
 from pinwarden.system.processes import BoundedTask, run_bounded
 
 RESOLVE_SECONDS = 300.0
@@ -48,13 +48,13 @@ def check_registry_address(
     index: ServiceEndpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False
 ) -> None:
     """Raise if Pinwarden's own HTTP client would not contact this registry. A resolver would contact any address."""
-    if proxy_for(index.address, variables) is not None:
+    if find_proxy(index.address, variables) is not None:
         return  # the proxy resolves the host
     rules = NetworkRules(allow_private=index.private_allowed, allow_plain_http=allow_plain_http)
     try:
         resolve_destinations(index.address, rules)
     except HostNotFoundError as err:
-        raise fetch_failed("connect", f"the host {index.address.host} was not found") from err
+        raise fetch_error("connect", f"the host {index.address.host} was not found") from err
 
 
 _UV_NETWORK_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -110,7 +110,7 @@ def resolve(  # noqa: PLR0913  everything the result depends on
 def read_uv_version(uv: Path, variables: Mapping[str, str]) -> str:
     """uv's name and version, as recorded in the lock."""
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
-        environment = child_environment({"UV_NO_CONFIG": "1", "HOME": temporary}, variables)
+        environment = build_child_environment({"UV_NO_CONFIG": "1", "HOME": temporary}, variables)
         output = run_resolver([str(uv), "--version"], Path(temporary), environment, seconds=30)
     return " ".join(output.decode("utf-8", "replace").split()[:2])[:40]
 
@@ -145,7 +145,7 @@ def _environment(
         settings |= {f"UV_INDEX_{_INDEX_NAME}_USERNAME": user, f"UV_INDEX_{_INDEX_NAME}_PASSWORD": password}
         secrets = [index.authorization, password]
     inherited = {variable for word in _UV_NETWORK_VARIABLES for variable in (word, word.lower())}
-    return child_environment(settings, variables, inherited), secrets
+    return build_child_environment(settings, variables, inherited), secrets
 
 
 def _split_basic(authorization: str) -> tuple[str, str]:
@@ -203,7 +203,7 @@ def resolve_npm(
             "RESOLVER_MISSING", "npm is required to resolve the dependencies of this package, and is not installed"
         )
     inherited = {variable for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for variable in (word, word.lower())}
-    environment = child_environment({}, variables, inherited)
+    environment = build_child_environment({}, variables, inherited)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         folder = Path(temporary)
         needs = {wanted.name: wanted.version}

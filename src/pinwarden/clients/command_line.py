@@ -17,13 +17,13 @@ from pinwarden.clients import launchers
 from pinwarden.clients.launchers import DANGERS, UV_VALUES, Launch, launch_of_url, temporary_path_risk
 from pinwarden.core.record import Record, replace
 from pinwarden.core.text import lazy_pattern
-from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.environment_variables import is_redirecting_variable
 from pinwarden.system.target import (
     HttpTarget,
     StdioTarget,
     Target,
     is_absolute,
-    name_set,
+    parse_name_set,
     parse_options,
     program_name,
     split_command_line,
@@ -32,7 +32,7 @@ from pinwarden.system.target import (
 __all__ = ["DANGERS", "Launch", "command_words", "parse_launch"]
 
 PROGRAM = "pinwarden"
-OWN_RUN_VALUES = name_set("--client --name --policy --audit --when-away --project --file")
+OWN_RUN_VALUES = parse_name_set("--client --name --policy --audit --when-away --project --file")
 """Options of ``pinwarden run`` that take the next word."""
 
 MAX_WRAPPERS = 8  # the depth up to which nested commands are unwrapped
@@ -107,18 +107,18 @@ def _cmd(words: list[str]) -> Unwrapped | None:
 
 
 def _env(words: list[str]) -> Unwrapped:
-    options = parse_options(words[1:], name_set("-u --unset -C --chdir -S --split-string"))
+    options = parse_options(words[1:], parse_name_set("-u --unset -C --chdir -S --split-string"))
     rest = [*split_command_line(options.get("-S", "--split-string") or ""), *options.rest]
     dangers: list[str] = []
     while rest and _ASSIGNMENT.fullmatch(rest[0]):
-        dangers += ["redirecting_variable"] if is_redirecting(rest[0].partition("=")[0]) else []
+        dangers += ["redirecting_variable"] if is_redirecting_variable(rest[0].partition("=")[0]) else []
         rest = rest[1:]
     return rest, dangers
 
 
 def _before(words: list[str]) -> Unwrapped:
     """A program that starts the rest of its line."""
-    options = parse_options(words[1:], name_set("-u --user -g --group -n -s -k --signal -o -e -i"))
+    options = parse_options(words[1:], parse_name_set("-u --user -g --group -n -s -k --signal -o -e -i"))
     return list(options.rest[1:] if program_name(words[0]) == "timeout" else options.rest), []
 
 

@@ -19,7 +19,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
-from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.environment_variables import is_redirecting_variable
 from pinwarden.system.masking import is_reference, mask_text, mask_url, mask_value, mask_words
 from pinwarden.system.redaction import mask_configured_value
 from pinwarden.system.target import StdioTarget, program_name
@@ -304,7 +304,7 @@ def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
         return f"{what}_removed"
     if type(before) is str and type(after) is str and reference_name(before) == reference_name(after) is not None:
         return "placeholder_spelled"
-    if what == "variable" and is_redirecting(name):
+    if what == "variable" and is_redirecting_variable(name):
         return "redirecting_variable"
     if before is ABSENT:
         return f"{what}_added"

@@ -17,9 +17,9 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.drift.changes import INFO
-from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.environment_variables import is_redirecting_variable
 from pinwarden.system.masking import looks_secret, mask_name, mask_words
-from pinwarden.system.redaction import entry_command_lines, entry_urls
+from pinwarden.system.redaction import list_command_lines, list_urls
 
 FINDING_KINDS: FindingKinds = build_kind_table(
     critical=(
@@ -119,7 +119,7 @@ def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
     client = client_of(server.client)
     fields = fields_of(server.entry, client)
     for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
-        if is_redirecting(name):
+        if is_redirecting_variable(name):
             yield _of_server(server, "redirecting_variable", name)
     for member in client.spelling.consent:
         if server.entry.get(member):
@@ -140,7 +140,7 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
             yield code, f"/{member}", _named(names)
     env = document.get("env")
     for name in sorted(env) if type(env) is dict else ():
-        if is_redirecting(name):
+        if is_redirecting_variable(name):
             code = "assistant_redirected" if name.upper().endswith(_ANSWERING) else "variables_set"
             yield code, child_pointer("/env", name), name
     if document.get("hooks"):
@@ -366,8 +366,8 @@ def proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -
     """By input id, the values that the file proposes for a server's inputs, with secrets redacted."""
     if not inputs:
         return {}
-    words = [word for words in entry_command_lines(server.entry) for word in words]
-    texts = (*words, *entry_urls(server.entry), *_redirecting_values(server.entry))
+    words = [word for words in list_command_lines(server.entry) for word in words]
+    texts = (*words, *list_urls(server.entry), *_redirecting_values(server.entry))
     referenced = {name for text in texts for name in _INPUT_REFERENCE.findall(text)}
     proposals: dict[str, list[str]] = {}
     for declared in inputs:
@@ -383,7 +383,7 @@ def _redirecting_values(entry: Any) -> Iterator[str]:
     """Values of variables that decide which code is loaded or from where."""
     variables = entry.get("env") if type(entry) is dict else None
     for name, value in variables.items() if type(variables) is dict else ():
-        if is_redirecting(name) and type(value) is str:
+        if is_redirecting_variable(name) and type(value) is str:
             yield value
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.text import lazy_pattern
-from pinwarden.system.target import is_absolute, name_set, parse_options, url_without_query
+from pinwarden.system.target import is_absolute, parse_name_set, parse_options, strip_query
 
 LaunchKind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "module", "script", "path", "shell"]
 
@@ -97,7 +97,7 @@ def launch_of_url(url: str, runner: str) -> Launch:
     """The launch for a remote server at an address."""
     plain = url.lower().startswith(("http://", "ws://")) and not _LOOPBACK.match(url)
     dangers = ("unencrypted_address",) if plain else ()
-    return Launch(kind="url", identity=url_without_query(url), runner=runner, dangers=dangers)
+    return Launch(kind="url", identity=strip_query(url), runner=runner, dangers=dangers)
 
 
 def is_address(word: str) -> bool:
@@ -109,7 +109,7 @@ def launch_of_script(runner: str, words: Sequence[str]) -> Launch:
     """The launch of a script: the first word is the file."""
     path = words[0] if words else ""
     if is_address(path):
-        launch = Launch(kind="source", identity=url_without_query(path), runner=runner)
+        launch = Launch(kind="source", identity=strip_query(path), runner=runner)
         return launch.with_dangers(["download_and_run", *launch_of_url(path, runner).dangers])
     launch = Launch(kind="script", identity=path, runner=runner)
     return launch.with_dangers(["relative_path"] if path and not is_absolute(path) else []).with_dangers(
@@ -135,15 +135,15 @@ _COMMIT = lazy_pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
 """Packages that only connect to an address; the server is at that address."""
 
-_NPX_VALUES = name_set(
+_NPX_VALUES = parse_name_set(
     "-p --package -c --call --registry --prefix --cache --userconfig --globalconfig -w --workspace --node-arg -n "
     "--script-shell --allow-build"
 )
 _NPX_LONG = {"-p": "--package", "-c": "--call", "-w": "--workspace"}
-_NPX_IGNORED = name_set("-y --yes -q --quiet -s --silent")
+_NPX_IGNORED = parse_name_set("-y --yes -q --quiet -s --silent")
 _NPM_INDEXES = ("--registry", "--userconfig", "--globalconfig")
-_DENO_VALUES = name_set("-c --config --import-map --lock --cert --location --seed -L --log-level --env-file")
-UV_VALUES = name_set(
+_DENO_VALUES = parse_name_set("-c --config --import-map --lock --cert --location --seed -L --log-level --env-file")
+UV_VALUES = parse_name_set(
     "--from --with -w --with-editable --with-requirements --index-url -i --index --default-index --extra-index-url "
     "--find-links -f -p --python --directory --project --cache-dir --config-file --refresh-package --constraints -c "
     "--overrides --resolution --prerelease --exclude-newer --env-file --python-preference --link-mode --extra --group "
@@ -173,8 +173,8 @@ _UV_LONG = {
     "-P": "--upgrade-package",
     "-m": "--module",
 }
-_UV_IGNORED = name_set("-q --quiet --no-progress")
-_NUGET_VALUES = name_set("--version --source --add-source --configfile --framework -v --verbosity")
+_UV_IGNORED = parse_name_set("-q --quiet --no-progress")
+_NUGET_VALUES = parse_name_set("--version --source --add-source --configfile --framework -v --verbosity")
 _NUGET_INDEXES = ("--source", "--add-source", "--configfile")
 
 
@@ -339,7 +339,7 @@ def _source(spec: str, runner: str) -> Launch:
     reference = reference.partition("&")[0]
     pinned = bool(_COMMIT.fullmatch(reference))
     dangers = ("unencrypted_address",) if _UNENCRYPTED.match(spec) else ()
-    identity_without_token = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # the part before @ may be a token
+    identity_without_token = re.sub(r"//[^/@]*@", "//", strip_query(identity))  # the part before @ may be a token
     return Launch(
         kind="source",
         identity=identity_without_token,
@@ -362,8 +362,8 @@ _IMAGE = lazy_pattern(
     r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
 )
 _SHA256 = lazy_pattern(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
-_DOCKER_VALUES = name_set("-H --host -c --context --config -l --log-level")
-_RUN_FLAGS = name_set(
+_DOCKER_VALUES = parse_name_set("-H --host -c --context --config -l --log-level")
+_RUN_FLAGS = parse_name_set(
     "--rm --init --privileged --detach --interactive --tty --read-only --no-healthcheck --oom-kill-disable "
     "--publish-all --sig-proxy --disable-content-trust --tls-verify --quiet --help --rmi --replace --env-host "
     "--no-hosts --http-proxy --use-api-socket"
@@ -387,7 +387,7 @@ _RUN_LONG = {
     "-a": "--attach",
     "--net": "--network",
 }
-_RUN_IGNORED = name_set("--rm --interactive --quiet")
+_RUN_IGNORED = parse_name_set("--rm --interactive --quiet")
 _CLUSTER = lazy_pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
 _HOST_PATHS = lazy_pattern(
     r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"

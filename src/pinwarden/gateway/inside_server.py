@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.processes import ancestor_pids, child_pids, process_identity, read_proc_strings
+from pinwarden.system.processes import find_child_pids, iter_ancestor_pids, read_proc_strings, read_process_identity
 
 MARK = "PINWARDEN_STARTED_SERVER"
 """The environment variable of started servers. Its value is the server's name."""
@@ -28,7 +28,7 @@ MARK = "PINWARDEN_STARTED_SERVER"
 def running_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
     """Register this process as a gateway, and ``client`` as its client, while the context is open."""
     registration = folder / f"{os.getpid()}.gateway"
-    lines = [process_identity(os.getpid()), *([process_identity(client)] if client is not None else [])]
+    lines = [read_process_identity(os.getpid()), *([read_process_identity(client)] if client is not None else [])]
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # mkdir applies the mode to the last folder only
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -48,11 +48,11 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
         _refuse(f"this process runs inside the server {variables[MARK][:120]!a}")
     registered = _registered_identities(folder)
     for pid in dict.fromkeys(_ancestors()):
-        if process_identity(pid) in registered:
+        if read_process_identity(pid) in registered:
             _refuse(f"its ancestor process {pid} is a gateway or the client of one")
         if _has_mark(pid):
             _refuse(f"its ancestor process {pid} is a server")
-        if not _adopts_orphans(pid) and any(map(_is_gateway, child_pids(pid))):
+        if not _adopts_orphans(pid) and any(map(_is_gateway, find_child_pids(pid))):
             _refuse(f"its ancestor process {pid} is the client of a gateway")
 
 
@@ -61,11 +61,11 @@ def _ancestors() -> Iterator[int]:
 
     A process whose parent ended stays in its session, and every server has its own session.
     """
-    yield from ancestor_pids(os.getpid())
+    yield from iter_ancestor_pids(os.getpid())
     leader = os.getsid(0) if hasattr(os, "getsid") else 0
     if leader > 1 and leader != os.getpid():
         yield leader
-        yield from ancestor_pids(leader)
+        yield from iter_ancestor_pids(leader)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -81,7 +81,7 @@ def _registered_identities(folder: Path) -> set[str]:
         except OSError:
             continue
         pid = lines[0].partition(" ")[0]
-        if pid.isdigit() and lines[0] == process_identity(int(pid)):
+        if pid.isdigit() and lines[0] == read_process_identity(int(pid)):
             identities.update(line for line in lines if line)
         else:
             with suppress(OSError):

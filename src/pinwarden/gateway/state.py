@@ -97,10 +97,10 @@ class GatewayState:
         return self._open("gateway")
 
     def _open(self, tables: str) -> Database:
-        from pinwarden.system.database import empty_database, load_schema, open_database
+        from pinwarden.system.database import load_schema, open_database, open_empty_database
 
         if self._absent:
-            return empty_database(load_schema(tables))
+            return open_empty_database(load_schema(tables))
         if not self._reads or self.folder.exists():
             refuse_unsafe(self.folder)
         # A gateway that was killed before its first commit leaves a journal but no database.

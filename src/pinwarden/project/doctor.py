@@ -34,7 +34,7 @@ from pinwarden.project.configs import (
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import problem_facts, problem_rows
 from pinwarden.surface.drift.changes import change_row
-from pinwarden.system.files import find_program, relative_search_folders
+from pinwarden.system.files import find_program, find_relative_search_folders
 from pinwarden.system.target import StdioTarget, program_name
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def check_installation(project: Project, scope: str = "all") -> Report:
             for unknown_server in unknown
         ),
         *(build_finding_row(project, finding) for finding in findings),
-        *_program_rows(project, programs, relative_search_folders(search_path)),
+        *_program_rows(project, programs, find_relative_search_folders(search_path)),
     ]
     ok = not issues and not any(map(is_failing, rows))
     return Report(

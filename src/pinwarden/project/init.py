@@ -31,7 +31,7 @@ from pinwarden.project.init_report import build_init_report
 from pinwarden.project.lock import build_approval, keep_earlier_pins, probed_release
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
-from pinwarden.system.redaction import entry_command_lines, entry_names, entry_urls
+from pinwarden.system.redaction import iter_names, list_command_lines, list_urls
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _lock_problem(server: ConfiguredServer) -> str | None:
     launched = parse_launch(server.target)
     if not (launched.via or launched).identity:
         return "its command does not say what to run"
-    if any(map(is_secret_name, (server.name, *entry_names(server.entry)))):
+    if any(map(is_secret_name, (server.name, *iter_names(server.entry)))):
         return "the name of the server, a member or a variable looks like a secret; names are written into the lock"
     if _has_exposed_secret(server.entry):
         return "its arguments or address contain a secret, which every process can read; move it into a variable"
@@ -191,11 +191,11 @@ def _self_reference_problem(server: ConfiguredServer, key: str, approved: Approv
 
 def _has_exposed_secret(entry: Any) -> bool:
     """Whether an argument or an address contains a secret: it would be written into the lock."""
-    for url in entry_urls(entry):
+    for url in list_urls(entry):
         address, _, query = url.partition("?")
         if MASK in mask_url(address) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
             return True
-    lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in entry_command_lines(entry)]
+    lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in list_command_lines(entry)]
     return any(mask_words(words) != words for words in lines)
 
 

@@ -16,7 +16,7 @@ from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.surface.drift.changes import stderr_tail
 from pinwarden.system.masking import mask_name
-from pinwarden.system.redaction import redact_entry, redacted_members
+from pinwarden.system.redaction import list_redacted_members, redact_entry
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -152,7 +152,7 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
         ):
             yield f"{server.server.name}: tools not recorded: {server.not_probed}"
     for server in discovery.servers:
-        unseen = redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
+        unseen = list_redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
         if unseen:
             yield uncovered(server.server.name, unseen)
 

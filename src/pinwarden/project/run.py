@@ -27,7 +27,7 @@ from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, environment_of, is_mcpb
-from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.target import expand_placeholders
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def prepare_locked(
     arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
     arguments = tuple(_fill_in(word, project.variables) for word in arguments)
-    environment = child_environment({}, project.variables, launch.variables)
+    environment = build_child_environment({}, project.variables, launch.variables)
     if runs.kind == "oci":
         line = _container_command(entry, launch, project, environment, notify)
         return ServerLaunch(command=(*line, *arguments), environment=environment)
@@ -115,7 +115,7 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
 def container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
     """The command that starts a locked image by its digest."""
     launch = locked_launch(entry)
-    environment = child_environment({}, project.variables, launch.variables)
+    environment = build_child_environment({}, project.variables, launch.variables)
     return (*_container_command(entry, launch, project, environment, notify), *launch.runs.arguments)
 
 
@@ -129,7 +129,7 @@ def _mcpb_start(
     store = Store(locate_store(project))
     folder = ensure_environment(mcpb_environment(pinned_mcpb(entry), store), store, notify=notify)
     start = mcpb_start(folder, project.home, project.variables)
-    environment = child_environment(start.env, project.variables, launch.variables)
+    environment = build_child_environment(start.env, project.variables, launch.variables)
     reads = (str(folder), sys.base_prefix)
     return ServerLaunch(command=start.command, environment=environment, cwd=launch.cwd, readable=reads)
 
@@ -158,7 +158,7 @@ def _bundle_start(
         )
     return ServerLaunch(
         command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
-        environment=child_environment({}, project.variables, launch.variables),
+        environment=build_child_environment({}, project.variables, launch.variables),
         cwd=cwd,
         readable=(str(folder), *bundle_environment.readable_folders(pin)),
         sandbox=sandbox,

@@ -61,9 +61,9 @@ def prepare_start(
     started = find()
     chosen = _sandbox(project, policy, name, started, wanted=sandbox)
     if chosen is not None and (confine or started.sandbox is None):
-        from pinwarden.system.sandbox import sandboxed
+        from pinwarden.system.sandbox import build_sandbox_command
 
-        words = tuple(sandboxed(started.command, dict(started.environment), started.cwd, chosen))
+        words = tuple(build_sandbox_command(started.command, dict(started.environment), started.cwd, chosen))
     else:
         words = started.command
     return PreparedStart(words=words, environment=started.environment, cwd=started.cwd)

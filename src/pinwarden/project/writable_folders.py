@@ -21,8 +21,8 @@ from pinwarden.system.write_guard import (
     MAX_ENTRIES,
     REPOSITORY_NAMES,
     TooManyFilesError,
-    forbidden_names,
-    forbidden_paths,
+    find_forbidden_names,
+    find_forbidden_paths,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def writable_folders(project: Project, folders: Sequence[str]) -> WritableFolder
     for folder in folders:
         _refuse_protected(project, folder, names)
         try:
-            protected_paths = list(forbidden_paths(folder, names))
+            protected_paths = list(find_forbidden_paths(folder, names))
         except TooManyFilesError:
             raise _refused(
                 folder, f"has more than {MAX_ENTRIES} files, which cannot be checked at every start"
@@ -116,7 +116,7 @@ def _refuse_protected(project: Project, folder: str, names: frozenset[str]) -> N
         if any(part.casefold() in names for part in below):
             raise _refused(folder, "belongs to files that other programs act on")
         for above in (path, *path.parents[: len(below)]):
-            if above.is_dir() and forbidden_names([child.name for child in above.iterdir()], ()):
+            if above.is_dir() and find_forbidden_names([child.name for child in above.iterdir()], ()):
                 raise _refused(folder, f"is in a bare git repository ({str(above)[:300]!a})")
         return
 

@@ -100,9 +100,9 @@ class HttpRegistry(RegistryReader):
 
     def send(self, method: str, path: str, body: bytes, media_type: str) -> Any:
         """Send a request and return the response's JSON. Raises the registry's error if it refuses."""
-        from pinwarden.system.net.fetch import FetchRequest, RequestBody
+        from pinwarden.system.net.fetch import FetchRequest, UploadBody
 
-        sent = RequestBody(method=method, body=body, media_type=media_type)
+        sent = UploadBody(method=method, body=body, media_type=media_type)
         answer = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._url(path), sent=sent))
         try:
             value = strict_json.parse_json(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
@@ -139,6 +139,6 @@ def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
             data={"status": status},
         )
     from pinwarden.bundle.document import document_bytes
-    from pinwarden.system.net.network_errors import status_failed
+    from pinwarden.system.net.network_errors import status_error
 
-    return status_failed(registry, status, document_bytes(value) if isinstance(value, dict) else b"")
+    return status_error(registry, status, document_bytes(value) if isinstance(value, dict) else b"")

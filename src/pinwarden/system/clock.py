@@ -14,15 +14,15 @@ def now() -> str:
     if epoch is None:
         return wall_clock()
     try:
-        return _written(datetime.fromtimestamp(int(epoch), UTC))
+        return _format_time(datetime.fromtimestamp(int(epoch), UTC))
     except (ValueError, OverflowError, OSError) as err:
         raise PinwardenError("USAGE", f"SOURCE_DATE_EPOCH is {epoch[:40]!a}, not a number of seconds") from err
 
 
 def wall_clock() -> str:
     """The current time, ignoring ``SOURCE_DATE_EPOCH``: for everything that has an age or expires."""
-    return _written(datetime.now(UTC))
+    return _format_time(datetime.now(UTC))
 
 
-def _written(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -21,7 +21,7 @@ from pinwarden.system.transactions import (
     Schema,
     Transaction,
     Value,
-    database_missing,
+    database_missing_error,
     load_schema,
 )
 
@@ -33,9 +33,9 @@ __all__ = [
     "Schema",
     "Transaction",
     "Value",
-    "empty_database",
     "load_schema",
     "open_database",
+    "open_empty_database",
 ]
 
 
@@ -59,9 +59,9 @@ def open_database(
     return _Sqlite(Path(url), schema, limits, create=create)
 
 
-def empty_database(schema: Schema) -> Database:
+def open_empty_database(schema: Schema) -> Database:
     """An empty database in memory, for commands that read where nothing was ever written."""
-    return _Nowhere(Path("nothing"), schema, DEFAULT_LIMITS)
+    return _EmptySqlite(Path("nothing"), schema, DEFAULT_LIMITS)
 
 
 class _SqliteTransaction(Transaction):
@@ -70,15 +70,15 @@ class _SqliteTransaction(Transaction):
         self._path = path
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        with _sqlite_errors(self._path):
+        with _translate_sqlite_errors(self._path):
             return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
-        with _sqlite_errors(self._path):
+        with _translate_sqlite_errors(self._path):
             return self._connection.execute(sql, values).rowcount
 
     def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
-        with _sqlite_errors(self._path):
+        with _translate_sqlite_errors(self._path):
             self._connection.executemany(sql, values)
 
 
@@ -88,7 +88,7 @@ class _Connection(sqlite3.Connection):
     file: tuple[int, int] | None = None
 
 
-_OPENED: Counter[Path] = Counter()
+_open_databases: Counter[Path] = Counter()
 """Number of databases that this process has opened and not closed, by file."""
 
 
@@ -114,13 +114,13 @@ class _Sqlite(Database):
         super().close()
         if self._is_counted:
             self._is_counted = False
-            _OPENED[self._path] -= 1
+            _open_databases[self._path] -= 1
 
     def __str__(self) -> str:
         return str(self._path)
 
     def _connect(self) -> _Connection:
-        before = _OPENED[self._path] > 0
+        before = _open_databases[self._path] > 0
         if self._create and not before:
             try:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class _Sqlite(Database):
             # A new one would have no tokens, approvals and events.
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was deleted while it was in use")
         if file is None:
-            raise database_missing(str(self))
+            raise database_missing_error(str(self))
         connection: _Connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=rw",  # do not create it if it was deleted just now
             self._limits.lock_seconds,
@@ -143,7 +143,7 @@ class _Sqlite(Database):
         )
         try:
             connection.file = file
-            _keep_journal(connection, self._limits.lock_seconds)
+            _enable_write_ahead_log(connection, self._limits.lock_seconds)
             connection.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA trusted_schema = OFF")
@@ -152,7 +152,7 @@ class _Sqlite(Database):
             raise
         if not self._is_counted:
             self._is_counted = True
-            _OPENED[self._path] += 1
+            _open_databases[self._path] += 1
         return connection
 
     def _is_ours(self, connection: _Connection) -> bool:
@@ -186,10 +186,10 @@ class _Sqlite(Database):
         return status.st_dev, status.st_ino
 
     def _translated_errors(self) -> Any:
-        return _sqlite_errors(self._path)
+        return _translate_sqlite_errors(self._path)
 
 
-class _Nowhere(_Sqlite):
+class _EmptySqlite(_Sqlite):
     def _connect(self) -> _Connection:
         return sqlite3.connect(":memory:", isolation_level=None, factory=_Connection)
 
@@ -197,7 +197,7 @@ class _Nowhere(_Sqlite):
         return False
 
 
-def _keep_journal(connection: sqlite3.Connection, seconds: float) -> None:
+def _enable_write_ahead_log(connection: sqlite3.Connection, seconds: float) -> None:
     """Switch to write-ahead logging. While others open a new file, SQLite refuses this without waiting."""
     deadline = monotonic() + seconds
     while True:
@@ -206,16 +206,16 @@ def _keep_journal(connection: sqlite3.Connection, seconds: float) -> None:
         except sqlite3.OperationalError as err:
             if err.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > deadline:
                 raise
-            sleep(_BUSY_PAUSE)
+            sleep(_BUSY_RETRY_SECONDS)
         else:
             return
 
 
-_BUSY_PAUSE = 0.01
+_BUSY_RETRY_SECONDS = 0.01
 
 
 @contextmanager
-def _sqlite_errors(path: Path) -> Iterator[None]:
+def _translate_sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as err:

@@ -1,7 +1,7 @@
 """Environment variables: those that change what an approved command does, and those that a server inherits.
 
-`is_redirecting` knows the variables that decide which code runs, where packages come from or who responds.
-`child_environment` gives a probed server a short list of harmless variables and those its owner set.
+`is_redirecting_variable` knows the variables that decide which code runs, where packages come from or who responds.
+`build_child_environment` gives a probed server a short list of harmless variables and those its owner set.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pinwarden.core.text import lazy_pattern
-from pinwarden.system.target import name_set
+from pinwarden.system.target import parse_name_set
 
-_NAMES = name_set(
+_REDIRECTING_NAMES = parse_name_set(
     # which program or library is found
     "PATH PATHEXT COMSPEC SHELL HOME USERPROFILE GCONV_PATH PSMODULEPATH OPENSSL_CONF OPENSSL_MODULES OPENSSL_ENGINES "
     # what an interpreter loads before the program
@@ -39,7 +39,7 @@ _NAMES = name_set(
     "AWS_CA_BUNDLE SSLKEYLOGFILE "
     "PYTHONHTTPSVERIFY GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND GIT_EXEC_PATH GIT_SSL_NO_VERIFY"
 )
-_PATTERNS = lazy_pattern(
+_REDIRECTING_PATTERN = lazy_pattern(
     r"NPM_CONFIG_.+|LD_.+|DYLD_.+|GIT_CONFIG.*|COMPLUS_.+|COR_.+|CORECLR_.+|LUA_INIT.*|BASH_FUNC_.+|TS_NODE_.+|YARN_.+|"
     r"COREPACK_.+|BUNDLE_.+|CONTAINERS_.+|.+_(?:DOWNLOAD_HOST|DOWNLOAD_BASE_URL|BINARY_HOST|INSTALL_MIRROR)|"
     r"(?:ANTHROPIC|OPENAI|AZURE_OPENAI|GEMINI|GOOGLE|MISTRAL|COHERE|OLLAMA|OPENROUTER|BEDROCK|VERTEX|CLAUDE)"
@@ -47,14 +47,14 @@ _PATTERNS = lazy_pattern(
 )
 
 
-def is_redirecting(name: str) -> bool:
+def is_redirecting_variable(name: str) -> bool:
     """Whether a variable with this name changes what an approved command does. Case is ignored."""
     upper = name.upper()
-    return upper in _NAMES or bool(_PATTERNS.fullmatch(upper))
+    return upper in _REDIRECTING_NAMES or bool(_REDIRECTING_PATTERN.fullmatch(upper))
 
 
 # What programs need to start and to choose a language. None of these is a secret.
-_INHERITED = frozenset(
+_INHERITED_NAMES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"),
         *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "HOMEDRIVE", "HOMEPATH"),
@@ -65,12 +65,14 @@ _INHERITED = frozenset(
 )
 
 
-def child_environment(own: Mapping[str, str], inherited: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
+def build_child_environment(
+    own: Mapping[str, str], inherited: Mapping[str, str], also: Iterable[str] = ()
+) -> dict[str, str]:
     """The variables of a server: the inherited ones, overridden by its own."""
-    allowed = {*_INHERITED, *also}
+    allowed = {*_INHERITED_NAMES, *also}
     kept = {
         name: value
         for name, value in inherited.items()
-        if name in allowed or name.upper() in _INHERITED or name.startswith("LC_")
+        if name in allowed or name.upper() in _INHERITED_NAMES or name.startswith("LC_")
     }
     return {**kept, **own}

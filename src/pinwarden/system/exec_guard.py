@@ -23,48 +23,48 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-_MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The kernel's number for each architecture."""
-_REFUSED = {
+_DENIED_CALLS = {
     "x86_64": (101, 310, 311, 250, 248, 249, 308, 165, 166, 155, 321, 298, 323),
     "aarch64": (117, 270, 271, 219, 217, 218, 268, 40, 39, 41, 280, 241, 282),
 }
 """ptrace, process_vm_readv and process_vm_writev: the first process of the sandbox has no filter and must not be
 controlled. keyctl, add_key and request_key: keyrings are not namespaced. setns, mount, umount2 and pivot_root; bpf,
 perf_event_open and userfaultfd: no server needs them, and many sandbox escapes do."""
-_REFUSED_EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
+_DENIED_ON_ALL = (428, 429, 430, 431, 432, 433, 438, 442)
 """open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd and mount_setattr."""
-_ABSENT = (425, 426, 427, 435)
+_HIDDEN_CALLS = (425, 426, 427, 435)
 """io_uring_setup, io_uring_enter and io_uring_register; and clone3, whose flags a filter cannot read. Programs fall
 back if the kernel says that these do not exist."""
-_FLAGGED = {"x86_64": (56, 272), "aarch64": (220, 97)}
+_NAMESPACE_CALLS = {"x86_64": (56, 272), "aarch64": (220, 97)}
 """clone and unshare must not create a user namespace, where a process has every capability and could mount memory."""
-_STARTING = {"x86_64": (59, 322), "aarch64": (221, 281)}
+_EXEC_CALLS = {"x86_64": (59, 322), "aarch64": (221, 281)}
 """execve and execveat."""
-_NEW_USER = 0x10000000
-_X32 = 0x40000000  # the other numbering of x86_64, which has an execve of its own
+_NEW_USER_NAMESPACE = 0x10000000
+_X32_BIT = 0x40000000  # the other numbering of x86_64, which has an execve of its own
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 _NO_SUCH_CALL = 0x00050000 | errno.ENOSYS
 _LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_LOW, _FIRST_HIGH = 0, 4, 16, 20
 _NO_NEW_PRIVILEGES, _SET_FILTER, _FILTER_MODE = 38, 22, 2
 _PAGE = 4096
-_ENDS = {"allow": _ALLOW, "deny": _DENY, "absent": _NO_SUCH_CALL, "kill": _KILL}
+_FILTER_RESULTS = {"allow": _ALLOW, "deny": _DENY, "absent": _NO_SUCH_CALL, "kill": _KILL}
 
 
-def filter_for(machine: str, address: int | None) -> bytes:
+def build_filter(machine: str, address: int | None) -> bytes:
     """The BPF program. With an address, only an exec whose path is at this address is allowed."""
-    execve, execveat = _STARTING[machine]
+    execve, execveat = _EXEC_CALLS[machine]
     # Operation, operand, and the labels to jump to if true and if false; an empty label is the next instruction.
     program: list[tuple[int, int, str, str]] = [
         (_LOAD, _ARCHITECTURE, "", ""),
-        (_EQUAL, _MACHINES[machine], "", "kill"),
+        (_EQUAL, _ARCHITECTURES[machine], "", "kill"),
         (_LOAD, _NUMBER, "", ""),
-        (_AT_LEAST, _X32, "deny", ""),
+        (_AT_LEAST, _X32_BIT, "deny", ""),
     ]
-    program += [(_EQUAL, number, "deny", "") for number in (*_REFUSED[machine], *_REFUSED_EVERYWHERE)]
-    program += [(_EQUAL, number, "absent", "") for number in _ABSENT]
-    program += [(_EQUAL, number, "flags", "") for number in _FLAGGED[machine]]
+    program += [(_EQUAL, number, "deny", "") for number in (*_DENIED_CALLS[machine], *_DENIED_ON_ALL)]
+    program += [(_EQUAL, number, "absent", "") for number in _HIDDEN_CALLS]
+    program += [(_EQUAL, number, "flags", "") for number in _NAMESPACE_CALLS[machine]]
     if address is not None:
         program += [
             (_EQUAL, execveat, "deny", ""),
@@ -75,8 +75,8 @@ def filter_for(machine: str, address: int | None) -> bytes:
             (_EQUAL, address >> 32, "", "deny"),
         ]
     places = {"flags": len(program) + 1}
-    program += [(_RETURN, _ALLOW, "", ""), (_LOAD, _FIRST_LOW, "", ""), (_HAS, _NEW_USER, "deny", "allow")]
-    for name, answer in _ENDS.items():
+    program += [(_RETURN, _ALLOW, "", ""), (_LOAD, _FIRST_LOW, "", ""), (_HAS, _NEW_USER_NAMESPACE, "deny", "allow")]
+    for name, answer in _FILTER_RESULTS.items():
         places[name] = len(program)
         program.append((_RETURN, answer, "", ""))
     return b"".join(
@@ -85,7 +85,7 @@ def filter_for(machine: str, address: int | None) -> bytes:
     )
 
 
-def _place(libc: ctypes.CDLL, path: bytes) -> int:
+def _store_path(libc: ctypes.CDLL, path: bytes) -> int:
     """Store the path at a random address."""
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -101,13 +101,13 @@ def _place(libc: ctypes.CDLL, path: bytes) -> int:
     sys.exit("pinwarden: could not map memory to start the server")
 
 
-def bound(limits: str) -> None:
+def set_limits(limits: str) -> None:
     """Set the limits, given as ``NAME=NUMBER`` with commas. The server cannot raise them again."""
     for name, _, text in (limit.partition("=") for limit in limits.split(",") if limit):
         most = int(text)
         if name == "nice":
             os.nice(most)
-        elif name != "NPROC" or counted_alone():
+        elif name != "NPROC" or has_own_process_count():
             kind = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(kind)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -117,7 +117,7 @@ def bound(limits: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def counted_alone() -> bool:
+def has_own_process_count() -> bool:
     """Whether the kernel counts the processes of the sandbox separately: in a user namespace, since Linux 5.14.
 
     Otherwise all processes of the user count, and the server might not start at all.
@@ -128,22 +128,22 @@ def counted_alone() -> bool:
 
 def main(limits: str, filtered: str, command: list[str]) -> None:
     """Exec the command with the limits. With ``filtered``, it cannot start other programs."""
-    bound(limits)
+    set_limits(limits)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
     if filtered == "filtered":
-        become_alone(command)
-    if os.uname().machine in _MACHINES:
-        take_filter(ctypes.CDLL(None, use_errno=True), None)
+        exec_single_program(command)
+    if os.uname().machine in _ARCHITECTURES:
+        install_filter(ctypes.CDLL(None, use_errno=True), None)
     try:
         os.execvp(command[0], command)  # noqa: S606  no shell
     except OSError as err:
         sys.exit(f"pinwarden: {command[0]} could not be started: {err.strerror}")
 
 
-def take_filter(libc: ctypes.CDLL, address: int | None) -> None:
+def install_filter(libc: ctypes.CDLL, address: int | None) -> None:
     """Install the filter."""
-    code = filter_for(os.uname().machine, address)
+    code = build_filter(os.uname().machine, address)
     held = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
     pointer = ctypes.create_string_buffer(program, len(program))
@@ -154,18 +154,18 @@ def take_filter(libc: ctypes.CDLL, address: int | None) -> None:
         sys.exit(f"pinwarden: the kernel refused the seccomp filter: {os.strerror(ctypes.get_errno())}")
 
 
-def become_alone(command: list[str]) -> None:
+def exec_single_program(command: list[str]) -> None:
     """Exec the command, which then cannot start other programs."""
     machine = os.uname().machine
-    if machine not in _MACHINES or not command:
+    if machine not in _ARCHITECTURES or not command:
         sys.exit(f"pinwarden: a server cannot be kept from starting programs on {machine}")
     libc = ctypes.CDLL(None, use_errno=True)
     path = os.fsencode(command[0])
-    address = _place(libc, path)
+    address = _store_path(libc, path)
     words = (ctypes.c_char_p * (len(command) + 1))(*map(os.fsencode, command), None)
     variables = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
     environment = (ctypes.c_char_p * (len(variables) + 1))(*variables, None)
-    take_filter(libc, address)
+    install_filter(libc, address)
     libc.execve.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     libc.execve(address, ctypes.addressof(words), ctypes.addressof(environment))
     sys.exit(f"pinwarden: {command[0]} could not be started: {os.strerror(ctypes.get_errno())}")

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from pinwarden.core.errors import PinwardenError
 
 T = TypeVar("T")
-_THREADS = 2
+_DEFAULT_THREADS = 2
 """Python runs one thread at a time. The second serves another client; a third would only slow down the event loop."""
 _SWITCH_SECONDS = 0.0005
 """How long a thread runs before the event loop gets its turn. Python's default of 5 ms would delay every step of the
@@ -58,7 +58,7 @@ class FairExecutor:
     def __init__(
         self,
         *,
-        threads: int = _THREADS,
+        threads: int = _DEFAULT_THREADS,
         max_waiting: int = 64,
         max_all_waiting: int = 1024,
         wait_seconds: float = 30.0,

@@ -70,7 +70,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             try:
                 temporary.write(data)
                 temporary.flush()
-                os.fchmod(temporary.fileno(), _mode_for(path))
+                os.fchmod(temporary.fileno(), _choose_mode(path))
                 os.fsync(temporary.fileno())
                 Path(temporary.name).replace(path)
             except BaseException:
@@ -130,7 +130,7 @@ def _claim_name(temporary: Path, path: Path) -> None:
         temporary.rename(path)
 
 
-def _mode_for(path: Path) -> int:
+def _choose_mode(path: Path) -> int:
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -193,6 +193,6 @@ def find_program(name: str, search_path: str) -> Path | None:
     return None
 
 
-def relative_search_folders(search_path: str) -> list[str]:
+def find_relative_search_folders(search_path: str) -> list[str]:
     """The relative folders of a search path. An empty entry is the current folder."""
     return [folder for folder in search_path.split(os.pathsep) if not Path(folder).is_absolute()] if search_path else []

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.environment_variables import is_redirecting_variable
 
 MASK = "<secret>"
 MAX_SHOWN_CHARACTERS = 4096
@@ -46,8 +46,10 @@ _ASSIGNMENTS = (
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
     re.compile(r"(?<![\w.-])([\w.-]+)([\"']?(?:=|:\s*))" + _VALUE),
 )
-_PARTS = re.compile(r"[\s;&?{\"']")  # a command line, a connection string, a query, an object: names and values inside
-_LOGIN = re.compile(
+_COMPOUND_TEXT = re.compile(
+    r"[\s;&?{\"']"
+)  # a command line, a connection string, a query, an object: names and values inside
+_LOGIN_AT_HOST = re.compile(
     r"(?<![^\s/@='\"])(:*[^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))"
 )  # user:password@host:port
 _KNOWN_LOGIN = re.compile(
@@ -57,7 +59,7 @@ _KNOWN_LOGIN = re.compile(
 """Passwords without a name before them, in common command lines."""
 _SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
-_RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
+_KEY_LIKE_RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
 _MAX_NESTED_OPTIONS = 8  # options inside the value of an option; two are common
 URL_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PATH = re.compile(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
@@ -81,7 +83,7 @@ def looks_secret(name: str, value: str) -> bool:
         return True
     if TOKEN.search(value) or looks_random(value) or MASK in mask_url(value):
         return True
-    return names_secret(name) and not _SWITCH_OR_FILE.fullmatch(value)
+    return is_name_of_secret(name) and not _SWITCH_OR_FILE.fullmatch(value)
 
 
 def is_secret_name(name: str) -> bool:
@@ -112,7 +114,7 @@ def mask_value(name: str, value: Any) -> Any:
         return value if value is None or type(value) is bool else MASK
     if is_reference(value) or _PLAIN_WORD.fullmatch(value):
         return value
-    if is_redirecting(name):
+    if is_redirecting_variable(name):
         return mask_text(value)  # reviewers must see it; it is a path, an option or a URL
     return MASK
 
@@ -122,7 +124,7 @@ def mask_words(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     before = ""
     for word in words:
-        follows = _names_secret(before) and not _LONG_OPTION.fullmatch(word)
+        follows = _is_secret_option(before) and not _LONG_OPTION.fullmatch(word)
         if len(word) > MAX_SHOWN_CHARACTERS:
             shown.append(mask_text(word))
         elif follows and not is_reference(word) and not _SWITCH_OR_FILE.fullmatch(word):
@@ -135,11 +137,11 @@ def mask_words(words: Sequence[str]) -> list[str]:
     return shown
 
 
-def _names_secret(word: str) -> bool:
+def _is_secret_option(word: str) -> bool:
     """Whether a word is an option whose value, the next word, is a secret."""
     if len(word) > MAX_SHOWN_CHARACTERS or not word.startswith("-") or "=" in word:
         return False
-    return names_secret(word.lstrip("-"))
+    return is_name_of_secret(word.lstrip("-"))
 
 
 def mask_word(word: str, inside: int = 0) -> str:
@@ -173,13 +175,13 @@ def mask_text(text: str) -> str:
         return f"<{len(text)} characters>"
     if URL_START.match(text) and not re.search(r"\s", text):
         return mask_url(text)
-    if _PARTS.search(text):
+    if _COMPOUND_TEXT.search(text):
         text = _URL_IN_TEXT.sub(lambda match: mask_url(match[0]), text)
         text = _SCHEME.sub(lambda match: match[0] if is_reference(match[3]) else f"{match[1]}{match[2]}{MASK}", text)
         for pattern in _ASSIGNMENTS:
             text = pattern.sub(_mask_assignment, text)
         text = _KNOWN_LOGIN.sub(lambda match: match[0] if is_reference(match[2]) else f"{match[1]}{MASK}", text)
-    return TOKEN.sub(MASK, _RUN.sub(_mask_run, _LOGIN.sub(rf"\1:{MASK}@", text)))
+    return TOKEN.sub(MASK, _KEY_LIKE_RUN.sub(_mask_run, _LOGIN_AT_HOST.sub(rf"\1:{MASK}@", text)))
 
 
 def _mask_assignment(match: re.Match[str]) -> str:
@@ -207,7 +209,7 @@ def mask_url(url: str) -> str:
     host, slash, path = rest.partition("/")
     if "@" in host:
         host = f"{MASK}@{host.rpartition('@')[2]}"
-    segments = [MASK if holds_key(part) else part for part in path.split("/")]
+    segments = [MASK if contains_key(part) else part for part in path.split("/")]
     tail = (f"?{MASK}" if query else "") + (f"#{MASK}" if hashed else "")
     return f"{scheme}://{host}{slash}{'/'.join(segments)}{tail}"
 
@@ -217,9 +219,9 @@ def mask_item_key(entity: str, key: str) -> str:
     return mask_url(key) if entity == "resource" and "://" in key else key
 
 
-def holds_key(segment: str) -> bool:
+def contains_key(segment: str) -> bool:
     """Whether a path segment is or contains a key, as in ``bot1234:KEY``."""
-    return bool(TOKEN.search(segment)) or _RUN.sub(_mask_run, segment) != segment
+    return bool(TOKEN.search(segment)) or _KEY_LIKE_RUN.sub(_mask_run, segment) != segment
 
 
 TOKEN = re.compile(
@@ -242,22 +244,22 @@ _NOT_SECRET_NAME = re.compile(
     r"endpoint|uri|issuer|mode|method|provider|scheme|format|store)s?$",
     re.IGNORECASE,
 )
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def split_name(name: str) -> frozenset[str]:
+def split_into_words(name: str) -> frozenset[str]:
     """The words in a name, in lower case."""
-    return frozenset(re.split(r"[^a-z0-9]+", _HUMP.sub("_", name).lower()))
+    return frozenset(re.split(r"[^a-z0-9]+", _CAMEL_CASE_BOUNDARY.sub("_", name).lower()))
 
 
 def has_secret_word(name: str) -> bool:
     """Whether a name contains a word for secrets: ``db_password``, ``db-password``, ``dbPassword``."""
-    return bool(_SECRET_NAME.search(_HUMP.sub("_", name)))
+    return bool(_SECRET_NAME.search(_CAMEL_CASE_BOUNDARY.sub("_", name)))
 
 
-def names_secret(name: str) -> bool:
+def is_name_of_secret(name: str) -> bool:
     """Like `has_secret_word`, except for properties and locations of secrets: ``token_file``, ``maxTokens``."""
-    return has_secret_word(name) and not _NOT_SECRET_NAME.search(_HUMP.sub("_", name))
+    return has_secret_word(name) and not _NOT_SECRET_NAME.search(_CAMEL_CASE_BOUNDARY.sub("_", name))
 
 
 def looks_random(text: str) -> bool:

@@ -21,7 +21,7 @@ from pinwarden.system.transactions import ConflictError, Database, DatabaseLimit
 if TYPE_CHECKING:
     import psycopg
 
-_LOCK_FAMILY = 0x70696E77  # keeps our advisory locks apart from those of other applications
+_LOCK_NAMESPACE = 0x70696E77  # keeps our advisory locks apart from those of other applications
 
 
 class Postgres(Database):
@@ -31,7 +31,7 @@ class Postgres(Database):
         super().__init__(schema, create=create)
         self._url = url
         self._limits = limits
-        self._name = _shown(url)
+        self._name = _hide_credentials(url)
 
     def __str__(self) -> str:
         return self._name
@@ -43,7 +43,9 @@ class Postgres(Database):
         import psycopg
 
         try:
-            connection: Any = _patient_connection().connect(**self._parameters(), autocommit=True, prepare_threshold=2)
+            connection: Any = _create_connection_class().connect(
+                **self._parameters(), autocommit=True, prepare_threshold=2
+            )
         except psycopg.Error as err:
             # libpq repeats the address in its message, which can contain the password.
             raise PinwardenError(
@@ -102,7 +104,7 @@ class Postgres(Database):
         if exclusive is None:
             return
         try:
-            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_FAMILY, _lock_number(exclusive)))
+            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_NAMESPACE, _hash_lock_name(exclusive)))
         except BaseException:
             self._roll_back(connection)  # otherwise the next transaction would begin inside this failed one
             raise
@@ -125,11 +127,11 @@ class Postgres(Database):
         return connection.closed or connection.broken
 
     def _translated_errors(self) -> Any:
-        return _postgres_errors()
+        return _translate_postgres_errors()
 
 
 @lru_cache(maxsize=512)
-def _for_postgres(sql: str) -> str:
+def _to_postgres_sql(sql: str) -> str:
     return sql.replace("%", "%%").replace("?", "%s")
 
 
@@ -138,20 +140,20 @@ class _PostgresTransaction(Transaction):
         self._connection = connection
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        with _postgres_errors():
-            return self._connection.execute(_for_postgres(sql).encode(), values).fetchall()
+        with _translate_postgres_errors():
+            return self._connection.execute(_to_postgres_sql(sql).encode(), values).fetchall()
 
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
-        with _postgres_errors():
-            return self._connection.execute(_for_postgres(sql).encode(), values).rowcount
+        with _translate_postgres_errors():
+            return self._connection.execute(_to_postgres_sql(sql).encode(), values).rowcount
 
     def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
-        with _postgres_errors(), self._connection.cursor() as cursor:
-            cursor.executemany(_for_postgres(sql).encode(), values)
+        with _translate_postgres_errors(), self._connection.cursor() as cursor:
+            cursor.executemany(_to_postgres_sql(sql).encode(), values)
 
 
 @cache
-def _patient_connection() -> Any:
+def _create_connection_class() -> Any:
     """A psycopg connection class with a deadline for responses."""
     import psycopg
 
@@ -163,19 +165,19 @@ def _patient_connection() -> Any:
 
         def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
             try:
-                return super().wait(_until(gen, monotonic() + self.answer_seconds), *args, **options)
-            except _NoAnswer as err:
+                return super().wait(_wait_until(gen, monotonic() + self.answer_seconds), *args, **options)
+            except _DeadlinePassed as err:
                 self.close()
                 raise Unanswered from err
 
     return _PatientConnection
 
 
-class _NoAnswer(Exception):  # noqa: N818 - it never leaves this module
+class _DeadlinePassed(Exception):  # noqa: N818 - it never leaves this module
     """The deadline passed."""
 
 
-def _until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, int, Any]:
+def _wait_until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, int, Any]:
     """Wrap psycopg's wait generator: raise if nothing is ready when the deadline has passed.
 
     psycopg wakes up several times a second and then sends that nothing is ready.
@@ -185,7 +187,7 @@ def _until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, i
         while True:
             ready = yield wanted
             if not ready and monotonic() > deadline:
-                raise _NoAnswer
+                raise _DeadlinePassed
             wanted = steps.send(ready)
     except StopIteration as end:
         return end.value
@@ -194,7 +196,7 @@ def _until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, i
 _ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<place>[^@/?#]*(/[^@?#]*)?)([?#].*)?", re.DOTALL)
 
 
-def _shown(url: str) -> str:
+def _hide_credentials(url: str) -> str:
     """The address without user and password; hidden completely if it is ambiguous."""
     match = _ADDRESS.fullmatch(url)
     if match is None or (match["user"] is None and "@" in url):
@@ -202,12 +204,12 @@ def _shown(url: str) -> str:
     return f"postgresql://{'local' if match['place'][:1] in ('', '/') else ''}{match['place']}"
 
 
-def _lock_number(name: str) -> int:
+def _hash_lock_name(name: str) -> int:
     return zlib.crc32(name.encode()) - (1 << 31)
 
 
 @contextmanager
-def _postgres_errors() -> Iterator[None]:
+def _translate_postgres_errors() -> Iterator[None]:
     # Every use of the database begins here, so a missing driver is noticed here.
     try:
         import psycopg
@@ -227,11 +229,11 @@ def _postgres_errors() -> Iterator[None]:
         raise PinwardenError("DATABASE_CORRUPT", "a table or column is missing in the database") from err
     except psycopg.Error as err:
         name = type(err).__name__
-        why = _PROBLEMS.get(name, "the database failed")
+        why = _MESSAGES.get(name, "the database failed")
         raise PinwardenError("DATABASE_UNAVAILABLE", f"{why} ({name})") from err
 
 
-_PROBLEMS = {
+_MESSAGES = {
     "LockNotAvailable": "another session of the database did not release a lock in time",
     "QueryCanceled": "a statement took too long",
     "IdleInTransactionSessionTimeout": "the database ended a transaction that was idle for too long",

@@ -70,30 +70,30 @@ class ProbeBudget:
 
     def timed_out(self) -> PinwardenError:
         """The error for a server that exceeds the time limit."""
-        return probe_failed("timeout", f"the server did not finish within {self.seconds:g} seconds")
+        return probe_error("timeout", f"the server did not finish within {self.seconds:g} seconds")
 
     def count_bytes(self, count: int) -> None:
         """Count received bytes. Raises PROBE_LIMIT if there are too many."""
         self._bytes += count
         if self._bytes > self.limits.max_total_bytes:
-            raise probe_limit_exceeded("bytes in all", self.limits.max_total_bytes)
+            raise probe_limit_error("bytes in all", self.limits.max_total_bytes)
 
 
-_DENIED = (
+_AUTHENTICATION_HINT = (
     "The server requires authentication. For an address, add --header 'Authorization: Bearer ${TOKEN}'. In a client's "
     "configuration, add the header there and pass its variable with --pass-env TOKEN."
 )
 
 
-def probe_failed(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
+def probe_error(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
     """The error for a failed probe. ``reason`` is a stable word for programs."""
     data = {"reason": reason, **(details or {})}
     return PinwardenError(
-        "PROBE_FAILED", message, hint=_DENIED if data.get("status") in (401, 403) else None, data=data
+        "PROBE_FAILED", message, hint=_AUTHENTICATION_HINT if data.get("status") in (401, 403) else None, data=data
     )
 
 
-def probe_limit_exceeded(what: str, allowed: int) -> PinwardenError:
+def probe_limit_error(what: str, allowed: int) -> PinwardenError:
     """The error for a server that exceeded a limit."""
     return PinwardenError(
         "PROBE_LIMIT", f"the server sent too many {what}: more than {allowed}", data={"limit": what, "allowed": allowed}

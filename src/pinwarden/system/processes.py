@@ -23,7 +23,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.system.write_guard import is_write_guard
 
 _MAX_DESCENDANTS = 1000
-_SWEEP_SECONDS = 20.0
+_GUARD_SECONDS = 20.0
 """How long a write guard may take to search the writable folders and rename what its server created."""
 _running: set[ProcessTree] = set()
 """Trees that have not ended yet."""
@@ -50,7 +50,7 @@ class ProcessTree:
         pending = [self._process.pid]
         with self._lock:
             while pending and len(self._strays) < _MAX_DESCENDANTS:
-                for child in child_pids(pending.pop()):
+                for child in find_child_pids(pending.pop()):
                     if child not in self._strays:
                         with suppress(OSError):
                             self._strays[child] = os.pidfd_open(child)  # stays valid if the pid is reused
@@ -67,7 +67,7 @@ class ProcessTree:
             self.watch()
             if self._is_guard:
                 self._signal_group(signal.SIGTERM)
-                self._ended(_SWEEP_SECONDS)
+                self._ended(_GUARD_SECONDS)
             self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
             self._kill_strays()
             self._process.wait()
@@ -138,7 +138,7 @@ _MAX_ANCESTORS = 200
 _MAX_PROC_BYTES = 1 << 20  # of an environment or a command line; the system's own limit is about that
 
 
-def child_pids(pid: int) -> list[int]:
+def find_child_pids(pid: int) -> list[int]:
     """The running children of a process."""
     pids: list[int] = []
     with suppress(OSError, ValueError):
@@ -147,18 +147,18 @@ def child_pids(pid: int) -> list[int]:
     return pids
 
 
-def ancestor_pids(pid: int) -> Iterator[int]:
+def iter_ancestor_pids(pid: int) -> Iterator[int]:
     """The ancestors of a process, without pid 1."""
     for _ in range(_MAX_ANCESTORS):
-        pid = _parent_pid(pid)
+        pid = _read_parent_pid(pid)
         if pid <= 1:
             return
         yield pid
 
 
-def process_identity(pid: int) -> str:
+def read_process_identity(pid: int) -> str:
     """The pid and start time of a process, which identify it even if the pid is reused."""
-    fields = _stat_fields(pid)
+    fields = _read_stat_fields(pid)
     return f"{pid} {fields[19]}" if len(fields) > 19 else f"{pid}"
 
 
@@ -171,7 +171,7 @@ def read_proc_strings(pid: int, what: str) -> list[bytes]:
         return []
 
 
-def _stat_fields(pid: int) -> list[str]:
+def _read_stat_fields(pid: int) -> list[str]:
     """The fields of ``/proc/PID/stat`` after the name."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -180,8 +180,8 @@ def _stat_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def _parent_pid(pid: int) -> int:
-    fields = _stat_fields(pid)
+def _read_parent_pid(pid: int) -> int:
+    fields = _read_stat_fields(pid)
     if fields:
         return int(fields[1])
     return os.getppid() if pid == os.getpid() else 0
@@ -228,7 +228,7 @@ def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, 
         finally:
             tree.end(1.0, immediately=True)
         if code != 0:
-            stderr_tail = _output_tail(errors, task.secrets)
+            stderr_tail = _read_tail(errors, task.secrets)
             raise PinwardenError(
                 task.error_code, f"{task.name} failed with exit code {code}", data={"stderr": stderr_tail}
             )
@@ -236,7 +236,7 @@ def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, 
         return out.read(_MAX_OUTPUT)
 
 
-def _output_tail(stream: IO[bytes], secrets: Sequence[str]) -> str:
+def _read_tail(stream: IO[bytes], secrets: Sequence[str]) -> str:
     stream.seek(0, 2)
     stream.seek(max(0, stream.tell() - _TAIL_BYTES))
     text = stream.read().decode("utf-8", "replace")
@@ -247,11 +247,11 @@ def _output_tail(stream: IO[bytes], secrets: Sequence[str]) -> str:
 
 
 _MAX_CONNECTIONS = 4096
-_TARGET_LIMIT = 16_384
+_OPEN_FILE_TARGET = 16_384
 """Enough for all connections and processes of a gateway. A higher limit would only hide a leak longer."""
 
 
-def _resource_module() -> ModuleType | None:
+def _import_resource() -> ModuleType | None:
     """The ``resource`` module, or None where it does not exist."""
     try:
         import resource
@@ -260,9 +260,9 @@ def _resource_module() -> ModuleType | None:
     return resource
 
 
-def max_connections(wanted: int = _MAX_CONNECTIONS) -> int:
+def limit_connections(wanted: int = _MAX_CONNECTIONS) -> int:
     """``wanted``, but at most half of the files that this process may open."""
-    resource = _resource_module()
+    resource = _import_resource()
     if resource is None:
         return wanted
     allowed: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -277,11 +277,11 @@ class OpenFileLimit:
 
     def raise_limit(self) -> None:
         """Raise the soft limit towards the hard limit. Systems set it low for programs that cannot handle more."""
-        resource = _resource_module()
+        resource = _import_resource()
         if resource is None:
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _TARGET_LIMIT if hard == resource.RLIM_INFINITY else min(_TARGET_LIMIT, hard)
+        wanted = _OPEN_FILE_TARGET if hard == resource.RLIM_INFINITY else min(_OPEN_FILE_TARGET, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -289,7 +289,7 @@ class OpenFileLimit:
 
     def restore_for(self, process: int) -> None:
         """Give a started program the original limit, because it may not handle more."""
-        resource = _resource_module()
+        resource = _import_resource()
         if resource is not None and self._before is not None and hasattr(resource, "prlimit"):
             with suppress(OSError, ValueError):
                 resource.prlimit(process, resource.RLIMIT_NOFILE, self._before)

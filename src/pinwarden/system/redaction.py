@@ -19,16 +19,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from pinwarden.core.text import lazy_pattern
-from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.environment_variables import is_redirecting_variable
 from pinwarden.system.masking import (
     EXACT_REFERENCE,
     MASK,
     MAX_SHOWN_CHARACTERS,
     TOKEN,
     URL_START,
+    contains_key,
     has_secret_word,
-    holds_key,
     is_exact_reference,
+    is_name_of_secret,
     looks_random,
     looks_secret,
     mask_text,
@@ -36,8 +37,7 @@ from pinwarden.system.masking import (
     mask_value,
     mask_word,
     mask_words,
-    names_secret,
-    split_name,
+    split_into_words,
 )
 
 UNNAMED_REFERENCE = "${?}"
@@ -62,7 +62,7 @@ _DECIDING_MEMBERS = frozenset(
 _RUNNING_WORDS = frozenset(
     ("command", "cmd", "script", "helper", "exec", "executable", "hook", "program", "shell", "run")
 )
-_LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
+_LOCATION_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
 """Such words as part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
 _CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
@@ -76,25 +76,25 @@ def redact_entry(entry: Any) -> Any:
     return {name: _redact_member(name, value) for name, value in entry.items()} if type(entry) is dict else entry
 
 
-def entry_command_lines(entry: Any) -> list[list[str]]:
+def list_command_lines(entry: Any) -> list[list[str]]:
     """All command lines of an entry, whichever of them its client uses. A lock stores them unredacted."""
     if type(entry) is not dict:
         return []
     command = entry.get("command")
     parts = command if type(command) is dict else {"path": command}
-    lists = [_listed(parts.get("path")) + _listed(parts.get("args")), _listed(entry.get("args"))]
+    lists = [_as_list(parts.get("path")) + _as_list(parts.get("args")), _as_list(entry.get("args"))]
     if type(command) is not dict:
         lists = [lists[0] + lists[1]]
-    return [[word for word in words if type(word) is str] for words in (*lists, _listed(entry.get("cwd")))]
+    return [[word for word in words if type(word) is str] for words in (*lists, _as_list(entry.get("cwd")))]
 
 
-def entry_urls(entry: Any) -> list[str]:
+def list_urls(entry: Any) -> list[str]:
     """All URLs of an entry, whichever of them its client uses."""
     urls = [entry.get(member) for member in _URL_MEMBERS] if type(entry) is dict else []
     return [url for url in urls if type(url) is str]
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if type(value) is list else [] if value is None else [value]
 
 
@@ -147,8 +147,8 @@ def _redact_value(path: str, name: str, value: Any) -> Any:
 
 def _redact_text(path: str, name: str, text: str) -> str:
     """A literal, kept only if its member decides what is started, from where, or with which permissions."""
-    words = split_name(name)
-    if name.lower() not in _DECIDING_MEMBERS and not words & (_RUNNING_WORDS | _LEADING_WORDS):
+    words = split_into_words(name)
+    if name.lower() not in _DECIDING_MEMBERS and not words & (_RUNNING_WORDS | _LOCATION_WORDS):
         return f"<{path}>"
     if words & _RUNNING_WORDS and not looks_secret(name, text) and mask_text(text) == text:
         return text  # a command line, like that of the server itself
@@ -168,7 +168,7 @@ def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
     if not text or is_exact_reference(text) or _SWITCH.fullmatch(text):
         return value
     secret_name = has_secret_word(name) and not name.upper().startswith("GIT_CONFIG_")
-    if is_redirecting(name) and not secret_name and not name.upper().endswith("HEADERS"):
+    if is_redirecting_variable(name) and not secret_name and not name.upper().endswith("HEADERS"):
         if "://" in text:
             return mask_text(text)
         several = text.startswith("-") and re.search(r"\s", text)  # the value of one option must not hide the others
@@ -177,15 +177,15 @@ def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
         return _redact_url_value(name, text)
     if _is_plain_path(name, text) or (not header and _is_plain(name, text)):
         return text
-    return keep_host_list(name, text) or _only_references(name, text)
+    return keep_host_list(name, text) or _keep_references(name, text)
 
 
 def _redact_url_value(name: str, url: str) -> str:
     """The origin of a URL, further origins inside it, and the variables it refers to."""
     origin = keep_origin(name, url)
     if origin == f"<{name}>":
-        return _only_references(name, url)
-    return " ".join((f"{origin}{_references(url)}", *list(find_origins(url))[1:]))
+        return _keep_references(name, url)
+    return " ".join((f"{origin}{_find_references(url)}", *list(find_origins(url))[1:]))
 
 
 def _is_plain(name: str, text: str) -> bool:
@@ -195,11 +195,11 @@ def _is_plain(name: str, text: str) -> bool:
 def _is_plain_path(name: str, text: str) -> bool:
     """Whether a value is a path by its name and form. The path of a settings file is not a secret, and the file often
     decides what is started."""
-    plain = _SAYS_FILE.search(name) and _PLAIN_PATH.fullmatch(text) and not looks_secret(name, text)
-    return bool(plain) and not _CREDENTIALS.search(text) and not any(map(holds_key, re.split(r"[/\\]", text)))
+    plain = _FILE_NAME_SUFFIX.search(name) and _PLAIN_PATH.fullmatch(text) and not looks_secret(name, text)
+    return bool(plain) and not _CREDENTIALS.search(text) and not any(map(contains_key, re.split(r"[/\\]", text)))
 
 
-_SAYS_FILE = re.compile(
+_FILE_NAME_SUFFIX = re.compile(
     r"(?:^|_)(?:path|file|dir|dirs|directory|folder|home|root|config|conf|prefix|store|cache|bin|exe|executable|program|"
     r"command|shell|socket|cert|certs|bundle|profile|workspace|virtual_env|install)$|^[a-z]+config$",
     re.IGNORECASE,
@@ -213,31 +213,31 @@ _PLAIN_PATH = re.compile(
 """Text that begins like a path or consists of words. Other text with a slash can be a key or a login."""
 _SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
 """Too short for a secret. Redacting them would hide that a read-only server was switched to writing."""
-_INSERTED = re.compile(
+_NAMED_REFERENCE = re.compile(
     r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?=:-[^{}]*\}|\})|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
 )
-_PERHAPS_INSERTED = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%")
+_POSSIBLE_REFERENCE = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%")
 
 
-def _only_references(name: str, text: str) -> str:
+def _keep_references(name: str, text: str) -> str:
     """The references and hosts in a value, without the literal text: ``user:${OTHER}`` becomes ``<USER>${OTHER}``.
 
     A reference in a form that a password could have by chance is replaced by `UNNAMED_REFERENCE`.
     """
     if len(text) > MAX_SHOWN_CHARACTERS:
         return f"<{name}>"
-    return " ".join((f"<{name}>{_references(text)}", *find_origins(text)))
+    return " ".join((f"<{name}>{_find_references(text)}", *find_origins(text)))
 
 
-def _references(text: str) -> str:
+def _find_references(text: str) -> str:
     """The variables that a text refers to. Of a default value, only its presence is kept."""
     if len(text) > MAX_SHOWN_CHARACTERS:
         return ""
-    named = "".join(map(_reference, _INSERTED.finditer(text)))
-    return named + (UNNAMED_REFERENCE if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else "")
+    named = "".join(map(_format_reference, _NAMED_REFERENCE.finditer(text)))
+    return named + (UNNAMED_REFERENCE if _POSSIBLE_REFERENCE.search(_NAMED_REFERENCE.sub(" ", text)) else "")
 
 
-def _reference(match: re.Match[str]) -> str:
+def _format_reference(match: re.Match[str]) -> str:
     if not match[0].startswith("${") or match[0].endswith("}"):
         return match[0]
     return f"{match[0]}:-}}" if match.string.startswith(":-", match.end()) else f"{match[0]}}}"
@@ -246,7 +246,7 @@ def _reference(match: re.Match[str]) -> str:
 def _redact_url(member: str, url: str) -> str:
     base, mark, query = url.partition("?")
     if not URL_START.match(base) and not _begins_with_reference(base):
-        return url if is_exact_reference(url) else _only_references(member, url)
+        return url if is_exact_reference(url) else _keep_references(member, url)
     query = query.partition("#")[0]
     base = base.partition("#")[0]
     return f"{base}{mark}{'&'.join(_redact_parameter(part) for part in query.split('&'))}" if query else base
@@ -268,10 +268,10 @@ def _redact_parameter(text: str) -> str:
         return text
     plain = unquote(value)
     whole = URL_START.match(plain) and not re.search(r"\s", plain)
-    return f"{name}={(_redact_url_value if whole else _only_references)(name, plain).replace(' ', '+')}"
+    return f"{name}={(_redact_url_value if whole else _keep_references)(name, plain).replace(' ', '+')}"
 
 
-def entry_names(entry: Any) -> Iterator[str]:
+def iter_names(entry: Any) -> Iterator[str]:
     """All names in an entry, at any depth: of members, variables, headers and URL parameters."""
     pending = [entry]
     while pending:
@@ -281,7 +281,7 @@ def entry_names(entry: Any) -> Iterator[str]:
             pending += value.values()
         elif type(value) is list:
             pending += value
-    for url in entry_urls(entry):
+    for url in list_urls(entry):
         yield from (part.partition("=")[0] for part in url.partition("?")[2].split("&"))
 
 
@@ -295,30 +295,30 @@ def mask_configured_value(name: str, value: Any) -> Any:
 _MAX_VALUE = 1000
 _MAX_PARTS = 50
 _SEPARATOR = lazy_pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # but not the colon after a drive letter
-_AROUND = " \t\r\n\"'[]"
+_LIST_DELIMITERS = " \t\r\n\"'[]"
 """Characters around the parts of a list, as in JSON."""
-_ROOTED = lazy_pattern(
+_ABSOLUTE_PATH = lazy_pattern(
     r"(?:~|\.{1,2}|[A-Za-z]:|\$\{[A-Za-z_]\w*\}|\$[A-Z_]+|%[A-Za-z_]\w*%)?[/\\](.*)|~|\.{1,2}|[A-Za-z]:"
 )
-_BELOW = lazy_pattern(r"[A-Za-z0-9_.][\w. +-]*(?:[/\\][\w. +-]+)*[/\\]?")
+_RELATIVE_PATH = lazy_pattern(r"[A-Za-z0-9_.][\w. +-]*(?:[/\\][\w. +-]+)*[/\\]?")
 _SEGMENT = lazy_pattern(r"[\w. +@-]{0,80}")
 _NUMBER = lazy_pattern(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?(?:%|ms|s|m|h|d|[KMGT]i?B?|kb|mb|gb)?")
 _WORD = lazy_pattern(r"(?:@[a-z0-9-]+/)?[A-Za-z*][A-Za-z0-9_.@*+-]{0,60}")
 _YAML = lazy_pattern(r":\s")  # names with values, any of which may be a secret
-_PRIVATE_NUMBERS = frozenset(
+_PRIVATE_NUMBER_WORDS = frozenset(
     (
         *("pin", "otp", "totp", "mfa", "twofa", "code", "passcode", "cvv", "phone", "account", "ssn", "iban", "seed"),
         *("salt", "nonce", "card", "unlock", "license", "licence"),
     )
 )
-_SAYS_PATH = frozenset(
+_PATH_WORDS = frozenset(
     (
         *("path", "paths", "file", "files", "dir", "dirs", "directory", "directories", "folder", "folders"),
         *("workspace", "workspaces", "cache"),
     )
 )
 """Words in a name that make a relative path, even a single word, a path."""
-_SAYS_CHOICE = frozenset(
+_CHOICE_WORDS = frozenset(
     (
         *("mode", "level", "policy", "profile", "env", "environment", "region", "role", "roles", "transport", "format"),
         *("lang", "language", "locale", "tz", "timezone", "scope", "scopes", "permission", "permissions", "provider"),
@@ -329,28 +329,28 @@ _SAYS_CHOICE = frozenset(
         *("exclude", "included", "excluded", "sandbox", "branch", "database", "schema", "schemas", "table", "tables"),
     )
 )
-_HUMPS = lazy_pattern(r"[a-z](?=[A-Z0-9])|[0-9](?=[A-Za-z])|[A-Z](?=[0-9])")
+_CHARACTER_CHANGES = lazy_pattern(r"[a-z](?=[A-Z0-9])|[0-9](?=[A-Za-z])|[A-Z](?=[0-9])")
 
 
 def is_plain_value(name: str, text: str) -> bool:
     """Whether a variable's value is not a secret: a path, a number, or words whose name says what they select."""
-    if not text or len(text) > _MAX_VALUE or TOKEN.search(text) or _YAML.search(text) or names_secret(name):
+    if not text or len(text) > _MAX_VALUE or TOKEN.search(text) or _YAML.search(text) or is_name_of_secret(name):
         return False
-    parts = [part.strip(_AROUND) for part in _SEPARATOR.split(text)]
+    parts = [part.strip(_LIST_DELIMITERS) for part in _SEPARATOR.split(text)]
     if len(parts) > _MAX_PARTS:
         return False
-    words = split_name(name)
+    words = split_into_words(name)
     if all(_is_path(part, words) for part in parts):
         return True
     if has_secret_word(name):
         return False
     if all(_NUMBER.fullmatch(part) for part in parts):
-        return not words & _PRIVATE_NUMBERS
-    return bool(words & _SAYS_CHOICE) and all(_is_word(word) for part in parts for word in part.split())
+        return not words & _PRIVATE_NUMBER_WORDS
+    return bool(words & _CHOICE_WORDS) and all(_is_word(word) for part in parts for word in part.split())
 
 
 def _is_path(text: str, words: frozenset[str]) -> bool:
-    if _ROOTED.fullmatch(text) is None and not _is_relative_path(text, words):
+    if _ABSOLUTE_PATH.fullmatch(text) is None and not _is_relative_path(text, words):
         return False
     segments = re.split(r"[/\\]", re.sub(r"^(?:\$\{\w+\}|\$\w+|%\w+%|[A-Za-z]:|~)", "", text))
     return all(_SEGMENT.fullmatch(segment) and is_made_of_words(segment) for segment in segments)
@@ -358,7 +358,7 @@ def _is_path(text: str, words: frozenset[str]) -> bool:
 
 def _is_relative_path(text: str, words: frozenset[str]) -> bool:
     """Whether a text is a relative path, by its form and the words of its name."""
-    return bool(words & _SAYS_PATH) and _BELOW.fullmatch(text) is not None
+    return bool(words & _PATH_WORDS) and _RELATIVE_PATH.fullmatch(text) is not None
 
 
 def _is_word(text: str) -> bool:
@@ -374,13 +374,13 @@ def is_made_of_words(text: str) -> bool:
     if looks_random(text):
         return False
     runs = re.split(r"[ ._+@-]+", text)
-    return all(len(_HUMPS.findall(run)) <= 1 + len(run) // 8 and len(run) <= 40 for run in runs)
+    return all(len(_CHARACTER_CHANGES.findall(run)) <= 1 + len(run) // 8 and len(run) <= 40 for run in runs)
 
 
-_WEB = ("http", "https", "ws", "wss")
+_WEB_SCHEMES = ("http", "https", "ws", "wss")
 _SCHEMES = frozenset(
     (
-        *_WEB,
+        *_WEB_SCHEMES,
         *("grpc", "grpcs", "tcp", "tls", "udp", "ssh", "sftp", "ftp", "ftps", "git", "socks5", "socks5h"),
         *("postgres", "postgresql", "mysql", "mariadb", "mssql", "sqlserver", "oracle", "clickhouse", "cassandra"),
         *("mongodb", "mongodb+srv", "redis", "rediss", "bolt", "bolt+s", "neo4j", "neo4j+s"),
@@ -392,9 +392,9 @@ _SCHEMES = frozenset(
 _HOST = lazy_pattern(
     r"(?:[A-Za-z0-9.-]|\$\{[A-Za-z_]\w*\}|\{env:[A-Za-z_]\w*\}){1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?"
 )
-_END = lazy_pattern(r"[/?#]")
-_IN_TEXT = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^ /?#,;|}\"')\]>]*)")
-_SAYS_HOST = lazy_pattern(
+_END_OF_AUTHORITY = lazy_pattern(r"[/?#]")
+_URL_IN_TEXT = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^ /?#,;|}\"')\]>]*)")
+_HOST_NAME_SUFFIX = lazy_pattern(
     r"(?:^|[_-])(?:hosts?|hostname|servers?|brokers?|endpoints?|addr|address|addresses|ur[li]s?|domains?|peers|nodes|"
     r"upstream|proxy|gateway|base)$",
     re.IGNORECASE,
@@ -407,8 +407,8 @@ _MAX_HOSTS = 20
 def keep_origin(name: str, url: str) -> str:
     """A URL reduced to scheme and host, or ``<name>`` if the host may be a secret or is ambiguous."""
     scheme, _, rest = url.partition("://")
-    authority = _END.split(rest, maxsplit=1)[0]
-    host = _host(scheme, authority, rest[len(authority) :])
+    authority = _END_OF_AUTHORITY.split(rest, maxsplit=1)[0]
+    host = _find_host(scheme, authority, rest[len(authority) :])
     return f"<{name}>" if host is None else f"{scheme}://{host}/<{name}>"
 
 
@@ -416,45 +416,45 @@ def find_origins(text: str) -> Iterator[str]:
     """The origin of every URL in a text, with ``?`` for an ambiguous host."""
     if len(text) > _MAX_TEXT:
         return
-    for index, match in enumerate(_IN_TEXT.finditer(text)):
+    for index, match in enumerate(_URL_IN_TEXT.finditer(text)):
         if index == _MAX_HOSTS:
             yield "?"
             return
         if match[1].lower() in _SCHEMES:
-            yield f"{match[1]}://{_host(match[1], match[2], text[match.end() :]) or '?'}/"
+            yield f"{match[1]}://{_find_host(match[1], match[2], text[match.end() :]) or '?'}/"
 
 
 def keep_host_list(name: str, text: str) -> str | None:
     """Hosts without a scheme, if the name of the variable says that it has hosts."""
-    if len(text) > _MAX_TEXT or not _SAYS_HOST.search(name) or names_secret(name):
+    if len(text) > _MAX_TEXT or not _HOST_NAME_SUFFIX.search(name) or is_name_of_secret(name):
         return None
     kept: list[str] = []
     for address in text.split(","):
         host, slash, _ = address.partition("/")
-        if not _DOTTED.fullmatch(host) or _is_key(host):
+        if not _DOTTED.fullmatch(host) or _looks_like_key(host):
             return None
         kept.append(f"{host}/<{name}>" if slash else host)
     return ",".join(kept)
 
 
-def _host(scheme: str, authority: str, behind: str) -> str | None:
+def _find_host(scheme: str, authority: str, behind: str) -> str | None:
     """The host of a URL with its port; None if parsers differ about it, as with backslashes and blanks."""
     # Some database clients accept a slash in a password, and then the host is further right.
-    if "@" in behind and "@" not in authority and scheme.lower() not in _WEB:
+    if "@" in behind and "@" not in authority and scheme.lower() not in _WEB_SCHEMES:
         return None
     host = authority.rpartition("@")[2]
     plain = scheme.lower() in _SCHEMES and "\\" not in authority and not re.search(r"[\s\x00-\x1f]", authority)
     # Database clients accept several hosts and use any of them.
-    hosts = [host] if scheme.lower() in _WEB else host.split(",")[: _MAX_HOSTS + 1]
+    hosts = [host] if scheme.lower() in _WEB_SCHEMES else host.split(",")[: _MAX_HOSTS + 1]
     known = (
         plain
         and len(hosts) <= _MAX_HOSTS
-        and all(_HOST.fullmatch(single_host) and not _is_key(single_host) for single_host in hosts)
+        and all(_HOST.fullmatch(single_host) and not _looks_like_key(single_host) for single_host in hosts)
     )
     return host if known else None
 
 
-def _is_key(host: str) -> bool:
+def _looks_like_key(host: str) -> bool:
     return looks_random(host) or bool(TOKEN.search(host))
 
 
@@ -462,22 +462,22 @@ NAMED_VALUES = ("env", "environment", "headers", "http_headers")
 """Members with named values: variables and headers."""
 
 
-def redacted_members(lockable: Any) -> list[str]:
+def list_redacted_members(lockable: Any) -> list[str]:
     """The paths of redacted members, whose changes are invisible.
 
     Variables and headers are not listed, because a lock never stores their values.
     """
     if type(lockable) is not dict:
         return []
-    return [path for name, value in lockable.items() for path in _left_out(name, name, value)]
+    return [path for name, value in lockable.items() for path in _iter_redacted(name, name, value)]
 
 
-def _left_out(path: str, name: str, value: Any) -> Iterator[str]:
+def _iter_redacted(path: str, name: str, value: Any) -> Iterator[str]:
     if type(value) is dict and name not in NAMED_VALUES:
         for key, part in value.items():
-            yield from _left_out(f"{path}.{key}", key, part)
+            yield from _iter_redacted(f"{path}.{key}", key, part)
     elif type(value) is list:
         for index, part in enumerate(value):
-            yield from _left_out(f"{path}.{index}", name, part)
+            yield from _iter_redacted(f"{path}.{index}", name, part)
     elif type(value) is str and (value.startswith(f"<{path}>") or value.endswith(f"/<{path}>")):
         yield path

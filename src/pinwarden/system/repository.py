@@ -13,7 +13,7 @@ MAX_FOLDERS = 200_000
 """The maximum number of folders in a repository. A larger repository is an error, never a clean result."""
 
 _MARKERS = (".git", ".hg", ".jj", ".svn")
-_DEPENDENCIES = frozenset({"node_modules", "site-packages", *_MARKERS})
+_UNSEARCHED_NAMES = frozenset({"node_modules", "site-packages", *_MARKERS})
 
 
 def find_repository_root(folder: Path) -> Path | None:
@@ -26,7 +26,7 @@ def find_repository_root(folder: Path) -> Path | None:
     return next((parent for parent in folders if any((parent / name).exists() for name in _MARKERS)), None)
 
 
-def find_folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
+def find_folders_containing(root: Path, names: Collection[str]) -> Iterator[Path]:
     """Every folder of a repository that contains one of these names, in path order.
 
     Names match as on a file system that ignores case. Links are not followed. Installed dependencies
@@ -41,18 +41,18 @@ def find_folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
         visited += 1
         if visited > MAX_FOLDERS:
             raise PinwardenError("FILE_UNREADABLE", f"{root} has more than {MAX_FOLDERS} folders")
-        entries = _entries(folder)
+        entries = _list_folder(folder)
         if folder != root and entries.get(".git"):
             # A clone of another repository. Git does not track folders with this name, so a pull request cannot hide
             # files this way. A submodule has a file with this name and is searched.
             continue
         if any(fold_file_name(name) in wanted for name in entries):
             yield folder
-        below = [name for name, is_folder in entries.items() if is_folder and name not in _DEPENDENCIES]
+        below = [name for name, is_folder in entries.items() if is_folder and name not in _UNSEARCHED_NAMES]
         pending.extend(folder / name for name in sorted(below, reverse=True))
 
 
-def _entries(folder: Path) -> dict[str, bool]:
+def _list_folder(folder: Path) -> dict[str, bool]:
     """The names in a folder, with whether each is a folder."""
     try:
         with os.scandir(folder) as listing:

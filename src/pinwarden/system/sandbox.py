@@ -12,20 +12,20 @@ from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.probe_budget import probe_failed
+from pinwarden.system.probe_budget import probe_error
 
 # Programs and libraries. Of /etc only what programs need to start; the rest contains keys and passwords.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
-_SETTINGS = (
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+_ETC_NAMES = (
     *("alternatives", "ca-certificates", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"),
     *("mime.types", "nsswitch.conf", "passwd", "pki", "ssl/certs", "ssl/openssl.cnf", "timezone"),
 )
 _HOME = "/home/sandbox"
-_SCRATCH = ("/tmp", "/dev/shm", _HOME)  # noqa: S108  private ones
+_PRIVATE_FOLDERS = ("/tmp", "/dev/shm", _HOME)  # noqa: S108  private ones
 # As root, bubblewrap would leave all capabilities to the server, which could then remount the read-only folders. Root
 # can also change kernel settings in /proc without any capability.
 _NO_PRIVILEGES = ("--cap-drop", "ALL")
-_KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "scsi", "acpi", "fs")
+_PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "scsi", "acpi", "fs")
 
 
 class SandboxLimits(Record):
@@ -78,7 +78,9 @@ class Sandbox(Record):
     limits: SandboxLimits = SandboxLimits()
 
 
-def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox) -> list[str]:
+def build_sandbox_command(
+    command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox
+) -> list[str]:
     """The command line that runs a command in a sandbox. The caller gives its environment to bubblewrap."""
     wrapper = shutil.which("bwrap")
     if wrapper is None:
@@ -92,19 +94,19 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
     line = [wrapper, "--die-with-parent", "--new-session", "--unshare-all", *_NO_PRIVILEGES]
     if sandbox.allow_network:
         line += ["--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
-    for path in (*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS)):
+    for path in (*_SYSTEM_FOLDERS, *(f"/etc/{name}" for name in _ETC_NAMES)):
         line += ["--ro-bind-try", path, path]
     line += ["--proc", "/proc", "--dev", "/dev"]
-    for path in _SCRATCH:
-        line += [*_size(wrapper, sandbox.limits.scratch_bytes), "--tmpfs", path]
+    for path in _PRIVATE_FOLDERS:
+        line += [*_size_option(wrapper, sandbox.limits.scratch_bytes), "--tmpfs", path]
     line += ["--remount-ro", "/dev"]  # it is in memory, too
-    for name in _KERNEL:
+    for name in _PROC_SETTINGS:
         line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     # Process 1 is bubblewrap's own and has no filter. The server must not write to its memory.
     line += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
-    guard = _program("exec_guard.py")
-    shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
-    shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
+    guard = _guard_command("exec_guard.py")
+    shown = [*_find_program_folders(command[0], environment, folder), *sandbox.readable]
+    shown += [*_find_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
     command = (*guard, sandbox.limits.to_argument(), "open" if sandbox.allow_programs else "filtered", *command)
     if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
         folder = _HOME  # binding this folder would expose everything
@@ -112,13 +114,13 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         shown.append(folder)
     for path in shown:
         if not Path(path).exists():
-            raise probe_failed("start", f"{path} is not there and cannot be shown to the sandbox")
+            raise probe_error("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--ro-bind", path, path]
     for path in sandbox.writable:
         if not Path(path).exists():
-            raise probe_failed("start", f"{path} is not there and cannot be shown to the sandbox")
+            raise probe_error("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--bind", path, path]
-    for path in _parents_of_read_only(sandbox.read_only, sandbox.writable):
+    for path in _find_parents_of_read_only(sandbox.read_only, sandbox.writable):
         line += ["--bind", path, path]
     for path in sandbox.read_only:
         line += ["--ro-bind-try", path, path]
@@ -126,11 +128,11 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     line = [*line, "--", *command]
     if sandbox.writable and sandbox.forbidden_names:
-        return [*_program("write_guard.py"), "/".join(sandbox.forbidden_names), *sandbox.writable, "--", *line]
+        return [*_guard_command("write_guard.py"), "/".join(sandbox.forbidden_names), *sandbox.writable, "--", *line]
     return line
 
 
-def _parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+def _find_parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
     """The folders between a writable folder and its read-only paths.
 
     Each gets its own mount. Otherwise the server could rename such a folder, although something in it is mounted, and
@@ -146,7 +148,7 @@ def _parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...]) -> l
 
 
 @cache
-def _size(wrapper: str, most: int) -> tuple[str, ...]:
+def _size_option(wrapper: str, most: int) -> tuple[str, ...]:
     """The size limit of a folder in memory. Bubblewrap before 0.7 has none and allows half of the memory."""
     command = [wrapper, "--version"]
     output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
@@ -155,18 +157,18 @@ def _size(wrapper: str, most: int) -> tuple[str, ...]:
     return ("--size", str(most)) if known else ()
 
 
-def _program(name: str) -> tuple[str, ...]:
+def _guard_command(name: str) -> tuple[str, ...]:
     """The command line of one of the stand-alone programs next to this file."""
     own = Path(getattr(sys, "_base_executable", "") or sys.executable).resolve()
     return str(own), "-I", "-S", str(Path(__file__).with_name(name).resolve())
 
 
-def _program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:
+def _find_program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:
     """The folders of a program; for one in a Python virtual environment, the whole environment."""
     resolved = shutil.which(program, path=environment.get("PATH", os.defpath))
     path = Path(resolved) if resolved else Path(folder) / program
     if not path.exists():
-        raise probe_failed("start", f"{program} could not be started: no such program")
+        raise probe_error("start", f"{program} could not be started: no such program")
     folders: list[str] = []
     for location in (path.absolute(), path.resolve()):
         if location.is_relative_to("/usr") or location.is_relative_to("/bin"):

@@ -23,7 +23,7 @@ LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 MAX_LINES_PER_SECOND = 20
 """Lines of one log that are written. Further ones are counted."""
 _MAX_QUEUED = 1_000  # lines while stderr is not read
-_SECOND = 1.0
+_RATE_SECONDS = 1.0
 
 
 class ServiceLog:
@@ -48,7 +48,7 @@ class ServiceLog:
         self._level = level
         self._limit = _RateLimit(max_per_second, clock)
         self._lock = Lock()
-        self._output: _Output | None = None
+        self._output: _LogWriter | None = None
 
     def __call__(self, text: str) -> None:
         """Log a line at level info."""
@@ -72,7 +72,7 @@ class ServiceLog:
             return
         with self._lock:
             if self._output is None:
-                self._output = _start(self._write, self._limit, as_json=self._json)
+                self._output = _start_writer(self._write, self._limit, as_json=self._json)
             self._output.logger.log(self._output.numbers[level], "%s", text)
 
     def close(self, seconds: float) -> None:
@@ -89,7 +89,7 @@ class _RateLimit:
         self._limit = limit
         self._clock = clock
         self._lock = Lock()
-        self._since = -_SECOND
+        self._since = -_RATE_SECONDS
         self._lines = 0
         self.dropped = 0
 
@@ -97,7 +97,7 @@ class _RateLimit:
         """Whether a line may be written; if not, it is counted."""
         with self._lock:
             now = self._clock()
-            if now - self._since >= _SECOND:
+            if now - self._since >= _RATE_SECONDS:
                 self._since, self._lines = now, 0
             self._lines += 1
             admitted = self._lines <= self._limit and not is_full
@@ -111,7 +111,7 @@ class _RateLimit:
             return dropped
 
 
-class _Output:
+class _LogWriter:
     """A logger, its queue, and the thread that writes."""
 
     def __init__(self, logger: logging.Logger, numbers: dict[LogLevel, int], stop: Callable[[float], None]) -> None:
@@ -120,7 +120,7 @@ class _Output:
         self.stop = stop
 
 
-def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) -> _Output:
+def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) -> _LogWriter:
     import logging
     from logging.handlers import QueueHandler, QueueListener
     from queue import Empty, SimpleQueue
@@ -136,7 +136,7 @@ def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) ->
             self.lock = None
 
         def emit(self, record: logging.LogRecord) -> None:
-            write(_as_json(record) if as_json else record.getMessage())
+            write(_format_json(record) if as_json else record.getMessage())
 
     class Listener(QueueListener):
         """Also reports dropped lines, within a second after they were dropped."""
@@ -144,7 +144,7 @@ def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) ->
         def dequeue(self, block: bool) -> logging.LogRecord:
             while True:
                 try:
-                    record: logging.LogRecord = queue.get(block, _SECOND if limit.dropped else None)
+                    record: logging.LogRecord = queue.get(block, _RATE_SECONDS if limit.dropped else None)
                 except Empty:
                     self.report_dropped()
                     continue
@@ -174,7 +174,7 @@ def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) ->
     logger.addHandler(Queue(queue))
     listener = Listener(queue, Lines())
     listener.start()
-    return _Output(logger, numbers, listener.stop_within)
+    return _LogWriter(logger, numbers, listener.stop_within)
 
 
 def _write_to_stderr(line: str) -> None:
@@ -182,7 +182,7 @@ def _write_to_stderr(line: str) -> None:
         os.write(2, line.encode() + b"\n")
 
 
-def _as_json(record: logging.LogRecord) -> str:
+def _format_json(record: logging.LogRecord) -> str:
     from datetime import UTC, datetime
 
     time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -22,7 +22,7 @@ from pinwarden.core.text import lazy_pattern
 Transport = Literal["auto", "streamable-http", "sse"]
 
 _PLACEHOLDER = lazy_pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_TOKEN = lazy_pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
+_HEADER_NAME = lazy_pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
 _UNSAFE_IN_URL = lazy_pattern(r"[\x00-\x20\x7f\\]")  # URL parsers disagree about these
 _UNSAFE_IN_HEADER = lazy_pattern(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PORTS = {"http": 80, "https": 443}
@@ -59,7 +59,7 @@ class HttpTarget(Record):
         if self.transport not in ("auto", "streamable-http", "sse"):
             _invalid(f"unknown transport {str(self.transport)[:40]!a}")
         for name, value in self.headers.items():
-            if not _TOKEN.fullmatch(name):
+            if not _HEADER_NAME.fullmatch(name):
                 _invalid(f"{name[:40]!a} is not a header name")
             if _UNSAFE_IN_HEADER.search(value) or not _fits_latin1(value):
                 _invalid(f"the value of header {name} contains a character that cannot be sent")
@@ -67,7 +67,7 @@ class HttpTarget(Record):
             HttpAddress.parse(self.url)
 
     def __repr__(self) -> str:
-        url, headers = url_without_query(self.url), sorted(self.headers)
+        url, headers = strip_query(self.url), sorted(self.headers)
         return f"HttpTarget(url={url!r}, headers={headers!r}, transport={self.transport!r})"
 
 
@@ -134,17 +134,17 @@ def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
-def placeholder_names(text: str) -> set[str]:
+def find_placeholder_names(text: str) -> set[str]:
     """The variables that a text names."""
     return {match[1] for match in _PLACEHOLDER.finditer(text)}
 
 
-def placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+def find_placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """The variables that a text names, with their values."""
     return [(match[1], expand_placeholders(match[0], variables)) for match in _PLACEHOLDER.finditer(text)]
 
 
-def url_without_query(url: str) -> str:
+def strip_query(url: str) -> str:
     """An address for output, without its query, which may contain a key."""
     return url.partition("?")[0].partition("#")[0]
 
@@ -163,11 +163,11 @@ def _invalid(why: str) -> NoReturn:
 
 MAX_COMMAND_LINE = 20_000  # splitting takes a microsecond for each character
 
-_PROGRAM_ENDING = lazy_pattern(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
+_PROGRAM_SUFFIX = lazy_pattern(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
 _ABSOLUTE = lazy_pattern(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
 
 
-class Options(Record):
+class ParsedOptions(Record):
     """The options before the first positional word, and the words from there on."""
 
     values: Mapping[str, tuple[str, ...]]
@@ -192,12 +192,12 @@ class Options(Record):
         return tuple(f"{name}={value}" for name in sorted(merged) for value in merged[name])
 
 
-def name_set(text: str) -> frozenset[str]:
+def parse_name_set(text: str) -> frozenset[str]:
     """A set of option names, from a text with one space between them."""
     return frozenset(text.split())
 
 
-def parse_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
+def parse_options(words: Sequence[str], with_value: frozenset[str]) -> ParsedOptions:
     """Options up to the first other word; those of ``with_value`` take the next word unless they hold ``=``."""
     values: dict[str, tuple[str, ...]] = {}
     index = 0
@@ -213,7 +213,7 @@ def parse_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
         elif not equals and not name.startswith("--") and len(name) > 2 and name[:2] in with_value:
             name, value = name[:2], name[2:]
         values[name] = (*values.get(name, ()), value)
-    return Options(values=values, rest=tuple(words[index:]))
+    return ParsedOptions(values=values, rest=tuple(words[index:]))
 
 
 def split_command_line(line: str) -> list[str]:
@@ -228,7 +228,7 @@ def split_command_line(line: str) -> list[str]:
 
 def program_name(program: str) -> str:
     """The name of a program, without its folder and Windows suffix, in lower case."""
-    return _PROGRAM_ENDING.sub("", re.split(r"[\\/]", program)[-1]).lower()
+    return _PROGRAM_SUFFIX.sub("", re.split(r"[\\/]", program)[-1]).lower()
 
 
 def is_absolute(path: str) -> bool:
@@ -238,13 +238,13 @@ def is_absolute(path: str) -> bool:
 
 _SYNTAX = frozenset("=: \t\r\n\v\f")
 """Every assignment, header and URL contains one of these characters."""
-_MARKS = (
+_TOKEN_PREFIXES = (
     *("gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_", "rk_", "AKIA", "ASIA", "xox"),
     *("xapp-", "AIza", "ya29.", "npm_", "pypi-", "hf_", "dop_v1_", "SG.", "ntn_", "secret_", "lin_api_", "shpat_"),
     *("dckr_pat_", "figd_", "eyJ"),
 )
 """Every key in a known format of a service contains one of these."""
-_RANDOM = 24  # characters without a dot or slash: from there on a word may be taken for a key
+_MIN_KEY_LENGTH = 24  # characters without a dot or slash: from there on a word may be taken for a key
 _MAX_WORD = 4096
 
 
@@ -258,6 +258,6 @@ def _is_plain_word(word: str) -> bool:
         return False
     if word.startswith("-") and len(word) > 2:  # the name of an option; its value may be the next word
         return False
-    if any(mark in word for mark in _MARKS):
+    if any(mark in word for mark in _TOKEN_PREFIXES):
         return False
-    return all(len(part) < _RANDOM for part in word.replace("/", ".").split("."))
+    return all(len(part) < _MIN_KEY_LENGTH for part in word.replace("/", ".").split("."))

@@ -170,7 +170,7 @@ class Database(ABC):
         if self._has_tables(connection):
             return
         if not self._create and not self._is_ours(connection):
-            raise database_missing(str(self))
+            raise database_missing_error(str(self))
         name = self._schema.name
         self._begin(connection, "schema")  # one at a time: all schemas share the table of schema versions
         step = self._transaction(connection)
@@ -178,7 +178,7 @@ class Database(ABC):
             step.run("CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")
             row = step.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
             if row is None:
-                for statement in _statements(self._schema.sql):
+                for statement in _split_statements(self._schema.sql):
                     step.run(statement)
                 step.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (name, _SCHEMA_VERSION))
             elif row[0] != _SCHEMA_VERSION:
@@ -211,7 +211,7 @@ class Database(ABC):
         """A context that translates the database's own exceptions."""
 
 
-def database_missing(name: str) -> PinwardenError:
+def database_missing_error(name: str) -> PinwardenError:
     """The error for a missing database."""
     return PinwardenError(
         "DATABASE_MISSING",
@@ -221,6 +221,6 @@ def database_missing(name: str) -> PinwardenError:
     )
 
 
-def _statements(text: str) -> list[str]:
+def _split_statements(text: str) -> list[str]:
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
     return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]

@@ -5,7 +5,8 @@ A mount can protect an existing path. It cannot keep a server from creating ``.g
 outside the sandbox as the parent of the server, watches the writable folders with inotify, ends the sandbox at the
 first forbidden name, and renames what was created.
 
-This file is a stand-alone program that uses only the standard library; ``pinwarden`` imports `forbidden_paths` from it.
+This file is a stand-alone program that uses only the standard library. ``pinwarden`` imports `find_forbidden_paths`
+from it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAX_ENTRIES = 200_000
 REPOSITORY_NAMES = frozenset({".git", ".hg", ".jj", ".svn", ".bzr"})
 MAX_PATH = 2000
 """Maximum bytes of a path below a writable folder. The kernel allows 4095, and renaming makes names longer."""
-BLOCKED = ".blocked-by-pinwarden"
+BLOCKED_SUFFIX = ".blocked-by-pinwarden"
 """The suffix that a forbidden path gets."""
 
 _CREATED, _MOVED_HERE, _ONLY_FOLDERS, _NO_LINKS = 0x100, 0x80, 0x01000000, 0x02000000
@@ -45,7 +46,7 @@ class TooManyFilesError(Exception):
     """A writable folder has more than `MAX_ENTRIES`."""
 
 
-def forbidden_paths(folder: str, names: Collection[str], max_entries: int | None = None) -> Iterator[str]:
+def find_forbidden_paths(folder: str, names: Collection[str], max_entries: int | None = None) -> Iterator[str]:
     """All forbidden paths below a folder: one of the names in any case, and files that make git treat a folder as a
     repository without a ``.git``. Links are not followed.
 
@@ -63,14 +64,14 @@ def forbidden_paths(folder: str, names: Collection[str], max_entries: int | None
             seen += len(listed)
             if seen > max_entries:
                 raise TooManyFilesError(folder)
-            forbidden = forbidden_names([entry.name for entry in listed], names)
+            forbidden = find_forbidden_names([entry.name for entry in listed], names)
             yield from (os.path.join(current, name) for name in sorted(forbidden))  # noqa: PTH118  thousands of them
             pending += [
                 entry.path for entry in listed if entry.name not in forbidden and entry.is_dir(follow_symlinks=False)
             ]
 
 
-def forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]:
+def find_forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]:
     """The forbidden names in one folder. Git treats a folder with ``HEAD``, ``objects`` and ``refs``, or with ``HEAD``
     and ``commondir``, as a repository, so its ``HEAD`` is forbidden."""
     folded = {name.casefold() for name in listed}
@@ -80,7 +81,7 @@ def forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]
     return forbidden
 
 
-class _Watch:
+class _FolderWatch:
     """inotify on folders and everything below them."""
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -133,12 +134,12 @@ class _Watch:
         for folder in appeared:
             self.add(folder)
         return not any(map(self._has_forbidden, changed)) and not any(
-            path for folder in appeared for path in forbidden_paths(folder, self._names)
+            path for folder in appeared for path in find_forbidden_paths(folder, self._names)
         )
 
     def _has_forbidden(self, folder: str) -> bool:
         try:
-            return bool(forbidden_names(os.listdir(folder), self._names))  # noqa: PTH208  thousands of them
+            return bool(find_forbidden_names(os.listdir(folder), self._names))  # noqa: PTH208  thousands of them
         except OSError:
             return False
 
@@ -146,9 +147,9 @@ class _Watch:
 def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
     """Run the command until it ends, creates something forbidden, or our own parent is gone; its exit code."""
     parent = os.getppid()
-    watch = _Watch(names)
+    watch = _FolderWatch(names)
     try:
-        kept = {path for folder in folders for path in forbidden_paths(folder, names)}
+        kept = {path for folder in folders for path in find_forbidden_paths(folder, names)}
         for folder in folders:
             watch.add(folder)
     except (OSError, TooManyFilesError) as err:
@@ -163,20 +164,20 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
     stopped = False
     while process.poll() is None:
         ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MILLISECONDS)]
-        stopped = watch.descriptor in ready and not _allowed(watch, folders, names, kept)
+        stopped = watch.descriptor in ready and not _is_allowed(watch, folders, names, kept)
         if stopped or os.getppid() != parent:
             process.kill()  # this ends everything in the sandbox
             process.wait()
     with suppress(ChildProcessError):  # the first process of the sandbox ends after all others in it
         while True:
             os.wait()
-    if _block(folders, names, kept) or stopped:
+    if _rename_all_created(folders, names, kept) or stopped:
         return 1
     code = process.returncode
     return code if code >= 0 else 128 - code
 
 
-def _allowed(watch: _Watch, folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
+def _is_allowed(watch: _FolderWatch, folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
     """Whether the server created nothing forbidden, and nothing that hides what it created.
 
     Forbidden files from before the start are read-only in the sandbox.
@@ -186,7 +187,7 @@ def _allowed(watch: _Watch, folders: list[str], names: frozenset[str], kept: set
             return True
         for folder in folders:
             watch.add(folder)
-        return not _created(folders, names, kept)
+        return not _find_created(folders, names, kept)
     except (OSError, TooManyFilesError) as err:
         sys.stderr.write(f"pinwarden: stopped the server, because its files cannot be checked: {_describe(err)}\n")
         return False
@@ -198,11 +199,11 @@ def _describe(err: Exception) -> str:
     return f"{err.strerror}: {str(err.filename)[:300]!a}" if isinstance(err, OSError) else str(err)
 
 
-def _created(folders: list[str], names: frozenset[str], kept: set[str], most: int | None = None) -> list[str]:
-    return [path for folder in folders for path in forbidden_paths(folder, names, most) if path not in kept]
+def _find_created(folders: list[str], names: frozenset[str], kept: set[str], most: int | None = None) -> list[str]:
+    return [path for folder in folders for path in find_forbidden_paths(folder, names, most) if path not in kept]
 
 
-def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
+def _rename_all_created(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
     """Rename everything forbidden that the server created; True if there was something.
 
     A renamed ``.git`` is still a repository for a user who enters it, so this repeats until nothing is found. The
@@ -210,20 +211,20 @@ def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
     """
     blocked = False
     try:
-        created = _created(folders, names, kept, sys.maxsize)
+        created = _find_created(folders, names, kept, sys.maxsize)
     except OSError:
         for folder in folders:
-            _open_up(folder)
-        created = _created(folders, names, kept, sys.maxsize)
+            _make_readable(folder)
+        created = _find_created(folders, names, kept, sys.maxsize)
     while created:
         blocked = True
         for path in created:
             _rename(path)
-        created = _created(folders, names, kept, sys.maxsize)
+        created = _find_created(folders, names, kept, sys.maxsize)
     return blocked
 
 
-def _open_up(folder: str) -> None:
+def _make_readable(folder: str) -> None:
     """Make every folder below this one readable, and move up those with a too long path."""
     pending = [folder]
     while pending:
@@ -236,7 +237,7 @@ def _open_up(folder: str) -> None:
             if len(os.fsencode(path)) - len(os.fsencode(folder)) > MAX_PATH // 2:
                 _make_writable(current)
                 _make_writable(path)  # to be moved, a folder has to be writable itself
-                to = _free(f"{folder}/deep{BLOCKED}")
+                to = _find_free_path(f"{folder}/deep{BLOCKED_SUFFIX}")
                 os.rename(path, to)  # noqa: PTH104
                 pending.append(to)
             else:
@@ -248,7 +249,7 @@ def _make_writable(folder: str) -> None:
         os.chmod(folder, 0o700)  # noqa: PTH101
 
 
-def _free(path: str) -> str:
+def _find_free_path(path: str) -> str:
     """The path, or the path with the first numeric suffix that is not in use."""
     number = 0
     while os.path.lexists(to := f"{path}{f'-{number}' if number else ''}"):
@@ -257,7 +258,7 @@ def _free(path: str) -> str:
 
 
 def _rename(path: str) -> None:
-    to = _free(f"{path}{BLOCKED}")
+    to = _find_free_path(f"{path}{BLOCKED_SUFFIX}")
     _make_writable(os.path.dirname(path))  # noqa: PTH120
     os.rename(path, to)  # noqa: PTH104
     sys.stderr.write(

@@ -11,7 +11,7 @@ from pinwarden.artifacts.oci_auth import HUB_KEY, Credential, DockerConfig, pars
 from pinwarden.artifacts.oci_reference import HUB, ImageReference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.files import find_program, read_file, relative_search_folders
+from pinwarden.system.files import find_program, find_relative_search_folders, read_file
 from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.processes import ProcessTree
 
@@ -94,7 +94,7 @@ def _run_helper(
     """Run ``docker-credential-<name> get``, as configured in the user's own settings."""
     program = f"docker-credential-{name}"
     search_path = settings.variables.get("PATH", "")
-    path = None if relative_search_folders(search_path) else find_program(program, search_path)
+    path = None if find_relative_search_folders(search_path) else find_program(program, search_path)
     if path is None:
         raise _helper_failed(program, "was not found in an absolute folder of PATH")
     status, output = _run_program(path, _helper_key(reference), settings, limits)

@@ -235,7 +235,7 @@ def _run_package_scripts(
 
     from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, read_run_info
     from pinwarden.system.processes import BoundedTask, run_bounded
-    from pinwarden.system.sandbox import Sandbox, sandboxed
+    from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 
     scripts = read_run_info(_manifest(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()).scripts
     for file in _list_files(package_folder):  # like npm, because many scripts replace files of their package
@@ -255,7 +255,7 @@ def _run_package_scripts(
             tree = str(programs.parent / TREE)
             readable = (tree, str(programs), *_node_folders(approvals.search_path))
             sandbox = Sandbox(readable=readable, writable=(str(package_folder),))
-            command = sandboxed(tuple(command), {**environment, "HOME": "/"}, str(package_folder), sandbox)
+            command = build_sandbox_command(tuple(command), {**environment, "HOME": "/"}, str(package_folder), sandbox)
         name = f"the {event} script of {package.name}@{package.version}"
         run_bounded(
             command,

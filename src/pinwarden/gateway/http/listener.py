@@ -23,7 +23,7 @@ from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.session_manager import SessionManager
-from pinwarden.system.processes import OPEN_FILE_LIMIT, kill_all_trees, max_connections
+from pinwarden.system.processes import OPEN_FILE_LIMIT, kill_all_trees, limit_connections
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.connection import ClientConnections
@@ -67,7 +67,7 @@ class HttpServer:
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
         OPEN_FILE_LIMIT.raise_limit()
-        max_open = self.connections.max_open = max_connections(self._limits.max_connections)
+        max_open = self.connections.max_open = limit_connections(self._limits.max_connections)
         # asyncio accepts the whole backlog before it reports the first connection to `ClientConnections`.
         backlog = max(1, min(_BACKLOG, max_open // 2))
         host, port = listening.host, listening.port

@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.surface.probe.event_stream import EventParser
-from pinwarden.system.net.connections import is_compressed, redirect_refused
+from pinwarden.system.net.connections import is_compressed, redirect_error
 from pinwarden.system.target import HttpAddress
 
 _EVENT_STREAM = b"text/event-stream"
@@ -346,7 +346,7 @@ class UpstreamConnection(asyncio.Protocol):
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
             raise _BadResponseError("the server used a transfer encoding that the gateway does not accept")
         if 300 <= status < 400:
-            raise _BadResponseError(redirect_refused(self._pool.address, status).message)
+            raise _BadResponseError(redirect_error(self._pool.address, status).message)
         self._unframed = 0
         self._in_body = True
         framed = b"content-length" in headers or b"transfer-encoding" in headers

@@ -23,9 +23,9 @@ from pinwarden.system.net.connections import (
     Destination,
     NetworkRules,
     connect_protocol,
-    connection_problem,
+    create_tls_context,
+    describe_connection_failure,
     resolve_destinations,
-    tls_context,
 )
 from pinwarden.system.target import HttpAddress
 
@@ -45,7 +45,7 @@ class UpstreamPool:
         self._deferred: deque[UpstreamRequest] = deque()
         """Requests of clients that use all connections they may use."""
         self._destinations: tuple[Destination, ...] = ()
-        self._tls = tls_context(None) if address.scheme == "https" else None
+        self._tls = create_tls_context(None) if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.budget: MemoryBudget | None = None
@@ -150,7 +150,7 @@ class UpstreamPool:
             connection = await asyncio.wait_for(self._create_connection(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._destinations = ()  # the next attempt resolves and checks the name again
-            self._fail_next(connection_problem(err, self.address))
+            self._fail_next(describe_connection_failure(err, self.address))
         finally:
             self._opening -= 1
         if connection is not None:

@@ -27,10 +27,10 @@ from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, describe_differences, servers_by_name
 from pinwarden.project.server_start import probe_target
-from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program
 from pinwarden.system.net.connections import NetworkRules
-from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, placeholder_names
+from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, find_placeholder_names
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.telemetry import Tracing
@@ -186,7 +186,7 @@ class UpstreamFactory:
             own = {key: expand_placeholders(value, variables) for key, value in target.env.items()}
             return ServerLaunch(
                 command=tuple(expand_placeholders(word, variables) for word in target.command),
-                environment=child_environment(own, variables, self._permissions.variables),
+                environment=build_child_environment(own, variables, self._permissions.variables),
                 cwd=None if target.cwd is None else expand_placeholders(target.cwd, variables),
             )
 
@@ -213,7 +213,7 @@ class UpstreamFactory:
     def _remote_opener(self, name: str, target: HttpTarget) -> Opener:
         variables = self._project.variables
         texts = (target.url, *target.headers.values())
-        used = {variable for text in texts for variable in placeholder_names(text)}
+        used = {variable for text in texts for variable in find_placeholder_names(text)}
         refused = sorted(variable for variable in used - set(self._permissions.variables) if variable in variables)
         if refused:
             raise PinwardenError(

@@ -293,10 +293,10 @@ def _coverage_notes(lock: Lock, options: GateOptions, failed_names: _Names) -> I
 
 def _unchecked_member_notes(lock: Lock) -> Iterator[str]:
     from pinwarden.lock.locked_config import locked_config, uncovered
-    from pinwarden.system.redaction import redacted_members
+    from pinwarden.system.redaction import list_redacted_members
 
     for entry in lock.entries:
-        unseen = redacted_members(locked_config(entry.key, entry.document).entry)
+        unseen = list_redacted_members(locked_config(entry.key, entry.document).entry)
         if unseen:
             yield uncovered(entry.name, unseen)
 

@@ -84,12 +84,12 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
     from pinwarden.clients.files import discover_project, project_names
     from pinwarden.clients.findings import file_findings
     from pinwarden.project.configs import build_waivable_row
-    from pinwarden.system.repository import find_folders_with
+    from pinwarden.system.repository import find_folders_containing
 
     checked = {project.root.resolve() for project in projects}
     first = projects[0]
     try:
-        for folder in find_folders_with(root, project_names()):
+        for folder in find_folders_containing(root, project_names()):
             if folder not in checked:
                 nested = replace(first, root=folder, lock=folder / first.lock.name)
                 if nested.lock.exists() or nested.lock.is_symlink():

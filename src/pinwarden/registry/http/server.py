@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.text import show_invisible
 from pinwarden.registry.http.app import RegistryApp
 from pinwarden.registry.registry import Registry
-from pinwarden.system.processes import max_connections
+from pinwarden.system.processes import limit_connections
 from pinwarden.system.service_log import LogLevel, ServiceLog
 
 _BACKLOG = 1024
@@ -126,7 +126,7 @@ class _Bounds:
     connections: set[Any]
     loop: AbstractEventLoop
     transport: Any
-    limit = max_connections()
+    limit = limit_connections()
     head_seconds = HEADER_TIMEOUT_SECONDS
     _header_timer: TimerHandle | None = None
     _write_timer: TimerHandle | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.core.record import Record
-from pinwarden.system.probe_budget import probe_limit_exceeded
+from pinwarden.system.probe_budget import probe_limit_error
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -54,7 +54,7 @@ class EventParser:
                 self._size = len(rest)
         self._line += rest
         if self._size > self._max_bytes:
-            raise probe_limit_exceeded("bytes in one event", self._max_bytes)
+            raise probe_limit_error("bytes in one event", self._max_bytes)
         return events
 
     def _add_line(self, line: bytes) -> Event | None:

@@ -10,7 +10,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.event_stream import Event, EventParser
 from pinwarden.surface.probe.message import NoMessage
 from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpRequest, HttpResponse, NoResponse
-from pinwarden.system.probe_budget import ProbeBudget, probe_failed
+from pinwarden.system.probe_budget import ProbeBudget, probe_error
 from pinwarden.system.target import HttpAddress
 
 _ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -148,10 +148,10 @@ class SseTransport:
         try:
             response = self._client.request(request)
         except NoResponse as err:
-            raise probe_failed("ended", "the server did not accept a message") from err
+            raise probe_error("ended", "the server did not accept a message") from err
         if response.status >= 400 and expects_response:
             response.close()
-            raise probe_failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
+            raise probe_error("refused", f"HTTP status {response.status} for a message", {"status": response.status})
         with suppress(NoResponse):  # the body of this response is not used
             response.body(_MAX_IGNORED_BODY)
 
@@ -182,11 +182,11 @@ class SseTransport:
             headers = {"Accept": "text/event-stream"}
             response = self._client.request(HttpRequest(method="GET", address=self._client.address, headers=headers))
         except NoResponse as err:
-            raise probe_failed("ended", "the server did not open its event stream") from err
+            raise probe_error("ended", "the server did not open its event stream") from err
         if response.status != 200 or response.content_type != "text/event-stream":
             response.close()
             details = {"status": response.status}
-            raise probe_failed("refused", f"no event stream: HTTP status {response.status}", details)
+            raise probe_error("refused", f"no event stream: HTTP status {response.status}", details)
         return response
 
     def _read(self, response: HttpResponse) -> Iterator[Event]:
@@ -198,15 +198,15 @@ class SseTransport:
         try:
             event = next(self._events, None)
         except NoResponse as err:
-            raise probe_failed("ended", "the event stream ended before its first event") from err
+            raise probe_error("ended", "the event stream ended before its first event") from err
         if event is None or event.name != "endpoint":
-            raise probe_failed("protocol", "the event stream does not begin with the endpoint")
+            raise probe_error("protocol", "the event stream does not begin with the endpoint")
         base = self._client.address
         text = event.data.decode("utf-8", "replace")
         try:
             endpoint = HttpAddress.parse(urljoin(f"{base.scheme}://{base.host_header}{base.path}", text))
         except (PinwardenError, ValueError) as err:
-            raise probe_failed("protocol", "the endpoint of the event stream is not a web address") from err
+            raise probe_error("protocol", "the endpoint of the event stream is not a web address") from err
         if endpoint.origin != base.origin:
             # Otherwise the server could have our headers sent to any host.
             raise PinwardenError(

@@ -11,7 +11,7 @@ from pinwarden.core.json_slices import split_array, split_object
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.surface.surface import Item, ItemKind
-from pinwarden.system.probe_budget import probe_failed
+from pinwarden.system.probe_budget import probe_error
 
 _RAW_MEMBERS = frozenset({"result", "params"})  # members that are kept as text and parsed later
 
@@ -44,14 +44,14 @@ def parse_message(text: bytes, limits: Limits) -> Message:
     except PinwardenError as err:
         return Message(members=_split_members(text, limits, err), problem=err)
     if not isinstance(members, dict):
-        raise probe_failed("protocol", "the server sent JSON that is not a message")
+        raise probe_error("protocol", "the server sent JSON that is not a message")
     return Message(members=members, problem=None)
 
 
 def parse_result(message: Message) -> dict[str, Any]:
     """The result of a response that must be strict JSON."""
     if message.problem is not None:
-        raise probe_failed(
+        raise probe_error(
             "protocol", f"the server's response is not strict JSON: {message.problem}"
         ) from message.problem
     return _result_object(message.members.get("result"))
@@ -63,7 +63,7 @@ def parse_page(message: Message, kind: ItemKind, limits: Limits, max_items: int 
         result = _result_object(message.members.get("result"))
         values = _list_member(result, kind)
         if not isinstance(values, list):
-            raise probe_failed("protocol", f"the server's response to {kind.method} has no list of {kind.member}")
+            raise probe_error("protocol", f"the server's response to {kind.method} has no list of {kind.member}")
         _check_count(values, kind, max_items)
         return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_next_cursor(result, kind))
     texts = _split_members(message.members.get("result", b""), limits, message.problem, raw_member=kind.member)
@@ -89,11 +89,11 @@ def _split_members(
     try:
         texts_by_name = split_object(text)
     except PinwardenError as err:
-        raise probe_failed("protocol", f"the server sent text that is not a message: {problem}") from err
+        raise probe_error("protocol", f"the server sent text that is not a message: {problem}") from err
     members: dict[str, Any] = {}
     for name, part in texts_by_name:
         if name in members:
-            raise probe_failed(
+            raise probe_error(
                 "protocol", f"the server's response has the member {name[:80]!a} more than once"
             ) from problem
         members[name] = (
@@ -106,34 +106,34 @@ def _parse_member(part: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse_json(part, limits)
     except PinwardenError as err:
-        raise probe_failed("protocol", f"the server's response is not strict JSON: {err}") from err
+        raise probe_error("protocol", f"the server's response is not strict JSON: {err}") from err
 
 
 def _split_elements(text: Any, problem: PinwardenError) -> list[bytes]:
     try:
         return split_array(text)
     except PinwardenError as err:
-        raise probe_failed("protocol", f"the server sent a list that cannot be split into items: {problem}") from err
+        raise probe_error("protocol", f"the server sent a list that cannot be split into items: {problem}") from err
 
 
 def _result_object(result: Any) -> dict[str, Any]:
     if not isinstance(result, dict):
-        raise probe_failed("protocol", "the server's response has no result object")
+        raise probe_error("protocol", "the server's response has no result object")
     return result
 
 
 def _list_member(result: dict[str, Any], kind: ItemKind) -> Any:
     if result.get("resultType", "complete") != "complete":
-        raise probe_failed("protocol", f"the server requests input before it responds to {kind.method}")
+        raise probe_error("protocol", f"the server requests input before it responds to {kind.method}")
     if kind.member not in result:
-        raise probe_failed("protocol", f"the server's response to {kind.method} has no member {kind.member}")
+        raise probe_error("protocol", f"the server's response to {kind.method} has no member {kind.member}")
     return result[kind.member]
 
 
 def _next_cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
     cursor = result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
-        raise probe_failed("protocol", f"the server's response to {kind.method} has a nextCursor that is not a string")
+        raise probe_error("protocol", f"the server's response to {kind.method} has a nextCursor that is not a string")
     return cursor
 
 

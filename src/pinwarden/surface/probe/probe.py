@@ -20,18 +20,18 @@ from pinwarden.surface.probe.message import NoMessage, ProbeTransport
 from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets
 from pinwarden.surface.probe.session import ClientIdentity, Opening, ProbeSession, no_response
 from pinwarden.surface.surface import Surface
-from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.masking import mask_words
-from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits, probe_failed
-from pinwarden.system.sandbox import Sandbox, sandboxed
+from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits, probe_error
+from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 from pinwarden.system.target import (
     HttpAddress,
     HttpTarget,
     StdioTarget,
     Target,
     expand_placeholders,
-    placeholder_names,
-    placeholder_values,
+    find_placeholder_names,
+    find_placeholder_values,
 )
 
 _MAX_WORKERS = 32  # more parallel probes need memory and save little time
@@ -134,7 +134,7 @@ class _OpenTransports:
                 aborted_before = self._aborted
             if aborted_before:
                 transport.abort()
-                raise probe_failed("ended", "the probe was stopped")
+                raise probe_error("ended", "the probe was stopped")
             yield
         finally:
             transport.close()
@@ -164,7 +164,7 @@ def _probe_or_error(target: Target, options: ProbeOptions, transports: _OpenTran
 
 def _probe(target: Target, options: ProbeOptions, transports: _OpenTransports) -> Surface:
     if transports.aborted:
-        raise probe_failed("ended", "the probe was stopped")
+        raise probe_error("ended", "the probe was stopped")
     if isinstance(target, StdioTarget):
         surface = _probe_stdio(target, options, transports)
     else:
@@ -182,7 +182,7 @@ def values_sent_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str,
     )
     yield from ((name, expand_placeholders(text, os.environ)) for name, text in variables.items())
     for text in (*variables.values(), *texts):
-        yield from placeholder_values(text, os.environ)
+        yield from find_placeholder_values(text, os.environ)
     if isinstance(target, StdioTarget):
         yield from ((name, os.environ[name]) for name in options.env_allow if name in os.environ)
     else:
@@ -198,14 +198,14 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTr
     target_env = {name: expand_placeholders(value, variables) for name, value in target.env.items()}
     command = tuple(expand_placeholders(word, variables) for word in target.command)
     cwd = None if target.cwd is None else expand_placeholders(target.cwd, variables)
-    environment = child_environment(target_env, variables, options.env_allow)
+    environment = build_child_environment(target_env, variables, options.env_allow)
     mask = _secret_mask(
         (*target.command, target.cwd or ""), (*target_env.values(), *_inherited_values(options.env_allow))
     )
     transport: StdioTransport | None = None
     try:
         if options.sandbox is not None:
-            command = tuple(sandboxed(command, environment, cwd, options.sandbox))
+            command = tuple(build_sandbox_command(command, environment, cwd, options.sandbox))
         budget = ProbeBudget(options.limits, options.timeout)
         transport = StdioTransport(StdioCommand(words=command, environment=environment, cwd=cwd), budget)
         with transports.track(transport):
@@ -269,7 +269,7 @@ def _refuse_unnamed_variables(target: HttpTarget, options: ProbeOptions) -> None
     if options.send_only is None:
         return
     texts = (target.url, *target.headers.values())
-    placeholders = {name for text in texts for name in placeholder_names(text)}
+    placeholders = {name for text in texts for name in find_placeholder_names(text)}
     unnamed = sorted(name for name in placeholders - set(options.send_only) if name in os.environ)
     if unnamed:
         host = show_invisible(target.url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2])
@@ -314,7 +314,7 @@ def _secret_mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
     expanded: list[str] = []
     for text in texts:
         with suppress(PinwardenError):
-            expanded += [value for _, value in placeholder_values(text, os.environ)]
+            expanded += [value for _, value in find_placeholder_values(text, os.environ)]
     return SecretMask([*expanded, *secrets])
 
 

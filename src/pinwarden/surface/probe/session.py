@@ -29,7 +29,7 @@ from pinwarden.surface.protocol import (
     VERSION_UNSUPPORTED,
 )
 from pinwarden.surface.surface import ITEM_KINDS, Item, ItemKind
-from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
+from pinwarden.system.probe_budget import ProbeBudget, probe_error, probe_limit_error
 
 _MAX_REQUEST_ID = 200  # characters of a server's request id that are sent back
 
@@ -132,7 +132,7 @@ class ProbeSession:
         if error is not None:
             supported = _supported_versions(error)
             if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
-                raise probe_failed("protocol", "the server supports no protocol version that Pinwarden supports")
+                raise probe_error("protocol", "the server supports no protocol version that Pinwarden supports")
             return None
         result = parse_result(response)
         versions = result.get("supportedVersions")
@@ -155,7 +155,7 @@ class ProbeSession:
         result = parse_result(response)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_VERSIONS:
-            raise probe_failed("protocol", f"the server chose the unknown protocol version {str(version)[:40]!a}")
+            raise probe_error("protocol", f"the server chose the unknown protocol version {str(version)[:40]!a}")
         self._version_header = {"MCP-Protocol-Version": version}
         self._notify(INITIALIZED)
         info = {"serverInfo": result["serverInfo"]} if "serverInfo" in result else {}
@@ -183,7 +183,7 @@ class ProbeSession:
             page = parse_page(response, kind, self._json_limits)
             items.extend(page.items)
             if len(items) > self._limits.max_items:
-                raise probe_limit_exceeded(kind.member, self._limits.max_items)
+                raise probe_limit_error(kind.member, self._limits.max_items)
             if page.cursor is None:
                 return Listing(items=tuple(items), pages=page_number)
             if page.cursor in cursors:
@@ -191,7 +191,7 @@ class ProbeSession:
                 raise PinwardenError("PROBE_LIMIT", message, data={"limit": "loop"})
             cursors.add(page.cursor)
             params = {"cursor": page.cursor}
-        raise probe_limit_exceeded(f"pages of {kind.member}", self._limits.max_pages)
+        raise probe_limit_error(f"pages of {kind.member}", self._limits.max_pages)
 
     def _send(self, method: str, params: Mapping[str, Any], wait: float | None = None) -> int:
         self._last_id += 1
@@ -237,7 +237,7 @@ class ProbeSession:
         """The message, or None for a line that is not a message."""
         if not text.lstrip().startswith(b"{"):
             if not self._transport.line_based:
-                raise probe_failed("protocol", "the server's response is not a JSON-RPC message")
+                raise probe_error("protocol", "the server's response is not a JSON-RPC message")
             self._count_noise()
             return None
         message = parse_message(text, self._json_limits)
@@ -254,10 +254,10 @@ class ProbeSession:
             return
         self._server_requests += 1
         if self._server_requests > self._limits.max_server_requests:
-            raise probe_limit_exceeded("requests of its own", self._limits.max_server_requests)
+            raise probe_limit_error("requests of its own", self._limits.max_server_requests)
         request_id = call.members["id"]
         if not isinstance(request_id, int | str) or len(str(request_id)) > _MAX_REQUEST_ID:
-            raise probe_failed("protocol", "the server sent a request with an invalid id")
+            raise probe_error("protocol", "the server sent a request with an invalid id")
         response: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id}
         if method == "ping":
             response["result"] = {}
@@ -270,12 +270,12 @@ class ProbeSession:
     def _count_unsolicited(self) -> None:
         self._unsolicited += 1
         if self._unsolicited > self._limits.max_stray_messages:
-            raise probe_limit_exceeded("unsolicited messages", self._limits.max_stray_messages)
+            raise probe_limit_error("unsolicited messages", self._limits.max_stray_messages)
 
     def _count_noise(self) -> None:
         self.noise_lines += 1
         if self.noise_lines > self._limits.max_noise_lines:
-            raise probe_failed("protocol", "the server writes text instead of messages to stdout")
+            raise probe_error("protocol", "the server writes text instead of messages to stdout")
 
 
 def no_response(method: str, outcome: NoMessage) -> PinwardenError:
@@ -283,7 +283,7 @@ def no_response(method: str, outcome: NoMessage) -> PinwardenError:
     details: dict[str, object] = {"method": method}
     if outcome.status is not None:
         details["status"] = outcome.status
-    return probe_failed(outcome.reason, f"no response to {method}: {outcome.detail}", details)
+    return probe_error(outcome.reason, f"no response to {method}: {outcome.detail}", details)
 
 
 def _refuse_error(method: str, response: Message) -> None:
@@ -292,7 +292,7 @@ def _refuse_error(method: str, response: Message) -> None:
         return
     text = error.get("message") if isinstance(error, dict) else None
     detail = f": {show_invisible(text[:200])}" if isinstance(text, str) else ""
-    raise probe_failed(
+    raise probe_error(
         "error", f"the server responded to {method} with error {_error_code(response)}{detail}", {"method": method}
     )
 
@@ -321,7 +321,7 @@ def _is_error_without_id(message: Message) -> bool:
 
 def _capabilities_and_instructions(result: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(result.get("capabilities"), dict):
-        raise probe_failed("protocol", "the server's response has no capabilities")
+        raise probe_error("protocol", "the server's response has no capabilities")
     return {member: result[member] for member in ("capabilities", "instructions") if member in result}
 
 

@@ -15,7 +15,7 @@ from typing import IO
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.surface.probe.message import NoMessage
-from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
+from pinwarden.system.probe_budget import ProbeBudget, probe_error, probe_limit_error
 from pinwarden.system.processes import ProcessTree
 
 _CHUNK = 1 << 16
@@ -61,7 +61,7 @@ class StdioTransport:
         self._child.close(immediately=True)
         with self._closing:
             if self._aborted:
-                raise probe_failed("ended", "the probe was stopped")
+                raise probe_error("ended", "the probe was stopped")
             self._child = _Child(self._command, self._budget)
 
     def stderr_tail(self) -> str:
@@ -198,7 +198,7 @@ class _Child:
         self._line.append(rest)
         self._line_bytes += len(rest)
         if self._line_bytes > self._limits.max_message_bytes:
-            raise probe_limit_exceeded("bytes in one message", self._limits.max_message_bytes)
+            raise probe_limit_error("bytes in one message", self._limits.max_message_bytes)
 
     def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -232,7 +232,7 @@ class _Child:
         self._stderr_bytes += len(chunk)
         if self._stderr_bytes > self._limits.max_stderr_bytes and not self._stopping:
             self._stopping = True
-            self._chunks.put(probe_limit_exceeded("bytes on standard error", self._limits.max_stderr_bytes))
+            self._chunks.put(probe_limit_error("bytes on standard error", self._limits.max_stderr_bytes))
 
 
 def _start_process(command: StdioCommand) -> subprocess.Popen[bytes]:
@@ -249,12 +249,12 @@ def _start_process(command: StdioCommand) -> subprocess.Popen[bytes]:
         )
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise probe_failed("start", f"{command.words[0]} could not be started: {reason}") from err
+        raise probe_error("start", f"{command.words[0]} could not be started: {reason}") from err
 
 
 def _standard_streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
     if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise probe_failed("start", "the server has no standard streams")
+        raise probe_error("start", "the server has no standard streams")
     return process.stdin, process.stdout, process.stderr
 
 

@@ -2,7 +2,7 @@
 
 The three HTTP clients share these decisions: ``fetch.py`` for registries, ``http_client.py`` for probes and
 ``gateway/http/upstream_pool.py`` for the servers behind a gateway. A host is resolved once, and the connection goes to
-exactly the addresses that were checked. Only registries are contacted through a proxy (`proxy_for`): a proxy resolves
+exactly the addresses that were checked. Only registries are contacted through a proxy (`find_proxy`): a proxy resolves
 the host again, and could reach another MCP server than the one that was checked. `ServiceEndpoint` is a registry with
 its credential.
 """
@@ -29,7 +29,7 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ProtocolT = TypeVar("ProtocolT", bound="asyncio.BaseProtocol")
 
 
-def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+def create_tls_context(ca_file: Path | None) -> ssl.SSLContext:
     """The system's certificate authorities, plus those in a file."""
     context = ssl.create_default_context()
     if ca_file is not None:
@@ -83,7 +83,7 @@ async def connect_protocol(
             # The loop creates the socket, so only the loop closes it.
             _, protocol = await loop.create_connection(
                 make_protocol,
-                _numeric_host(destination),
+                _format_numeric_host(destination),
                 destination.sockaddr[1],
                 ssl=tls,
                 family=destination.family,
@@ -97,13 +97,13 @@ async def connect_protocol(
     raise last
 
 
-def _numeric_host(destination: Destination) -> str:
+def _format_numeric_host(destination: Destination) -> str:
     """The checked address, with the zone of a link-local one."""
     host, _, *more = destination.sockaddr
     return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 
 
-def connection_problem(err: BaseException, address: HttpAddress) -> str:
+def describe_connection_failure(err: BaseException, address: HttpAddress) -> str:
     """Why a connection failed, as a sentence."""
     if isinstance(err, PinwardenError):
         return err.message
@@ -117,13 +117,13 @@ def connection_problem(err: BaseException, address: HttpAddress) -> str:
     return f"{address} could not be reached: {(isinstance(err, OSError) and err.strerror) or type(err).__name__}"
 
 
-def redirect_refused(address: HttpAddress, status: int) -> PinwardenError:
+def redirect_error(address: HttpAddress, status: int) -> PinwardenError:
     """The error for a redirect of a client that does not follow redirects."""
     data = {"reason": "redirect", "status": status}
     return PinwardenError("ADDRESS_REFUSED", f"{address} redirects to another address", data=data)
 
 
-def redirect_target(address: HttpAddress, location: str, status: int | None = None) -> HttpAddress:
+def resolve_redirect(address: HttpAddress, location: str, status: int | None = None) -> HttpAddress:
     """Where a redirect leads. ``ADDRESS_REFUSED`` for malformed targets and from HTTPS to plain HTTP."""
     data: dict[str, object] = {"reason": "redirect"} if status is None else {"reason": "redirect", "status": status}
     try:
@@ -170,30 +170,30 @@ class NetworkRules(Record):
 def resolve_destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Destination, ...]:
     """Resolve and check a host. ``ADDRESS_REFUSED`` if any of its addresses is not allowed."""
     destinations = _look_up(address)
-    ips = [_ip(str(destination.sockaddr[0])) for destination in destinations]
+    ips = [_parse_ip(str(destination.sockaddr[0])) for destination in destinations]
     if not rules.allow_private:
         for ip in ips:
             if not is_public(ip) and str(ip) not in rules.allowed_places:
-                raise address_refused(f"{address.host} resolves to {ip}, which is not a public address", "private")
+                raise address_error(f"{address.host} resolves to {ip}, which is not a public address", "private")
     if address.scheme == "http" and not rules.allow_plain_http:
-        only_here = all(_unmapped(ip).is_loopback for ip in ips)
+        only_here = all(_unmap_ipv4(ip).is_loopback for ip in ips)
         if not (rules.allow_private and only_here):
-            raise address_refused(f"{address} uses plain HTTP, so its response proves nothing", "plain-http")
+            raise address_error(f"{address} uses plain HTTP, so its response proves nothing", "plain-http")
     return destinations
 
 
 def resolve_addresses(address: HttpAddress) -> frozenset[str]:
     """The IP addresses of a host, as text."""
-    return frozenset(str(_ip(str(destination.sockaddr[0]))) for destination in _look_up(address))
+    return frozenset(str(_parse_ip(str(destination.sockaddr[0]))) for destination in _look_up(address))
 
 
 def is_public(ip: IpAddress) -> bool:
     """Whether an address is public, including any IPv4 address embedded in it."""
-    inner = _embedded(ip)
+    inner = _find_embedded_ipv4(ip)
     return ip.is_global and not ip.is_multicast and all(is_public(ip) for ip in inner)
 
 
-def address_refused(why: str, reason: str) -> PinwardenError:
+def address_error(why: str, reason: str) -> PinwardenError:
     """The error for an address that may not be contacted."""
     return PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})
 
@@ -208,16 +208,16 @@ def _look_up(address: HttpAddress) -> tuple[Destination, ...]:
     return tuple(Destination(family=family, sockaddr=sockaddr) for family, _, _, _, sockaddr in answers)
 
 
-def _ip(text: str) -> IpAddress:
+def _parse_ip(text: str) -> IpAddress:
     return ipaddress.ip_address(text.partition("%")[0])
 
 
-def _unmapped(ip: IpAddress) -> IpAddress:
+def _unmap_ipv4(ip: IpAddress) -> IpAddress:
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return ip if mapped is None else mapped
 
 
-def _embedded(ip: IpAddress) -> list[IpAddress]:
+def _find_embedded_ipv4(ip: IpAddress) -> list[IpAddress]:
     """IPv4 addresses that a translator or tunnel would extract from an IPv6 address."""
     if not isinstance(ip, ipaddress.IPv6Address):
         return []
@@ -229,7 +229,7 @@ def _embedded(ip: IpAddress) -> list[IpAddress]:
     return [ip for ip in embedded if ip is not None]
 
 
-def proxy_for(address: HttpAddress, variables: Mapping[str, str]) -> str | None:
+def find_proxy(address: HttpAddress, variables: Mapping[str, str]) -> str | None:
     """The proxy for an address, from the environment variables."""
     proxy = variables.get(f"{address.scheme}_proxy")
     if not proxy and address.scheme == "https":
@@ -246,15 +246,15 @@ def proxy_for(address: HttpAddress, variables: Mapping[str, str]) -> str | None:
 
 def check_proxied_address(address: HttpAddress, rules: NetworkRules) -> None:
     """Check what can be checked if the proxy resolves the host: literal IP addresses and plain HTTP."""
-    ip = _literal_ip(address.host)
+    ip = _parse_literal_ip(address.host)
     only_here = rules.allow_private and ip is not None and ip.is_loopback
     if address.scheme == "http" and not rules.allow_plain_http and not only_here:
-        raise address_refused(f"{address} uses plain HTTP, so its response proves nothing", "plain-http")
+        raise address_error(f"{address} uses plain HTTP, so its response proves nothing", "plain-http")
     if ip is not None and not rules.allow_private and not is_public(ip):
-        raise address_refused(f"{address.host} is not a public address", "private")
+        raise address_error(f"{address.host} is not a public address", "private")
 
 
-def _literal_ip(host: str) -> IpAddress | None:
+def _parse_literal_ip(host: str) -> IpAddress | None:
     """The IP address that a host is written as, including the short and octal forms that resolvers accept."""
     if host == "localhost" or host.endswith(".localhost"):
         return ipaddress.IPv4Address("127.0.0.1")

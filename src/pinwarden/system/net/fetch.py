@@ -33,24 +33,24 @@ from pinwarden.system.net.connections import (
     REDIRECTS,
     NetworkRules,
     ServiceEndpoint,
-    address_refused,
+    address_error,
     check_proxied_address,
     connect_socket,
+    create_tls_context,
+    find_proxy,
     is_compressed,
-    proxy_for,
-    redirect_target,
     resolve_addresses,
     resolve_destinations,
-    tls_context,
+    resolve_redirect,
 )
 from pinwarden.system.net.network_errors import (
     MAX_ERROR_BYTES,
-    connection_failed,
-    fetch_failed,
-    first_cause,
-    offline_refused,
-    status_failed,
-    too_large,
+    connection_error,
+    fetch_error,
+    find_first_cause,
+    offline_error,
+    status_error,
+    too_large_error,
 )
 from pinwarden.system.target import HttpAddress
 
@@ -101,7 +101,7 @@ class FetchRules(Record):
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
-class RequestBody(Record):
+class UploadBody(Record):
     """The method and body of an upload."""
 
     method: str
@@ -119,7 +119,7 @@ class FetchRequest(Record):
     """Replaces the endpoint's own credential, e.g. by a token issued for it. The same URL rules apply."""
     form: bytes | None = field(default=None, repr=False)
     """A form to POST, to exchange a credential. Redirects are not followed."""
-    sent: RequestBody | None = None
+    sent: UploadBody | None = None
     """An upload. Redirects are not followed."""
 
     @property
@@ -167,17 +167,17 @@ class _Response:
     def chunks(self, max_bytes: int) -> Iterator[bytes]:
         """The body in chunks, up to a limit."""
         if is_compressed(self.headers.get("content-encoding")):
-            raise fetch_failed("protocol", f"{self.address} sent a compressed response, which was not requested")
+            raise fetch_error("protocol", f"{self.address} sent a compressed response, which was not requested")
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
-            raise too_large(self.address, max_bytes)
+            raise too_large_error(self.address, max_bytes)
         size = 0
         while chunk := self._raw.read1(_CHUNK, decode_content=False):
             size += len(chunk)
             if size > max_bytes:
-                raise too_large(self.address, max_bytes)
+                raise too_large_error(self.address, max_bytes)
             if time.monotonic() > self._deadline:
-                raise fetch_failed("timeout", f"{self.address} did not finish its response in time")
+                raise fetch_error("timeout", f"{self.address} did not finish its response in time")
             self._fetcher.count(len(chunk))
             yield chunk
 
@@ -255,7 +255,7 @@ class Fetcher:
             for chunk in response.chunks(limit):
                 for hasher in hashers:
                     hasher.update(chunk)
-                _write(to, chunk)
+                _write_chunk(to, chunk)
                 size += len(chunk)
             digests = tuple(Digest(hasher.digest(), name) for hasher, name in zip(hashers, algorithms, strict=True))
             return DownloadResult(address=response.address, size=size, digests=digests)
@@ -303,7 +303,7 @@ class Fetcher:
         """Send a request and retry it after temporary failures. Wrong bytes are not a temporary failure."""
         address = HttpAddress.parse(wanted.url)
         if self._rules.offline:
-            raise offline_refused(address)
+            raise offline_error(address)
         limits = self._rules.limits
         deadline = time.monotonic() + limits.total_seconds
         DEADLINE.set(deadline)
@@ -318,13 +318,13 @@ class Fetcher:
                         response.finish(complete=True)
                         return result
                     if last or response.status not in _RETRIED:
-                        raise _bad_status(response)
-                    wait = _retry_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
+                        raise _build_status_error(response)
+                    wait = _choose_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
                 finally:
                     response.finish(complete=False)
             except _NETWORK_ERRORS as err:
-                if last or isinstance(first_cause(err), ssl.SSLError):
-                    raise connection_failed(err, address) from err
+                if last or isinstance(find_first_cause(err), ssl.SSLError):
+                    raise connection_error(err, address) from err
             self._pause(wait)
         raise AssertionError("the last attempt returns or raises")
 
@@ -337,8 +337,8 @@ class Fetcher:
             if response.status not in REDIRECTS or location is None or wanted.form is not None or wanted.sent:
                 return response
             response.finish(complete=False)
-            address = redirect_target(address, location)
-        raise address_refused(f"{address} redirects too many times", "redirect")
+            address = resolve_redirect(address, location)
+        raise address_error(f"{address} redirects too many times", "redirect")
 
     def _ask(
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
@@ -382,7 +382,7 @@ class Fetcher:
         plain = self._rules.allow_plain_http
         if self._rules.allow_private or (endpoint.private_allowed and address.host == endpoint.address.host):
             return NetworkRules(allow_private=True, allow_plain_http=plain)
-        if not endpoint.private_allowed or proxy_for(address, self._variables):
+        if not endpoint.private_allowed or find_proxy(address, self._variables):
             return NetworkRules(allow_plain_http=plain)
         origin = endpoint.address.origin
         with self._lock:
@@ -395,48 +395,48 @@ class Fetcher:
 
     def _manager(self, address: HttpAddress, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
         """The connection pool for these rules. Connections made under other rules are never reused."""
-        proxy = proxy_for(address, self._variables)
+        proxy = find_proxy(address, self._variables)
         key = (proxy, rules, ca_file)
         with self._lock:
             if key not in self._managers:
-                context = tls_context(ca_file)
+                context = create_tls_context(ca_file)
                 if proxy is None:
-                    self._managers[key] = direct_pool(rules, context)
+                    self._managers[key] = create_direct_pool(rules, context)
                 else:
-                    self._managers[key] = proxy_pool(proxy, context)
+                    self._managers[key] = create_proxy_pool(proxy, context)
             manager = self._managers[key]
         if proxy is not None:
             check_proxied_address(address, rules)
         return manager
 
 
-def _bad_status(response: _Response) -> PinwardenError:
+def _build_status_error(response: _Response) -> PinwardenError:
     body = b""
     if "json" in response.headers.get("content-type", ""):
         with suppress(PinwardenError, *_NETWORK_ERRORS):  # leave out an error text that cannot be read completely
             body = b"".join(response.chunks(MAX_ERROR_BYTES))
-    return status_failed(response.address, response.status, body)
+    return status_error(response.address, response.status, body)
 
 
-def _write(to: BinaryIO, chunk: bytes) -> None:
+def _write_chunk(to: BinaryIO, chunk: bytes) -> None:
     try:
         to.write(chunk)
     except OSError as err:  # a full disk, where a retry does not help
         raise PinwardenError("FILE_UNWRITABLE", f"cannot store a download: {err.strerror or err}") from err
 
 
-def _retry_pause(text: str, otherwise: float, longest: float) -> float:
+def _choose_pause(text: str, otherwise: float, longest: float) -> float:
     return min(float(text), longest) if text.isdecimal() and len(text) < 6 else otherwise
 
 
-def direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
+def create_direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
     """Connections that resolve, check and contact a host in one step."""
 
-    class Plain(_Guarded, _PlainConnection):
+    class Plain(_CheckedConnection, _PlainConnection):
         scheme = "http"
         network_rules = rules
 
-    class Tls(_Guarded, _TlsConnection):
+    class Tls(_CheckedConnection, _TlsConnection):
         scheme = "https"
         network_rules = rules
 
@@ -451,15 +451,15 @@ def direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolMan
     return manager
 
 
-def proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
+def create_proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
     """Connections through a proxy, which resolves hosts itself."""
     try:
         parts = urlsplit(proxy)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as err:
-        raise fetch_failed("connect", "the proxy in the environment is not an http(s) URL") from err
+        raise fetch_error("connect", "the proxy in the environment is not an http(s) URL") from err
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise fetch_failed("connect", "the proxy in the environment is not an http(s) URL")
+        raise fetch_error("connect", "the proxy in the environment is not an http(s) URL")
     headers = None
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -470,7 +470,7 @@ def proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
     return manager
 
 
-class _Timed(RawIOBase):
+class _DeadlineReader(RawIOBase):
     """Reads from a socket until the deadline, so that even a header sent byte by byte ends."""
 
     def __init__(self, raw: RawIOBase, sock: socket.socket) -> None:
@@ -494,18 +494,18 @@ class _Timed(RawIOBase):
         super().close()
 
 
-class _TimedResponse(HTTPResponse):
+class _DeadlineResponse(HTTPResponse):
     def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
         super().__init__(sock, *arguments, **named)
-        self.fp = BufferedReader(_Timed(self.fp.detach(), sock))
+        self.fp = BufferedReader(_DeadlineReader(self.fp.detach(), sock))
 
 
 class _PlainConnection(HTTPConnection):
-    response_class = _TimedResponse
+    response_class = _DeadlineResponse
 
 
 class _TlsConnection(HTTPSConnection):
-    response_class = _TimedResponse
+    response_class = _DeadlineResponse
 
 
 class _PlainProxiedPool(HTTPConnectionPool):
@@ -516,7 +516,7 @@ class _TlsProxiedPool(HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
 
 
-class _Guarded:
+class _CheckedConnection:
     scheme: str
     network_rules: NetworkRules
 
@@ -526,10 +526,10 @@ class _Guarded:
             HttpAddress(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules
         )
         try:
-            return connect_socket(destinations, lambda: _seconds(self.timeout))  # type: ignore[attr-defined]
+            return connect_socket(destinations, lambda: _timeout_seconds(self.timeout))  # type: ignore[attr-defined]
         except OSError as err:
             raise NewConnectionError(self, "not connected") from err  # type: ignore[arg-type]
 
 
-def _seconds(timeout: Any) -> float:
+def _timeout_seconds(timeout: Any) -> float:
     return float(timeout) if isinstance(timeout, int | float) else 30.0

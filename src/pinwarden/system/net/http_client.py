@@ -26,14 +26,14 @@ from pinwarden.system.net.connections import (
     HostNotFoundError,
     NetworkRules,
     connect_socket,
-    connection_problem,
+    create_tls_context,
+    describe_connection_failure,
     is_compressed,
-    redirect_refused,
-    redirect_target,
+    redirect_error,
     resolve_destinations,
-    tls_context,
+    resolve_redirect,
 )
-from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
+from pinwarden.system.probe_budget import ProbeBudget, probe_error, probe_limit_error
 from pinwarden.system.target import HttpAddress
 
 _CHUNK = 1 << 16
@@ -87,7 +87,7 @@ class HttpResponse:
     def chunks(self) -> Iterator[bytes]:
         """The body in chunks."""
         if is_compressed(self._raw.headers.get("content-encoding")):
-            raise probe_failed("protocol", "the server sent a compressed response, which was not requested")
+            raise probe_error("protocol", "the server sent a compressed response, which was not requested")
         while True:
             try:
                 chunk = self._raw.read1(_CHUNK, decode_content=False)
@@ -109,7 +109,7 @@ class HttpResponse:
                 parts.append(chunk)
                 size += len(chunk)
                 if size > max_bytes:
-                    raise probe_limit_exceeded("bytes in one message", max_bytes)
+                    raise probe_limit_error("bytes in one message", max_bytes)
         except BaseException:
             self.close()
             raise
@@ -225,7 +225,7 @@ class HttpClient:
             self.drop(connection)
             raise self._not_connected(err, address) from err
         fixed = {"Host": address.host_header, "Accept-Encoding": "identity"}
-        headers = _merged({"User-Agent": "pinwarden"}, self._headers, fixed, request.headers)
+        headers = _merge_headers({"User-Agent": "pinwarden"}, self._headers, fixed, request.headers)
         try:
             connection.request(request.method, address.path, request.body, headers, preload_content=False)
             raw = connection.getresponse()
@@ -245,7 +245,7 @@ class HttpClient:
         if address.scheme == "http":
             return _PlainConnection(self, address, destinations)
         if self._tls is None:
-            self._tls = tls_context(None)
+            self._tls = create_tls_context(None)
         return _TlsConnection(self, address, destinations, self._tls)
 
     def _checked(self, address: HttpAddress) -> tuple[Destination, ...]:
@@ -258,18 +258,18 @@ class HttpClient:
             try:
                 self._destinations[address.origin] = resolve_destinations(address, rules)
             except HostNotFoundError as err:
-                raise probe_failed("connect", str(err)) from err
+                raise probe_error("connect", str(err)) from err
         return self._destinations[address.origin]
 
     def _redirected(self, request: HttpRequest, status: int, location: str) -> HttpAddress:
         address = request.address
 
         if not self._options.allow_redirects:
-            raise redirect_refused(address, status)
+            raise redirect_error(address, status)
         if request.method != "GET" and status not in _KEEP_METHOD:
             why = f"{address} redirects with a status that would change the request method"
             raise PinwardenError("ADDRESS_REFUSED", why, data={"reason": "redirect", "status": status})
-        following = redirect_target(address, location, status)
+        following = resolve_redirect(address, location, status)
         if following.origin != address.origin:
             self._headers = {}  # credentials are for the first host only
         self.address = following
@@ -278,7 +278,7 @@ class HttpClient:
     def _not_connected(self, err: Exception, address: HttpAddress) -> PinwardenError:
         if self.allowance.is_expired:
             return self.allowance.timed_out()
-        return probe_failed("connect", connection_problem(err, address))
+        return probe_error("connect", describe_connection_failure(err, address))
 
 
 class _PlainConnection(HTTPConnection):
@@ -289,7 +289,7 @@ class _PlainConnection(HTTPConnection):
         self._destinations = destinations
 
     def _new_conn(self) -> socket.socket:
-        return self._open(self, self._destinations, _seconds(self.timeout))
+        return self._open(self, self._destinations, _timeout_seconds(self.timeout))
 
 
 class _TlsConnection(HTTPSConnection):
@@ -303,13 +303,13 @@ class _TlsConnection(HTTPSConnection):
         self._destinations = destinations
 
     def _new_conn(self) -> socket.socket:
-        return self._open(self, self._destinations, _seconds(self.timeout))
+        return self._open(self, self._destinations, _timeout_seconds(self.timeout))
 
 
-def _seconds(timeout: Any) -> float:
+def _timeout_seconds(timeout: Any) -> float:
     return timeout if isinstance(timeout, float) else 30.0
 
 
-def _merged(*layers: Mapping[str, str]) -> dict[str, str]:
+def _merge_headers(*layers: Mapping[str, str]) -> dict[str, str]:
     """Headers by lower-case name. Later ones replace earlier ones, so that none is sent twice."""
     return {name.lower(): value for layer in layers for name, value in layer.items()}

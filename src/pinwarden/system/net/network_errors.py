@@ -10,30 +10,30 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import show_invisible
-from pinwarden.system.net.connections import HostNotFoundError, connection_problem
+from pinwarden.system.net.connections import HostNotFoundError, describe_connection_failure
 from pinwarden.system.target import HttpAddress
 
 
-def fetch_failed(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
+def fetch_error(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
     """A ``FETCH_FAILED`` error. ``reason`` is for programs: connect, timeout, tls, status, unauthorized, protocol."""
     data: dict[str, object] = {"reason": reason} if status is None else {"reason": reason, "status": status}
     return PinwardenError("FETCH_FAILED", message, hint=hint, data=data)
 
 
-def status_failed(address: object, status: int, body: bytes) -> PinwardenError:
+def status_error(address: object, status: int, body: bytes) -> PinwardenError:
     """The error for an unexpected status, with the server's own error text."""
-    said = error_text(body)
+    said = extract_error_text(body)
     message = f"{address} responded with status {status}" + (f": {said}" if said else "")
     if status in (401, 403):
-        return fetch_failed(
+        return fetch_error(
             "unauthorized", message, status, hint="Check the credentials in your client's configuration."
         )
     if status == 429 or status >= 500:
-        return fetch_failed("status", message, status, hint="Try again later, or contact the operator of the server.")
-    return fetch_failed("status", message, status, hint="Check the address and the package name.")
+        return fetch_error("status", message, status, hint="Try again later, or contact the operator of the server.")
+    return fetch_error("status", message, status, hint="Check the address and the package name.")
 
 
-def error_text(body: bytes) -> str:
+def extract_error_text(body: bytes) -> str:
     """Code and message of a JSON error response in any registry's format; empty if there is none."""
     try:
         body_json = strict_json.parse_json(body, Limits(max_bytes=MAX_ERROR_BYTES, max_depth=10))
@@ -46,20 +46,20 @@ def error_text(body: bytes) -> str:
     if not isinstance(body_json, dict):
         return ""
     words = [body_json.get(name) for name in ("code", "error", "message", "detail", "reason")]
-    texts = [" ".join(word[:_MOST_SENTENCE].split()) for word in words if isinstance(word, str) and word]
-    return show_invisible(": ".join(dict.fromkeys(texts))[:_MOST_SENTENCE])
+    texts = [" ".join(word[:_MAX_TEXT].split()) for word in words if isinstance(word, str) and word]
+    return show_invisible(": ".join(dict.fromkeys(texts))[:_MAX_TEXT])
 
 
 MAX_ERROR_BYTES = 16 * 1024
-_MOST_SENTENCE = 300
+_MAX_TEXT = 300
 
 
-def too_large(address: HttpAddress, allowed: int) -> PinwardenError:
+def too_large_error(address: HttpAddress, allowed: int) -> PinwardenError:
     """The error for a response that exceeds its size limit."""
     return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
-def offline_refused(address: HttpAddress) -> PinwardenError:
+def offline_error(address: HttpAddress) -> PinwardenError:
     """The error for a request with ``--offline``."""
     return PinwardenError(
         "FETCH_FAILED",
@@ -69,29 +69,29 @@ def offline_refused(address: HttpAddress) -> PinwardenError:
     )
 
 
-def connection_failed(err: Exception, address: HttpAddress) -> PinwardenError:
+def connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
     """The error for a network or TLS failure. Its data names the host."""
-    error = _connection_error(err, address)
+    error = _classify_connection_error(err, address)
     return PinwardenError(error.code, error.message, hint=error.hint, data={**error.data, "host": address.host_header})
 
 
-def _connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
-    cause = first_cause(err)
+def _classify_connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
+    cause = find_first_cause(err)
     if isinstance(cause, ssl.SSLError):
-        hint = _CLOCK if getattr(cause, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None
-        return fetch_failed("tls", connection_problem(cause, address), hint=hint)
+        hint = _CLOCK_HINT if getattr(cause, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None
+        return fetch_error("tls", describe_connection_failure(cause, address), hint=hint)
     if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
-        return fetch_failed("timeout", connection_problem(TimeoutError(), address))
+        return fetch_error("timeout", describe_connection_failure(TimeoutError(), address))
     if isinstance(err, ProxyError) and not isinstance(cause, HostNotFoundError):
-        return fetch_failed("connect", f"the proxy in the environment could not reach {address}")
-    return fetch_failed("connect", connection_problem(cause, address))
+        return fetch_error("connect", f"the proxy in the environment could not reach {address}")
+    return fetch_error("connect", describe_connection_failure(cause, address))
 
 
 _NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL error numbers
-_CLOCK = "Check this machine's clock: the certificate is not valid at its current time."
+_CLOCK_HINT = "Check this machine's clock: the certificate is not valid at its current time."
 
 
-def first_cause(err: BaseException) -> BaseException:
+def find_first_cause(err: BaseException) -> BaseException:
     """The original exception in a chain of wrapped ones."""
     seen: BaseException = err
     while True:
