@@ -8,11 +8,11 @@ import sys
 ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
 SCENE = """
 import subprocess, sys, resource
-from pinwarden.system.processes import OPEN_FILE_LIMIT, max_connections
+from pinwarden.system.processes import OPEN_FILE_LIMIT, limit_connections
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))
-print(max_connections(2048))
+print(limit_connections(2048))
 OPEN_FILE_LIMIT.raise_limit()
-print(max_connections(2048), max_connections(100))
+print(limit_connections(2048), limit_connections(100))
 child = subprocess.Popen([sys.executable, "-c", "input();" + sys.argv[1]], stdin=subprocess.PIPE)
 OPEN_FILE_LIMIT.restore_for(child.pid)
 sys.stdout.flush()
