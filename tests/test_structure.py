@@ -209,7 +209,7 @@ def _expected(tree: ast.Module) -> Iterator[str]:
 
 _STARTS = {
     # who may call it: the one step before every start, and programs that are not servers of a project
-    "sandboxed": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/node.py"},
+    "build_sandbox_command": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/node.py"},
     "PreparedStart": {"project/server_start.py"},
     "ServerCommand": {"gateway/gated_server.py"},
     "start_server": {"gateway/gated_server.py", "gateway/http/process_transport.py"},
