@@ -20,9 +20,9 @@ from pinwarden.bundle.acceptance import accept
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
-from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.document import add_signature, build_default_profile, encode_document
 from pinwarden.bundle.evidence import AcceptanceRequest
-from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, unsigned_pointers
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, build_unsigned_pointers
 from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey
 from pinwarden.core.keys import decode_base64url
@@ -72,10 +72,10 @@ def pointer_to(bundle: PackedBundle) -> dict[str, Any]:
         channel="stable",
         root_cid=bundle.root_cid,
         descriptor_cid=bundle.descriptor_cid,
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         updated_at_utc=NOW,
     )
-    return add_signature(unsigned_pointers("acme", "acme", NOW, [row]), POINTER_SIGNED_FIELDS, REGISTRY)
+    return add_signature(build_unsigned_pointers("acme", "acme", NOW, [row]), POINTER_SIGNED_FIELDS, REGISTRY)
 
 
 def attestation_of(bundle: PackedBundle) -> dict[str, Any]:
@@ -86,16 +86,18 @@ def attestation_of(bundle: PackedBundle) -> dict[str, Any]:
         issuer_role="verifier",
         payload={"verified_root_cid": bundle.root_cid},
     )
-    value = attestation.unsigned_attestation(bundle.root_cid, bundle.descriptor_cid, default_profile(), [claim])
+    value = attestation.build_unsigned_attestation(
+        bundle.root_cid, bundle.descriptor_cid, build_default_profile(), [claim]
+    )
     return add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, VERIFIER)
 
 
 def acceptance_request(bundle: PackedBundle) -> AcceptanceRequest:
     return AcceptanceRequest(
-        pointer=document_bytes(pointer_to(bundle)),
-        descriptor=document_bytes(bundle.descriptor),
-        manifest=document_bytes(bundle.manifest),
-        attestations=(document_bytes(attestation_of(bundle)),),
+        pointer=encode_document(pointer_to(bundle)),
+        descriptor=encode_document(bundle.descriptor),
+        manifest=encode_document(bundle.manifest),
+        attestations=(encode_document(attestation_of(bundle)),),
         policy=InstallerPolicy(),
         trust=Trust(
             registry_keys=(TrustedKey(key=REGISTRY.public_key),),

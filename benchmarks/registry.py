@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
 from pinwarden.bundle import bundle_documents as manifest_document
-from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
+from pinwarden.bundle.bundle_archive import build_archive, build_manifest_entry
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, BundleDescriptor, SecurityPolicy, descriptor_to_json
-from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.document import add_signature, build_default_profile, encode_document
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.digest import document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
@@ -130,9 +130,9 @@ class _MemoryBundle:
 
 def _bundle(number: int) -> _MemoryBundle:
     files = [SourceFile(path="main.py", data=b"# %d\n" % number + b"x" * FILE_BYTES)]
-    unlinked = manifest_document.unlinked_manifest(manifest_entry(file) for file in files)
+    unlinked = manifest_document.build_unlinked_manifest(build_manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
-    archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, files)
+    archive = build_archive(CAR_MEDIA_TYPE, unlinked, root, files)
     descriptor = descriptor_to_json(
         BundleDescriptor(
             name=f"acme.t{number % 50}",
@@ -141,7 +141,7 @@ def _bundle(number: int) -> _MemoryBundle:
             description="bench",
             license="MIT",
             root_cid=str(root),
-            cid_profile=default_profile(),
+            cid_profile=build_default_profile(),
             media_type=CAR_MEDIA_TYPE,
             size_bytes=len(archive),
             runtime="python",
@@ -149,7 +149,7 @@ def _bundle(number: int) -> _MemoryBundle:
             policy=SecurityPolicy(),
         )
     )
-    linked = manifest_document.linked_manifest(unlinked, str(document_cid(descriptor)))
+    linked = manifest_document.link_manifest(unlinked, str(document_cid(descriptor)))
     return _MemoryBundle(descriptor, linked, archive)
 
 
@@ -174,7 +174,7 @@ def _publish(registry: Registry, token: str) -> str:
         "manifest": bundle.manifest,
         "attestations": [],
     }
-    publish(registry, authenticate(registry, token, "publish"), document_bytes(request))
+    publish(registry, authenticate(registry, token, "publish"), encode_document(request))
     return archive_cid
 
 

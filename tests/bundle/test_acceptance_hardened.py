@@ -11,12 +11,12 @@ from pinwarden import PinwardenError
 from pinwarden.bundle import attestation, log_documents, trust
 from pinwarden.bundle.acceptance import accept, check_documents, result_to_json
 from pinwarden.bundle.bundle_documents import (
+    build_unlinked_manifest,
     descriptor_from_json,
     descriptor_to_json,
-    linked_manifest,
-    unlinked_manifest,
+    link_manifest,
 )
-from pinwarden.bundle.document import add_signature, default_profile
+from pinwarden.bundle.document import add_signature, build_default_profile
 from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS
 from pinwarden.core.record import replace
@@ -58,8 +58,8 @@ def test_an_accepted_bundle_comes_with_its_documents() -> None:
 
 def test_swapped_manifest_of_another_bundle_is_refused() -> None:
     made = documents()
-    foreign = unlinked_manifest(entries_of({**FILES, "main.py": b"evil"}))
-    made.manifest = linked_manifest(foreign, made.descriptor_cid)
+    foreign = build_unlinked_manifest(entries_of({**FILES, "main.py": b"evil"}))
+    made.manifest = link_manifest(foreign, made.descriptor_cid)
     assert codes(made) == ("MANIFEST_CID_MISMATCH", "ACCEPT")
 
 
@@ -73,7 +73,7 @@ def test_attestation_of_the_same_files_under_a_tighter_policy_does_not_count() -
 
 def test_unsupported_cid_profile_is_refused_even_if_all_documents_agree() -> None:
     made = Documents()
-    weak = {**default_profile(), "hash": "md5"}
+    weak = {**build_default_profile(), "hash": "md5"}
     made.unlinked["cid_profile"] = weak
     made.finish()
     made.descriptor["artifact"]["cid_profile"] = weak
@@ -85,7 +85,7 @@ def test_unsupported_cid_profile_is_refused_even_if_all_documents_agree() -> Non
 @pytest.mark.parametrize("value", [1, "yes", False, None])
 def test_other_normalization_is_refused(value: Any) -> None:
     made = Documents()
-    profile = default_profile()
+    profile = build_default_profile()
     profile["normalization"]["reject_symlinks"] = value
     made.finish()
     made.descriptor["artifact"]["cid_profile"] = profile
@@ -257,7 +257,7 @@ def test_documents_survive_a_round_trip() -> None:
     assert descriptor_to_json(descriptor_from_json(made.descriptor)) == made.descriptor
     envelope = (made.attestations or [])[0]
     read = attestation.attestation_from_json(envelope)
-    value = attestation.unsigned_attestation(read.root_cid, read.descriptor_cid, read.cid_profile, read.claims)
+    value = attestation.build_unsigned_attestation(read.root_cid, read.descriptor_cid, read.cid_profile, read.claims)
     assert {**value, "signatures": envelope["signatures"]} == envelope
 
 
@@ -270,13 +270,15 @@ def test_a_log_event_survives_a_round_trip() -> None:
         prev_root_cid=None,
         new_root_cid=OTHER_DOCUMENT,
         descriptor_cid=OTHER_DOCUMENT,
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         reason="publish",
         issued_at_utc=BEFORE,
         issuer_key_id=MAINTAINER.public_key.did,
         issuer_name="acme",
     )
-    document = add_signature(log_documents.unsigned_log_event(event), log_documents.LOG_EVENT_SIGNED_FIELDS, MAINTAINER)
-    read = log_documents.log_event_from_json(json.loads(log_documents.leaf_bytes(document)))
+    document = add_signature(
+        log_documents.build_unsigned_log_event(event), log_documents.LOG_EVENT_SIGNED_FIELDS, MAINTAINER
+    )
+    read = log_documents.log_event_from_json(json.loads(log_documents.encode_leaf(document)))
     assert replace(read, signatures=()) == event
     assert read.document == document

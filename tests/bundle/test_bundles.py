@@ -28,7 +28,7 @@ from pinwarden.bundle.bundle_documents import (
     ManifestEntry,
 )
 from pinwarden.bundle.bundle_files import unpack
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
 from pinwarden.bundle.source_tree import read_tree
 from pinwarden.core.digest import Cid, blob_cid
@@ -74,7 +74,7 @@ class World:
 
     @property
     def documents(self) -> BundleDocuments:
-        return check_documents(document_bytes(self.bundle.descriptor), document_bytes(self.bundle.manifest))
+        return check_documents(encode_document(self.bundle.descriptor), encode_document(self.bundle.manifest))
 
     def install(self, archive: bytes, *, honest_size: bool = False, limits: BundleLimits | None = None) -> None:
         """As an installer does it; ``honest_size`` lets the descriptor say the size of this archive."""

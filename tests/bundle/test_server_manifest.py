@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.artifacts.archives.rules import PathSet, check_portable
 from pinwarden.artifacts.artifact import check_content_hash, parse_content_hash
-from pinwarden.bundle.server_manifest import ServerManifest, parse
+from pinwarden.bundle.server_manifest import ServerManifest, parse_server_manifest
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 
@@ -19,7 +19,7 @@ JIRA: dict[str, Any] = {"name": "jira", "version": "1.0.0", "runtime": "bun", "e
 
 
 def read(**members: Any) -> ServerManifest:
-    return parse(json.dumps({**JIRA, **members}).encode())
+    return parse_server_manifest(json.dumps({**JIRA, **members}).encode())
 
 
 class TestServerManifest:
@@ -71,7 +71,7 @@ class TestServerManifest:
     @pytest.mark.parametrize("text", [b"", b"[]", b'{"name": "a", "name": "b"}', b"\xff", b"name: jira"])
     def test_attack_ambiguous_json_is_refused(self, text: bytes) -> None:
         with pytest.raises(PinwardenError) as caught:
-            parse(text)
+            parse_server_manifest(text)
         assert caught.value.code == "SERVER_ENTRY_INVALID"
 
 

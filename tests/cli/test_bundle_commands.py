@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle.document import default_profile
-from pinwarden.bundle.log_documents import Constraints, Pointer, unsigned_pointers
+from pinwarden.bundle.document import build_default_profile
+from pinwarden.bundle.log_documents import Constraints, Pointer, build_unsigned_pointers
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
@@ -56,11 +56,11 @@ def pointed(facts: dict[str, Any], **constraints: Any) -> None:
         channel="stable",
         root_cid=facts["root_cid"],
         descriptor_cid=facts["descriptor_cid"],
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         updated_at_utc=BEFORE,
         constraints=Constraints(**constraints),
     )
-    Path("pointer.json").write_text(json.dumps(unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
+    Path("pointer.json").write_text(json.dumps(build_unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
     known = Trust(
         registry_keys=(TrustedKey(key=REGISTRY.public_key, roles=("registry",)),),
         known_keys=(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE
-from pinwarden.bundle.document import add_signature, document_bytes
-from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, unsigned_pointers
+from pinwarden.bundle.document import add_signature, encode_document
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, build_unsigned_pointers
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
 from tests.docs.schemas import problems
@@ -122,9 +122,9 @@ def pushed_with_pointer(run: Run, place: str, signer: PrivateKey = REGISTRY) -> 
     """A bundle with a registry's pointer in an OCI registry, and the options of an installer that trusts both."""
     subject = json.loads(Path("attestation.json").read_text())["subject"]
     row = Pointer(tool="acme.notes", channel="stable", updated_at_utc=BEFORE, **subject)
-    document = unsigned_pointers("acme", "acme", BEFORE, [row])
-    Path("pointer.json").write_bytes(document_bytes(add_signature(document, POINTER_SIGNED_FIELDS, signer)))
-    Path("trust.json").write_bytes(document_bytes(trust_value(TRUST)))
+    document = build_unsigned_pointers("acme", "acme", BEFORE, [row])
+    Path("pointer.json").write_bytes(encode_document(add_signature(document, POINTER_SIGNED_FIELDS, signer)))
+    Path("trust.json").write_bytes(encode_document(trust_value(TRUST)))
     Path("policy.json").write_text("{}")
     assert (
         run("bundle", "push", ARCHIVE, place, "--attestation", "attestation.json", "--pointer", "pointer.json")[0] == 0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.bundle.document import default_profile
-from pinwarden.bundle.log_documents import Pointer, unsigned_pointers
+from pinwarden.bundle.document import build_default_profile
+from pinwarden.bundle.log_documents import Pointer, build_unsigned_pointers
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.commands import COMMANDS, load_command
 from pinwarden.core.keys import PublicKey
@@ -132,10 +132,12 @@ def _bundle(reader: Reader, _: ExitStack) -> None:
         channel="stable",
         root_cid=bundle["root_cid"],
         descriptor_cid=bundle["descriptor_cid"],
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         updated_at_utc=BEFORE,
     )
-    (reader.root / "pointer.json").write_text(json.dumps(unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
+    (reader.root / "pointer.json").write_text(
+        json.dumps(build_unsigned_pointers("acme", "registry@acme", BEFORE, [row]))
+    )
     reader.run("sign", "pointer.json", "--key", "release.pem")
     key = PublicKey.parse((reader.root / "release.pem.pub").read_text().strip())
     trust = Trust(

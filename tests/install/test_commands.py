@@ -503,16 +503,16 @@ def test_a_bundle_is_installed_from_an_oci_registry_with_a_separate_log(desk: De
 
 def push(desk: Desk, oci: DockerRegistry, made: Bundle) -> str:
     """The bundle as an artifact, with what the registry signed for it."""
-    from pinwarden.bundle.document import document_bytes
+    from pinwarden.bundle.document import encode_document
     from tests.registry.world import attested
 
     folder = desk.root.parent / "pushed"
     folder.mkdir()
     archive = folder / "notes.car"
     archive.write_bytes(made.archive)
-    (folder / "notes.car.descriptor.json").write_bytes(document_bytes(made.descriptor))
-    (folder / "notes.car.manifest.json").write_bytes(document_bytes(made.manifest))
-    (folder / "attestation.json").write_bytes(document_bytes(attested(made, VERA, "verifier")))
+    (folder / "notes.car.descriptor.json").write_bytes(encode_document(made.descriptor))
+    (folder / "notes.car.manifest.json").write_bytes(encode_document(made.manifest))
+    (folder / "attestation.json").write_bytes(encode_document(attested(made, VERA, "verifier")))
     (folder / "pointer.json").write_bytes(desk.user.world.files.get("pointers/acme.notes/stable.json"))
     reference = f"oci://{oci.host}/acme/notes"
     more = ("--attestation", str(folder / "attestation.json"), "--pointer", str(folder / "pointer.json"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pinwarden.bundle import log_documents as pointer_document
-from pinwarden.bundle.document import add_signature, document_bytes, read_json
+from pinwarden.bundle.document import add_signature, encode_document, read_json
 from pinwarden.bundle.log_documents import KeyChange, key_changes_to_json, sign_key_change
-from pinwarden.bundle.trust import TrustedKey, TrustStore, add_registry, remove_key, revoke_key, trust_store_bytes
+from pinwarden.bundle.trust import TrustedKey, TrustStore, add_registry, encode_trust_store, remove_key, revoke_key
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
@@ -59,7 +59,7 @@ def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[Key
         edge, _ = edge.append(hash_leaf(entry))
     origin = world.registry.identity.log_id
     note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
-    shown = document_bytes(key_changes_to_json(origin, changes))
+    shown = encode_document(key_changes_to_json(origin, changes))
     packed = pack_entries(entries)
     return showing(
         world,
@@ -83,8 +83,8 @@ def change_to(world: World, seq: int, old: PrivateKey, new: PrivateKey, **more: 
 def signed_by(world: World, key: PrivateKey) -> bytes:
     """The pointer of the registry, signed by another key."""
     given = pointer_document.pointers_from_json(read_json(world.files.get(POINTER)))
-    value = pointer_document.unsigned_pointers(given.registry, key.public_key.did, world.clock(), given.pointers)
-    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
+    value = pointer_document.build_unsigned_pointers(given.registry, key.public_key.did, world.clock(), given.pointers)
+    return encode_document(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
 
 
 def test_following_the_log_adopts_the_new_key(user: User) -> None:
@@ -113,7 +113,7 @@ def test_two_key_changes_are_followed_at_once_from_any_of_the_keys(user: User, t
     for index, root in enumerate(middle):
         other_user = new_user(user.world, tmp_path / str(index))
         pinned = TrustStore(registries=(root,), keys=load_trust(other_user.trust).keys)
-        other_user.trust.write_bytes(trust_store_bytes(pinned))
+        other_user.trust.write_bytes(encode_trust_store(pinned))
         assert other_user.accepts()
         (after,) = load_trust(other_user.trust).registries
         assert after.log.key == NEWER.public_key

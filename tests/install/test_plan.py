@@ -16,9 +16,9 @@ import zstandard
 from pinwarden.bundle import attestation
 from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle import log_documents as pointer_document
-from pinwarden.bundle.attestation import current_attestations
+from pinwarden.bundle.attestation import list_current_attestations
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE, ManifestEntry
-from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.bundle.document import add_signature, encode_document
 from pinwarden.bundle.trust import InstallerPolicy, TrustStore, revoke_key
 from pinwarden.bundle.trust_files import change_trust, log_state_path
 from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
@@ -108,7 +108,7 @@ def test_attack_an_archive_with_other_files_is_refused_although_the_version_page
 
 
 def page_signed(page: dict[str, Any]) -> bytes:
-    return document_bytes(add_signature(page, registry_documents.VERSION_SIGNED_FIELDS, REGISTRY_KEY))
+    return encode_document(add_signature(page, registry_documents.VERSION_SIGNED_FIELDS, REGISTRY_KEY))
 
 
 def test_attack_a_mirror_that_swaps_the_recorded_surface_is_refused(user: User) -> None:
@@ -122,8 +122,8 @@ def test_attack_a_mirror_that_swaps_the_recorded_surface_is_refused(user: User) 
         unsigned, [field for field in registry_documents.VERSION_SIGNED_FIELDS if field != "/surface"], REGISTRY_KEY
     )
     for lie in (page, partly, add_signature(unsigned, registry_documents.VERSION_SIGNED_FIELDS, MALLORY)):
-        assert user.code(showing(user.world, **{path: document_bytes(lie)})) == "SIGNATURE_INVALID"
-    assert user.code(showing(user.world, **{path: document_bytes(unsigned)})) == "DOCUMENT_INVALID"
+        assert user.code(showing(user.world, **{path: encode_document(lie)})) == "SIGNATURE_INVALID"
+    assert user.code(showing(user.world, **{path: encode_document(unsigned)})) == "DOCUMENT_INVALID"
 
 
 def make_attestation(issued: str, expires: str, key: PrivateKey = VERA) -> dict[str, Any]:
@@ -139,14 +139,14 @@ def test_only_its_issuer_can_renew_an_expired_claim(user: User) -> None:
     assert user.code() == "ATTESTATION_EXPIRED"
     renewed = make_attestation("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z")
     add_attestation(
-        user.world.registry, authenticate(user.world.registry, user.world.token, "attest"), document_bytes(renewed)
+        user.world.registry, authenticate(user.world.registry, user.world.token, "attest"), encode_document(renewed)
     )
     assert user.accepts()
     forged = make_attestation("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z", MALLORY)
-    assert current_attestations(
+    assert list_current_attestations(
         {"old": attestation.attestation_from_json(old), "forged": attestation.attestation_from_json(forged)}
     ) == ["old", "forged"]
-    assert current_attestations(
+    assert list_current_attestations(
         {"old": attestation.attestation_from_json(old), "new": attestation.attestation_from_json(renewed)}
     ) == ["new"]
 
@@ -155,14 +155,14 @@ def test_attack_a_swapped_manifest_is_refused(user: User) -> None:
     user.publish(FIRST)
     other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
     path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    assert user.code(showing(user.world, **{path: document_bytes(other)})) == "MANIFEST_CID_MISMATCH"
+    assert user.code(showing(user.world, **{path: encode_document(other)})) == "MANIFEST_CID_MISMATCH"
 
 
 def test_attack_a_swapped_descriptor_is_refused(user: User) -> None:
     user.publish(FIRST)
     loose = {**FIRST.descriptor, "security": {"policy": {"network": "allow", "filesystem": "deny", "exec": "deny"}}}
     path = f"documents/{FIRST.descriptor_cid}.json"
-    assert user.code(showing(user.world, **{path: document_bytes(loose)})) == "DESCRIPTOR_CID_MISMATCH"
+    assert user.code(showing(user.world, **{path: encode_document(loose)})) == "DESCRIPTOR_CID_MISMATCH"
 
 
 def test_attack_a_bundle_of_another_name_is_refused(user: User) -> None:
@@ -187,7 +187,7 @@ def test_attack_forged_attestations_do_not_count(user: User) -> None:
         cid = str(document_cid(forged))
         shown = showing(
             user.world,
-            **{listed: document_bytes({"attestations": [cid]}), f"documents/{cid}.json": document_bytes(forged)},
+            **{listed: encode_document({"attestations": [cid]}), f"documents/{cid}.json": encode_document(forged)},
         )
         assert user.code(shown) == "NO_VALID_ATTESTATIONS"
 
@@ -195,7 +195,7 @@ def test_attack_forged_attestations_do_not_count(user: User) -> None:
 def test_attack_a_list_of_attestations_with_paths_instead_of_cids_is_refused(user: User) -> None:
     user.publish(FIRST)
     listed = f"attestations/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    files = showing(user.world, **{listed: document_bytes({"attestations": ["../../registry.key"]})})
+    files = showing(user.world, **{listed: encode_document({"attestations": ["../../registry.key"]})})
     assert user.code(files) == "CID_INVALID"
     assert not any("registry.key" in path for path in files.asked)
 
@@ -270,7 +270,7 @@ def test_attack_a_signed_checkpoint_from_the_future_or_by_another_key_is_refused
     assert user.code(showing(user.world, **ahead), now=now) == "LOG_FROZEN"
     view = json.loads(user.world.files.get(VIEW))
     forged = add_signature({**view, "signatures": []}, view["signatures"][0]["signed_fields"], MALLORY)
-    assert user.code(showing(user.world, **{VIEW: document_bytes(forged)})) == "SIGNATURE_INVALID"
+    assert user.code(showing(user.world, **{VIEW: encode_document(forged)})) == "SIGNATURE_INVALID"
 
 
 def test_attack_a_forked_log_is_refused(user: User) -> None:
@@ -317,8 +317,8 @@ def pointer_to(made: Bundle, key: PrivateKey = REGISTRY_KEY) -> bytes:
         cid_profile=made.descriptor["artifact"]["cid_profile"],
         updated_at_utc="2026-11-16T12:00:00Z",
     )
-    value = pointer_document.unsigned_pointers("acme", key.public_key.did, "2026-11-16T12:00:00Z", [point])
-    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
+    value = pointer_document.build_unsigned_pointers("acme", key.public_key.did, "2026-11-16T12:00:00Z", [point])
+    return encode_document(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
 
 
 def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> None:
@@ -406,7 +406,7 @@ def smuggled(
     entries: list[ManifestEntry], archive: bytes, media_type: str = CAR_MEDIA_TYPE, **described: Any
 ) -> Bundle:
     """Documents that fit each other, whatever is in them."""
-    unlinked = manifest_document.unlinked_manifest(entries)
+    unlinked = manifest_document.build_unlinked_manifest(entries)
     descriptor = {
         **FIRST.descriptor,
         "artifact": {
@@ -417,7 +417,7 @@ def smuggled(
         },
         **described,
     }
-    linked = manifest_document.linked_manifest(unlinked, str(document_cid(descriptor)))
+    linked = manifest_document.link_manifest(unlinked, str(document_cid(descriptor)))
     return Bundle(descriptor=descriptor, manifest=linked, archive=archive)
 
 
@@ -494,7 +494,7 @@ def test_attack_a_signature_that_lists_one_field_a_thousand_times_uses_little_me
     signature["signed_fields"] += ["/pointers"] * 1000
     tracemalloc.start()
     try:
-        assert user.code(showing(user.world, **{POINTER: document_bytes(document)})) == "POINTER_SIGNATURE_INVALID"
+        assert user.code(showing(user.world, **{POINTER: encode_document(document)})) == "POINTER_SIGNATURE_INVALID"
         assert tracemalloc.get_traced_memory()[1] < 200_000_000
     finally:
         tracemalloc.stop()
@@ -542,7 +542,7 @@ def test_literal_mode_skips_the_log_but_still_unpacks_safely(user: User) -> None
     assert user.seen == {}
     other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
     path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    judged = user.judge(showing(user.world, **{path: document_bytes(other)}), literal=True)
+    judged = user.judge(showing(user.world, **{path: encode_document(other)}), literal=True)
     assert judged.rejection is not None
     assert judged.rejection.code == "MANIFEST_CID_MISMATCH"
     assert [line.result for line in judged.plan[:8]] == ["passed"] * 8

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinwarden.bundle import trust
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.bundle.trust_files import load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
@@ -82,9 +82,9 @@ def test_a_password_in_a_registry_url_is_refused(run: Run, store: Path, url: str
 def test_a_registry_can_be_added_from_its_identity_file(run: Run, tmp_path: Path) -> None:
     identity = RegistryIdentity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
     own = tmp_path / "registry.json"
-    own.write_bytes(document_bytes(identity_to_json(identity)))
+    own.write_bytes(encode_document(identity_to_json(identity)))
     assert run("add", str(own), "--role", "registry")[1]["registries"][0]["checkpoint_key"] == LOG
-    own.write_bytes(document_bytes({**identity_to_json(identity), "key_id": DID}))
+    own.write_bytes(encode_document({**identity_to_json(identity), "key_id": DID}))
     assert run("add", str(own), "--role", "registry")[1]["error"]["code"] == "DOCUMENT_INVALID"
 
 
@@ -250,14 +250,14 @@ def test_the_trust_store_belongs_to_the_user_not_to_the_project(
 
 def test_a_trust_store_that_trusts_a_revoked_key_is_refused(store: Path) -> None:
     from pinwarden.bundle import trust as document
-    from pinwarden.bundle.trust import KnownKey, RevokedKey, TrustedKey, TrustStore
+    from pinwarden.bundle.trust import AttestationKey, RevokedKey, TrustedKey, TrustStore
 
     moment = "2026-01-01T00:00:00Z"
-    known = KnownKey(key=TrustedKey(key=VERA.public_key, roles=("verifier",)), added_at=moment)
+    known = AttestationKey(key=TrustedKey(key=VERA.public_key, roles=("verifier",)), added_at=moment)
     gone = RevokedKey(key_id=DID, name="", roles=(), revoked_at=moment, why="")
     store.parent.mkdir()
     for contradiction in (TrustStore(keys=(known,), revoked=(gone,)), TrustStore(keys=(known, known))):
-        store.write_bytes(document.trust_store_bytes(contradiction))
+        store.write_bytes(document.encode_trust_store(contradiction))
         with pytest.raises(PinwardenError) as caught:
             load_trust(store)
         assert caught.value.code == "TRUST_INVALID"

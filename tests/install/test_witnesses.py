@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.bundle.trust import TrustedKey, TrustedRegistry, parse_trust_store, revoke_key, trust_store_bytes
+from pinwarden.bundle.trust import TrustedKey, TrustedRegistry, encode_trust_store, parse_trust_store, revoke_key
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
@@ -124,4 +124,4 @@ def test_attack_revoking_the_log_key_removes_the_registry(demanding: User) -> No
     left = revoke_key(replace(store, registries=(split,)), stolen, demanding.world.clock(), "stolen")
     assert left.registries == ()
     both = replace(left, registries=(split,))
-    assert code_of(lambda: parse_trust_store(trust_store_bytes(both))) == "TRUST_INVALID"
+    assert code_of(lambda: parse_trust_store(encode_trust_store(both))) == "TRUST_INVALID"

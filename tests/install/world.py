@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle.document import document_bytes
-from pinwarden.bundle.trust import InstallerPolicy, KnownKey, TrustedKey, TrustedRegistry, add_key, add_registry
+from pinwarden.bundle.document import encode_document
+from pinwarden.bundle.trust import AttestationKey, InstallerPolicy, TrustedKey, TrustedRegistry, add_key, add_registry
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.core.digest import document_cid
 from pinwarden.core.keys import PrivateKey
@@ -83,7 +83,7 @@ def new_user(world: World, folder: Path) -> User:
     """A user who trusts the registry, and Vera as a verifier."""
     trust = folder / "settings" / "trust.json"
     root = root_of(world, "acme")
-    vera = KnownKey(key=TrustedKey(key=VERA.public_key, name="vera", roles=("verifier",)), added_at=ADDED)
+    vera = AttestationKey(key=TrustedKey(key=VERA.public_key, name="vera", roles=("verifier",)), added_at=ADDED)
     change_trust(trust, lambda store: add_key(add_registry(store, root), vera))
     return User(world=world, trust=trust)
 
@@ -129,11 +129,11 @@ def smuggle(world: World, made: Bundle, **changes: Any) -> None:
         }
     )
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
-        publications.put_document(transaction, made.descriptor_cid, document_bytes(described))
-        publications.put_manifest(transaction, made.root_cid, made.descriptor_cid, document_bytes(made.manifest))
+        publications.put_document(transaction, made.descriptor_cid, encode_document(described))
+        publications.put_manifest(transaction, made.root_cid, made.descriptor_cid, encode_document(made.manifest))
         cid = str(document_cid(attestation))
         publications.add_attestations(
-            transaction, made.root_cid, made.descriptor_cid, [(cid, document_bytes(attestation))]
+            transaction, made.root_cid, made.descriptor_cid, [(cid, encode_document(attestation))]
         )
         publications.add_version(transaction, version)
         change = PointerChange(tool=version.tool, channel="stable", version=version, reason="publish")

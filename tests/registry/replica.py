@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.bundle.document import add_signature, encode_document
 from pinwarden.registry import registry_documents
 from pinwarden.registry.registry_client import MAX_DOCUMENT_BYTES, HttpRegistry, RegistryReader
 from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
@@ -123,4 +123,4 @@ def publish_over_http(registry: HttpRegistry, made: Bundle, identity: RegistryId
         "manifest": made.manifest,
         "attestations": [],
     }
-    return registry.send("POST", "api/publish", document_bytes(request), "application/json")
+    return registry.send("POST", "api/publish", encode_document(request), "application/json")

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 import uvicorn
 
-from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.bundle.document import add_signature, encode_document
 from pinwarden.core.digest import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
@@ -53,7 +53,7 @@ def channel(world: World, name: str = "stable") -> str | None:
 
 def sent(world: World, document: dict[str, Any]) -> bool:
     caller = authenticate(world.registry, world.token, "change")
-    return apply_change(world.registry, caller, document_bytes({"statement": document})).changed
+    return apply_change(world.registry, caller, encode_document({"statement": document})).changed
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_attack_an_oversized_attestation_by_another_publisher_is_refused(world: 
     world.publish(made)
     grown = {**attested(made, MALLORY), "filling": ["x" * 60_000] * 20}
     caller = authenticate(world.registry, token, "attest")
-    assert refused(add_attestation, world.registry, caller, document_bytes(grown)) == "PUBLISH_LIMIT"
+    assert refused(add_attestation, world.registry, caller, encode_document(grown)) == "PUBLISH_LIMIT"
     grown_version = bundle(version="1.1.0")
     own = {**attested(grown_version, ACME), "filling": ["x" * 60_000] * 20}
     assert refused(world.publish, grown_version, attestations=[own]) == "PUBLISH_LIMIT"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.cli.main import main
 from pinwarden.core.record import replace
 from pinwarden.registry.registry_documents import RegistryIdentity, identity_to_json, version_to_json
@@ -20,7 +20,7 @@ from tests.registry.world import ACME, MALLORY, Bundle, bundle, open_world
 
 MINE = bundle()
 EVIL = bundle(content=b"evil\n")
-IDENTITY = document_bytes(
+IDENTITY = encode_document(
     identity_to_json(RegistryIdentity(name="evil", log_id="evil.example/log", key=MALLORY.public_key))
 )
 
@@ -67,8 +67,8 @@ def ask(
     monkeypatch.chdir(tmp_path)
     create_key_file(tmp_path / "acme.key", ACME)
     (tmp_path / "notes.car").write_bytes(MINE.archive)
-    (tmp_path / "notes.car.descriptor.json").write_bytes(document_bytes(MINE.descriptor))
-    (tmp_path / "notes.car.manifest.json").write_bytes(document_bytes(MINE.manifest))
+    (tmp_path / "notes.car.descriptor.json").write_bytes(encode_document(MINE.descriptor))
+    (tmp_path / "notes.car.manifest.json").write_bytes(encode_document(MINE.manifest))
     (tmp_path / "attestation.json").write_bytes(b"{}")
 
     def command(answer: bytes, *words: str) -> tuple[int, Any]:
@@ -102,7 +102,7 @@ def published(made: Bundle, folder: Path, **changes: Any) -> bytes:
     world = open_world(folder)
     version = replace(world.publish(made), **changes)
     world.registry.close()
-    return document_bytes(version_to_json(version))
+    return encode_document(version_to_json(version))
 
 
 def test_attack_a_registry_that_published_something_else_is_detected(

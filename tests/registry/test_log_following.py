@@ -82,7 +82,7 @@ def resigned(entry: bytes, key: PrivateKey = REGISTRY_KEY, **changes: object) ->
     """An event with something changed, signed again."""
     document = {**strict_json.parse_json(entry), **changes}
     document.pop("signatures")
-    return log_documents.leaf_bytes(add_signature(document, log_documents.HARDENED_LOG_EVENT_FIELDS, key))
+    return log_documents.encode_leaf(add_signature(document, log_documents.HARDENED_LOG_EVENT_FIELDS, key))
 
 
 def entries_of(world: World) -> list[bytes]:
@@ -200,7 +200,7 @@ def test_attack_an_event_that_the_registry_did_not_sign_is_refused(world: World,
         "log": resigned(second, log_id="another.example/log"),
         "chain": resigned(second, prev_root_cid=None),
         "spelling": second.replace(b'{"channel"', b'{ "channel"', 1),
-        "unsigned": log_documents.leaf_bytes(
+        "unsigned": log_documents.encode_leaf(
             {**document, "signatures": [{**document["signatures"][0], "signed_fields": []}]}
         ),
         "garbage": b"{}",

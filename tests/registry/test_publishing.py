@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pinwarden.bundle import attestation, log_documents
-from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.bundle.document import add_signature, encode_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, is_document_signature_valid
@@ -198,7 +198,7 @@ def test_attack_a_replayed_channel_move_is_refused(world: World) -> None:
     world.publish(bundle(version="1.0.0"))
     world.publish(bundle(version="1.1.0"))
     body = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"}
-    request = document_bytes({"statement": world.statement(POINT, body)})
+    request = encode_document({"statement": world.statement(POINT, body)})
     caller = authenticate(world.registry, world.token, "change")
     assert apply_change(world.registry, caller, request).changed
     world.change(POINT, tool="acme.notes", version="1.1.0", channel="stable")
@@ -211,7 +211,7 @@ def test_attack_a_request_that_changed_nothing_cannot_be_replayed_later(world: W
     old = bundle(version="1.0.0")
     world.publish(old)
     caller = authenticate(world.registry, world.token, "change")
-    move = document_bytes(
+    move = encode_document(
         {"statement": world.statement(POINT, {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"})}
     )
     again = world.request(old)
@@ -246,10 +246,10 @@ def test_attack_a_request_that_was_changed_after_signing_is_refused(world: World
     made = bundle()
     value = json.loads(world.request(made))
     value["statement"]["body"]["channel"] = "beta"
-    assert code_of(world.send, document_bytes(value), made) == "SIGNATURE_INVALID"
+    assert code_of(world.send, encode_document(value), made) == "SIGNATURE_INVALID"
     value = json.loads(world.request(made))
     value["statement"]["signatures"][0]["signed_fields"] = []
-    assert code_of(world.send, document_bytes(value), made) == "SIGNATURE_INVALID"
+    assert code_of(world.send, encode_document(value), made) == "SIGNATURE_INVALID"
 
 
 def test_attack_a_request_with_a_duplicate_member_is_refused(world: World) -> None:
@@ -294,12 +294,12 @@ def test_attack_a_flood_of_attestations_leaves_half_of_the_limit_to_the_publishe
     made = bundle()
     world.publish(made)
     other_caller = authenticate(world.registry, world.add_namespace("mallory", MALLORY), "attest")
-    junk = [document_bytes(attested(made, PrivateKey.from_seed(bytes([seed]) * 32))) for seed in range(3)]
+    junk = [encode_document(attested(made, PrivateKey.from_seed(bytes([seed]) * 32))) for seed in range(3)]
     for document in junk[:2]:
         assert add_attestation(world.registry, other_caller, document).changed
     assert code_of(add_attestation, world.registry, other_caller, junk[2]) == "PUBLISH_LIMIT"
     publisher = authenticate(world.registry, world.token, "attest")
-    assert add_attestation(world.registry, publisher, document_bytes(attested(made, ACME))).changed
+    assert add_attestation(world.registry, publisher, encode_document(attested(made, ACME))).changed
     world.registry.database.close()
 
 
@@ -307,13 +307,13 @@ def test_adding_an_attestation_later_changes_nothing_else(world: World) -> None:
     made = bundle()
     before = world.publish(made)
     caller = authenticate(world.registry, world.token, "attest")
-    late = document_bytes(attested(made, MALLORY, "auditor"))
+    late = encode_document(attested(made, MALLORY, "auditor"))
     assert add_attestation(world.registry, caller, late).changed
     assert not add_attestation(world.registry, caller, late).changed
     after = world.publish(made)
     assert replace(after, attestations=()) == before
     assert len(after.attestations) == 1
-    unknown = document_bytes(attested(bundle(version="3.0.0"), ACME))
+    unknown = encode_document(attested(bundle(version="3.0.0"), ACME))
     assert code_of(add_attestation, world.registry, caller, unknown) == "SERVER_NOT_FOUND"
 
 

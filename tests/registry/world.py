@@ -11,16 +11,16 @@ from typing import Any
 
 from pinwarden.bundle import attestation
 from pinwarden.bundle.attestation import Claim
-from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
+from pinwarden.bundle.bundle_archive import build_archive, build_manifest_entry
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
     BundleDescriptor,
     SecurityPolicy,
+    build_unlinked_manifest,
     descriptor_to_json,
-    linked_manifest,
-    unlinked_manifest,
+    link_manifest,
 )
-from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.document import add_signature, build_default_profile, encode_document
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
@@ -67,9 +67,9 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
     """A bundle with one program, and what else is given by name."""
     files = [SourceFile(path="main.py", data=content)]
     files += [SourceFile(path=f"{path}.txt", data=data) for path, data in more.items()]
-    unlinked = unlinked_manifest(manifest_entry(file) for file in files)
+    unlinked = build_unlinked_manifest(build_manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
-    archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, sorted(files, key=lambda file: file.path))
+    archive = build_archive(CAR_MEDIA_TYPE, unlinked, root, sorted(files, key=lambda file: file.path))
     described = descriptor_to_json(
         BundleDescriptor(
             name=name,
@@ -78,7 +78,7 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
             description=f"What {name} does",
             license="MIT",
             root_cid=str(root),
-            cid_profile=default_profile(),
+            cid_profile=build_default_profile(),
             media_type=CAR_MEDIA_TYPE,
             size_bytes=len(archive),
             runtime="python",
@@ -86,7 +86,7 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
             policy=SecurityPolicy(),
         )
     )
-    linked = linked_manifest(unlinked, str(document_cid(described)))
+    linked = link_manifest(unlinked, str(document_cid(described)))
     return Bundle(descriptor=described, manifest=linked, archive=archive)
 
 
@@ -99,7 +99,7 @@ def attested(made: Bundle, key: PrivateKey, role: str = "maintainer") -> dict[st
         issuer_role=role,
         payload={"kind": "integrity", "verified_root_cid": made.root_cid},
     )
-    value = attestation.unsigned_attestation(made.root_cid, made.descriptor_cid, default_profile(), [claim])
+    value = attestation.build_unsigned_attestation(made.root_cid, made.descriptor_cid, build_default_profile(), [claim])
     return add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, key)
 
 
@@ -149,7 +149,7 @@ class World:
             "manifest": made.manifest,
             "attestations": attestations or [],
         }
-        return document_bytes(value)
+        return encode_document(value)
 
     def statement(
         self, action: str, body: Mapping[str, Any], *, key: PrivateKey | None = None, log_id: str | None = None
@@ -175,7 +175,7 @@ class World:
     def change(
         self, action: str, *, key: PrivateKey | None = None, token: str | None = None, **body: Any
     ) -> ChangeResult:
-        request = document_bytes({"statement": self.statement(action, body, key=key)})
+        request = encode_document({"statement": self.statement(action, body, key=key)})
         return apply_change(self.registry, authenticate(self.registry, token or self.token, "change"), request)
 
     def add_namespace(self, name: str, key: PrivateKey) -> str:

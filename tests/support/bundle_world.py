@@ -13,13 +13,13 @@ from pinwarden.bundle.bundle_documents import (
     BundleDescriptor,
     ManifestEntry,
     SecurityPolicy,
+    build_unlinked_manifest,
     descriptor_to_json,
-    linked_manifest,
-    unlinked_manifest,
+    link_manifest,
 )
-from pinwarden.bundle.document import add_signature, default_profile
+from pinwarden.bundle.document import add_signature, build_default_profile
 from pinwarden.bundle.evidence import AcceptanceRequest
-from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Constraints, Pointer, unsigned_pointers
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Constraints, Pointer, build_unsigned_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey, trusted_key_to_json
 from pinwarden.core.digest import blob_cid, document_cid
 from pinwarden.core.keys import PrivateKey
@@ -66,7 +66,7 @@ def descriptor_of(root_cid: str, **changes: Any) -> BundleDescriptor:
         description="Keeps notes.",
         license="MIT",
         root_cid=root_cid,
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         media_type=CAR_MEDIA_TYPE,
         size_bytes=1000,
         runtime="python",
@@ -96,7 +96,7 @@ def attested(
         issuer_role=role,
         payload={"kind": "integrity", "verified_root_cid": root_cid, **payload},
     )
-    value = attestation.unsigned_attestation(root_cid, descriptor_cid, default_profile(), [claim])
+    value = attestation.build_unsigned_attestation(root_cid, descriptor_cid, build_default_profile(), [claim])
     return add_signature(value, fields, signer)
 
 
@@ -108,7 +108,7 @@ class Documents:
     """The documents of one bundle before they are signed; a test breaks them where it likes."""
 
     def __init__(self, files: Mapping[str, bytes] = FILES) -> None:
-        self.unlinked = unlinked_manifest(entries_of(files))
+        self.unlinked = build_unlinked_manifest(entries_of(files))
         self.descriptor: dict[str, Any] = {}
         self.described: dict[str, Any] = {}
         self.constraints = Constraints()
@@ -121,7 +121,7 @@ class Documents:
 
     def finish(self) -> None:
         """Computes the identifiers; what is changed after this no longer fits them."""
-        self.manifest = linked_manifest(self.unlinked, OTHER_DOCUMENT)
+        self.manifest = link_manifest(self.unlinked, OTHER_DOCUMENT)
         self.root_cid = self.manifest["root_cid"]
         self.descriptor = descriptor_to_json(descriptor_of(self.root_cid, **self.described))
 
@@ -129,7 +129,7 @@ class Documents:
         """The identifier of the descriptor, in the manifest and the pointer."""
         self.descriptor_cid = str(document_cid(self.descriptor))
         self.manifest["descriptor_cid"] = self.descriptor_cid
-        self.pointer = unsigned_pointers(
+        self.pointer = build_unsigned_pointers(
             "acme",
             "registry@acme",
             BEFORE,
@@ -139,7 +139,7 @@ class Documents:
                     channel=self.channel,
                     root_cid=self.root_cid,
                     descriptor_cid=self.descriptor_cid,
-                    cid_profile=default_profile(),
+                    cid_profile=build_default_profile(),
                     updated_at_utc=BEFORE,
                     constraints=self.constraints,
                 )

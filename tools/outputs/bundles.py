@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pinwarden.bundle import attestation as bundle_attestation
 from pinwarden.bundle import bundle_documents as bundle_descriptor
-from pinwarden.bundle.signed_documents import FIELDS as SIGNED_DOCUMENTS
+from pinwarden.bundle.signed_documents import SIGNED_FIELDS as SIGNED_DOCUMENTS
 from pinwarden.core.errors import CODES
 from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, POINTER, output
 from tools.schema_words import COUNT, FULL_TEXT, OBJECT, SHA256, TEXT, TRUTH, Schema, array, exactly, one_of, or_null

@@ -34,12 +34,12 @@ from pinwarden.bundle.document import is_supported_profile
 from pinwarden.bundle.evidence import (
     AcceptanceRequest,
     check_requirements,
-    list_member,
-    member,
+    find_trusted_signers,
+    find_valid_attestations,
+    get_list,
+    get_member,
+    is_same_json,
     parse_documents,
-    same_json,
-    trusted_signers,
-    valid_attestations,
 )
 from pinwarden.bundle.log_documents import LEGACY_PREFIX, POINTER_SIGNED_FIELDS, pointers_from_json
 from pinwarden.bundle.trust import InstallerPolicy
@@ -103,7 +103,7 @@ def _accept(request: AcceptanceRequest) -> AcceptanceResult:
     literal = request.literal
     # 1. A trusted registry signed the pointer.
     document = parse_documents({"pointer": request.pointer})["pointer"]
-    _check_signature(document, request)
+    _check_pointer_signature(document, request)
     pointer = _select_pointer(document, request)
     # 2. The channel is not legacy, or the installer allows legacy channels.
     _check_channel(pointer, request)
@@ -113,9 +113,9 @@ def _accept(request: AcceptanceRequest) -> AcceptanceResult:
     # 4. Pointer, descriptor and manifest identify the same bundle.
     _check_linkage(pointer, descriptor, manifest, literal=literal)
     # 5. The manifest's files are sorted, and every path stays inside the bundle.
-    _check_entries(manifest, literal=literal)
+    _check_files(manifest, literal=literal)
     # 6. At least one valid attestation is from a trusted key.
-    attestations = valid_attestations(pointer, request)
+    attestations = find_valid_attestations(pointer, request)
     # 7. The attestations meet the registry's requirements.
     requirements = check_requirements(pointer, attestations, literal=literal)
     # 8. The installer policy allows the requested permissions.
@@ -137,10 +137,12 @@ def _accept(request: AcceptanceRequest) -> AcceptanceResult:
 def check_pointer(request: AcceptanceRequest) -> tuple[dict[str, Any], str]:
     """Steps 1 and 2 alone, before anything else is downloaded: the pointer, and the registry key that signed it."""
     document = parse_documents({"pointer": request.pointer})["pointer"]
-    _check_signature(document, request)
+    _check_pointer_signature(document, request)
     pointer = _select_pointer(document, request)
     _check_channel(pointer, request)
-    signers = trusted_signers(document, request.trust.find_registry_key, POINTER_SIGNED_FIELDS, literal=request.literal)
+    signers = find_trusted_signers(
+        document, request.trust.find_registry_key, POINTER_SIGNED_FIELDS, literal=request.literal
+    )
     return pointer, signers[0].key_id
 
 
@@ -149,16 +151,16 @@ def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
     values = parse_documents({"descriptor": descriptor, "manifest": manifest})
     descriptor_value, manifest_value = values["descriptor"], values["manifest"]
     identity: dict[str, Any] = {
-        "cid_profile": member(descriptor_value, "artifact", "cid_profile"),
-        "root_cid": member(descriptor_value, "artifact", "root_cid"),
+        "cid_profile": get_member(descriptor_value, "artifact", "cid_profile"),
+        "root_cid": get_member(descriptor_value, "artifact", "root_cid"),
         "descriptor_cid": str(document_cid(descriptor_value)),
     }
     _check_linkage(identity, descriptor_value, manifest_value, literal=False)
-    _check_entries(manifest_value, literal=False)
-    return typed_documents(descriptor_value, manifest_value, identity["descriptor_cid"])
+    _check_files(manifest_value, literal=False)
+    return build_documents(descriptor_value, manifest_value, identity["descriptor_cid"])
 
 
-def typed_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: str) -> BundleDocuments:
+def build_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: str) -> BundleDocuments:
     """Both documents as records. Raises if a member has the wrong type or the entry point is not in the bundle."""
     documents = BundleDocuments(
         descriptor=descriptor_from_json(descriptor_value),
@@ -177,7 +179,7 @@ def typed_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: 
 def _check_types_and_name(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> BundleDocuments:
     """Problems for which the rulebook has no code: members of the wrong type, and a bundle of another tool."""
     pointers_from_json(document)
-    documents = typed_documents(descriptor, manifest, str(pointer.get("descriptor_cid")))
+    documents = build_documents(descriptor, manifest, str(pointer.get("descriptor_cid")))
     name = documents.descriptor.name
     if name != pointer["tool"]:
         raise PinwardenError(
@@ -191,14 +193,16 @@ def _check_types_and_name(document: Any, pointer: dict[str, Any], descriptor: An
 # Steps 1 and 2: pointer and channel
 
 
-def _check_signature(document: Any, request: AcceptanceRequest) -> None:
-    if not trusted_signers(document, request.trust.find_registry_key, POINTER_SIGNED_FIELDS, literal=request.literal):
+def _check_pointer_signature(document: Any, request: AcceptanceRequest) -> None:
+    if not find_trusted_signers(
+        document, request.trust.find_registry_key, POINTER_SIGNED_FIELDS, literal=request.literal
+    ):
         raise PinwardenError(
             "POINTER_SIGNATURE_INVALID",
             "no trusted registry signed this pointer",
             data={
                 "signed_by": [
-                    str(member(signature, "key_id"))[:80] for signature in list_member(document, "signatures")[:8]
+                    str(get_member(signature, "key_id"))[:80] for signature in get_list(document, "signatures")[:8]
                 ],
                 "trusted": [key.key_id for key in request.trust.registry_keys],
             },
@@ -208,7 +212,7 @@ def _check_signature(document: Any, request: AcceptanceRequest) -> None:
 def _select_pointer(document: Any, request: AcceptanceRequest) -> dict[str, Any]:
     """The pointer for the requested tool and channel, or the first."""
     wanted = {"tool": request.tool, "channel": request.channel}
-    for pointer in list_member(document, "pointers"):
+    for pointer in get_list(document, "pointers"):
         if type(pointer) is dict and all(text in (None, pointer.get(name)) for name, text in wanted.items()):
             return pointer
     raise PinwardenError(
@@ -239,17 +243,17 @@ def _check_linkage(pointer: Any, descriptor: Any, manifest: Any, *, literal: boo
     _check_root(pointer, descriptor)
     _check_descriptor(pointer, descriptor)
     _check_manifest(pointer, manifest, literal=literal)
-    _check_link(pointer, manifest)
+    _check_manifest_link(pointer, manifest)
 
 
 def _check_profile(pointer: Any, descriptor: Any, manifest: Any, *, literal: bool) -> None:
     """4.1. Hardened: the manifest's profile must match too, and it must be the one that Pinwarden computes."""
-    stated = member(pointer, "cid_profile")
-    others = {"descriptor": member(descriptor, "artifact", "cid_profile")}
+    stated = get_member(pointer, "cid_profile")
+    others = {"descriptor": get_member(descriptor, "artifact", "cid_profile")}
     if not literal:
-        others["manifest"] = member(manifest, "cid_profile")
+        others["manifest"] = get_member(manifest, "cid_profile")
     for name, other in others.items():
-        if not same_json(other, stated):
+        if not is_same_json(other, stated):
             _refuse(
                 "CID_PROFILE_MISMATCH",
                 f"the pointer and the {name} name different CID profiles",
@@ -261,7 +265,7 @@ def _check_profile(pointer: Any, descriptor: Any, manifest: Any, *, literal: boo
 
 def _check_root(pointer: Any, descriptor: Any) -> None:
     """4.2."""
-    pointed, described = member(pointer, "root_cid"), member(descriptor, "artifact", "root_cid")
+    pointed, described = get_member(pointer, "root_cid"), get_member(descriptor, "artifact", "root_cid")
     if pointed != described:
         _refuse(
             "ROOT_CID_MISMATCH",
@@ -272,7 +276,7 @@ def _check_root(pointer: Any, descriptor: Any) -> None:
 
 def _check_descriptor(pointer: Any, descriptor: Any) -> None:
     """4.3."""
-    pointed, computed = member(pointer, "descriptor_cid"), str(document_cid(descriptor))
+    pointed, computed = get_member(pointer, "descriptor_cid"), str(document_cid(descriptor))
     if pointed != computed:
         _refuse(
             "DESCRIPTOR_CID_MISMATCH",
@@ -283,7 +287,7 @@ def _check_descriptor(pointer: Any, descriptor: Any) -> None:
 
 def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
     """4.4. The letter accepts any manifest that matches its own root CID; hardened, it must match the pointer's."""
-    stated, pointed = member(manifest, "root_cid"), member(pointer, "root_cid")
+    stated, pointed = get_member(manifest, "root_cid"), get_member(pointer, "root_cid")
     try:
         computed = str(manifest_root_cid(manifest))
     except PinwardenError as err:
@@ -302,9 +306,9 @@ def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
         )
 
 
-def _check_link(pointer: Any, manifest: Any) -> None:
+def _check_manifest_link(pointer: Any, manifest: Any) -> None:
     """4.5."""
-    pointed, linked = member(pointer, "descriptor_cid"), member(manifest, "descriptor_cid")
+    pointed, linked = get_member(pointer, "descriptor_cid"), get_member(manifest, "descriptor_cid")
     if pointed != linked:
         _refuse(
             "MANIFEST_DESCRIPTOR_LINK_MISMATCH",
@@ -320,9 +324,9 @@ def _refuse(code: str, what: str, why: dict[str, Any]) -> NoReturn:
 # Step 5: files of the manifest
 
 
-def _check_entries(manifest: Any, *, literal: bool) -> None:
+def _check_files(manifest: Any, *, literal: bool) -> None:
     """Order first, then paths."""
-    paths = [entry.get("path") if type(entry) is dict else None for entry in list_member(manifest, "entries")]
+    paths = [entry.get("path") if type(entry) is dict else None for entry in get_list(manifest, "entries")]
     _check_order(paths, literal=literal)
     _check_paths(paths, literal=literal)
 
@@ -333,7 +337,7 @@ def _check_order(paths: list[Any], *, literal: bool) -> None:
     if not literal and all(map(lt, texts, texts[1:])):
         return  # the fast path; the loop below finds the path to name
     for before, after in pairwise(texts):
-        in_order = _utf16(before) <= _utf16(after) if literal else before < after
+        in_order = _encode_utf16(before) <= _encode_utf16(after) if literal else before < after
         if not in_order:
             raise PinwardenError(
                 "MANIFEST_ENTRY_ORDER_INVALID",
@@ -342,7 +346,7 @@ def _check_order(paths: list[Any], *, literal: bool) -> None:
             )
 
 
-def _utf16(text: str) -> bytes:
+def _encode_utf16(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -371,14 +375,14 @@ def _refuse_path(path: Any, problem: str) -> NoReturn:
 
 def check_permissions(descriptor: Any, policy: InstallerPolicy, *, literal: bool) -> None:
     """Check the tool's requests against the installer policy: network, then file system, then exec."""
-    requested = member(descriptor, "security", "policy")
-    network, filesystem, execute = (member(requested, name) for name in ("network", "filesystem", "exec"))
+    requested = get_member(descriptor, "security", "policy")
+    network, filesystem, execute = (get_member(requested, name) for name in ("network", "filesystem", "exec"))
     if _is_requested(network, literal=literal) and policy.network != "allow":
-        _block("network", "requests network access", network, policy.network)
+        _refuse_permission("network", "requests network access", network, policy.network)
     if not _is_filesystem_allowed(filesystem, policy.filesystem, literal=literal):
-        _block("filesystem", "requests more file system access", filesystem, policy.filesystem)
+        _refuse_permission("filesystem", "requests more file system access", filesystem, policy.filesystem)
     if _is_requested(execute, literal=literal) and policy.exec != "allow":
-        _block("exec", "requests to start programs", execute, policy.exec)
+        _refuse_permission("exec", "requests to start programs", execute, policy.exec)
 
 
 def _is_requested(value: Any, *, literal: bool) -> bool:
@@ -395,7 +399,7 @@ def _is_filesystem_allowed(requested: Any, allowed: str, *, literal: bool) -> bo
     return requested == "deny" or (requested == "read_only" and allowed == "read_only")
 
 
-def _block(kind: str, request: str, requested: Any, allowed: str) -> NoReturn:
+def _refuse_permission(kind: str, request: str, requested: Any, allowed: str) -> NoReturn:
     raise PinwardenError(
         f"POLICY_BLOCKED_{kind.upper()}",
         f"the tool {request}, which the installer policy does not allow",
@@ -513,7 +517,7 @@ class CheckResult(Record):
         return f"{label}  {self.result:11}  {self.check}{detail}"
 
 
-def failed_step(rejection: Rejection) -> int:
+def find_failed_step(rejection: Rejection) -> int:
     """The step that a rejection comes from. Codes that are not in the rulebook come after its checks."""
     if rejection.code in _PARSE_CODES and rejection.why.get("document") == "pointer":
         return 1
@@ -522,10 +526,12 @@ def failed_step(rejection: Rejection) -> int:
     return next((step.number for step in STEPS if rejection.code in step.codes), ACCEPTED)
 
 
-def step_results(rejection: Rejection | None, details: dict[int, str], stopped: int | None = None) -> list[CheckResult]:
+def list_step_results(
+    rejection: Rejection | None, details: dict[int, str], stopped: int | None = None
+) -> list[CheckResult]:
     """The outcome of steps 1 to 8. ``stopped`` is the failed step, where the rejection's code does not identify it."""
     if stopped is None:
-        stopped = ACCEPTED if rejection is None else failed_step(rejection)
+        stopped = ACCEPTED if rejection is None else find_failed_step(rejection)
     results: list[CheckResult] = []
     for step in STEPS:
         result = PASSED if step.number < stopped else FAILED if step.number == stopped else NOT_REACHED

@@ -73,7 +73,7 @@ def _read_claim(reader: DocumentReader) -> Claim:
     )
 
 
-def unsigned_attestation(
+def build_unsigned_attestation(
     root_cid: str, descriptor_cid: str, cid_profile: Mapping[str, Any], claims: Iterable[Claim]
 ) -> dict[str, Any]:
     """The document without signatures; sign it with ``add_signature(..., ATTESTATION_SIGNED_FIELDS, signer)``."""
@@ -92,7 +92,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
     return {**value, "issuer": issuer, "payload": dict(claim.payload)}
 
 
-def current_attestations(attestations: Mapping[str, BundleAttestation]) -> list[str]:
+def list_current_attestations(attestations: Mapping[str, BundleAttestation]) -> list[str]:
     """The names of the attestations that were not renewed, in order.
 
     An expired claim of a trusted key stops every install. So registries stop listing an attestation once its issuer
@@ -113,10 +113,10 @@ def _renews(new: BundleAttestation, old: BundleAttestation) -> bool:
         if set(ATTESTATION_SIGNED_FIELDS) <= set(signature.signed_fields)
     }
     own = [claim for claim in new.claims if claim.issuer_key_id in signers]
-    return all(any(_extends(claim, renewed) for claim in own) for renewed in old.claims)
+    return all(any(_extends_claim(claim, renewed) for claim in own) for renewed in old.claims)
 
 
-def _extends(new: Claim, old: Claim) -> bool:
+def _extends_claim(new: Claim, old: Claim) -> bool:
     if (new.type, new.issuer_key_id, new.issuer_role) != (old.type, old.issuer_key_id, old.issuer_role):
         return False
     ends, ended = parse_timestamp(new.expires_at_utc), parse_timestamp(old.expires_at_utc)

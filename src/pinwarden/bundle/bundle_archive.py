@@ -26,7 +26,7 @@ from pinwarden.bundle.bundle_documents import (
     ManifestEntry,
 )
 from pinwarden.bundle.source_tree import SourceFile
-from pinwarden.bundle.tar_zstd import TarInput, max_tar_bytes, tar_headers, write_tar
+from pinwarden.bundle.tar_zstd import TarInput, build_tar_headers, estimate_max_tar_bytes, write_tar
 from pinwarden.core.digest import BLOB_PREFIX, Cid, blob_cid, document_cbor
 from pinwarden.core.errors import PinwardenError
 
@@ -34,14 +34,14 @@ FileContents = Mapping[str, memoryview | bytes]
 """The verified bytes of every file, by path."""
 
 
-def manifest_entry(file: SourceFile) -> ManifestEntry:
+def build_manifest_entry(file: SourceFile) -> ManifestEntry:
     """The manifest entry of a file."""
     return ManifestEntry(
         path=file.path, blob_cid=str(blob_cid(file.data)), size_bytes=len(file.data), executable=file.executable
     )
 
 
-def make_archive(
+def build_archive(
     media_type: str, unlinked: Mapping[str, Any], root: Cid, files: Sequence[SourceFile], *, compress: bool = False
 ) -> bytes:
     """Write the archive of the files in an unlinked manifest (without descriptor CID and root CID)."""
@@ -49,7 +49,7 @@ def make_archive(
         blobs = ((blob_cid(file.data), file.data) for file in files)
         return write_car(root, document_cbor(dict(unlinked)), blobs)
     plain = write_tar(TarInput(path=file.path, data=file.data, executable=file.executable) for file in files)
-    return (tar_zstd.compressed_frame if compress else tar_zstd.stored_frame)(plain)
+    return (tar_zstd.build_compressed_frame if compress else tar_zstd.build_stored_frame)(plain)
 
 
 def check_archive(
@@ -70,7 +70,7 @@ def check_archive(
         )
     check_limits(manifest, limits)
     read: Callable[[Manifest, bytes], FileContents] = (
-        _from_car if descriptor.media_type == CAR_MEDIA_TYPE else _from_tar
+        _read_car_files if descriptor.media_type == CAR_MEDIA_TYPE else _read_tar_files
     )
     return read(manifest, archive)
 
@@ -86,23 +86,23 @@ def check_limits(manifest: Manifest, limits: BundleLimits = DEFAULT_LIMITS) -> N
         )
 
 
-def _from_car(manifest: Manifest, archive: bytes) -> FileContents:
+def _read_car_files(manifest: Manifest, archive: bytes) -> FileContents:
     blobs = read_car(archive, Cid.parse(manifest.root_cid), [entry.blob_cid for entry in manifest.entries])
     contents: dict[str, memoryview | bytes] = {}
     for entry in manifest.entries:
         data = blobs.get(entry.blob_cid)
         if data is None:
-            _missing(entry)
+            _refuse_missing_file(entry)
         if len(data) != entry.size_bytes:
-            _other_size(entry, data)
+            _refuse_size(entry, data)
         contents[entry.path] = data
     return contents
 
 
-def _from_tar(manifest: Manifest, archive: bytes) -> FileContents:
+def _read_tar_files(manifest: Manifest, archive: bytes) -> FileContents:
     hashed, spelled = hashlib.sha256, encode_multibase
     contents: dict[str, memoryview | bytes] = {}
-    for entry, data in _as_written(manifest, archive) or _matched(manifest, archive):
+    for entry, data in _read_own_tar(manifest, archive) or _read_foreign_tar(manifest, archive):
         if spelled("b", BLOB_PREFIX + hashed(data).digest()) != entry.blob_cid:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
@@ -111,12 +111,12 @@ def _from_tar(manifest: Manifest, archive: bytes) -> FileContents:
             )
         contents[entry.path] = data
     if len(contents) != len(manifest.entries):
-        _missing(next(entry for entry in manifest.entries if entry.path not in contents))
+        _refuse_missing_file(next(entry for entry in manifest.entries if entry.path not in contents))
     return contents
 
 
-def _as_written(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEntry, memoryview | bytes]] | None:
-    """The files of an archive that `make_archive` wrote, without copying: headers are compared, not parsed.
+def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEntry, memoryview | bytes]] | None:
+    """The files of an archive that `build_archive` wrote, without copying: headers are compared, not parsed.
 
     None if another tool wrote the archive.
     """
@@ -127,7 +127,7 @@ def _as_written(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEn
     contents: list[memoryview | bytes] = []
     offset = 0
     for path, _, size, executable in manifest.entries:
-        headers = tar_headers(path, size, executable)
+        headers = build_tar_headers(path, size, executable)
         start = offset + len(headers)
         stop, block = start + size, offset // block_size
         if block == stop // block_size:  # nearly always: the file is inside one block
@@ -144,9 +144,11 @@ def _as_written(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEn
     return zip(manifest.entries, contents, strict=True) if complete else None
 
 
-def _matched(manifest: Manifest, archive: bytes) -> Iterator[tuple[ManifestEntry, memoryview | bytes]]:
+def _read_foreign_tar(manifest: Manifest, archive: bytes) -> Iterator[tuple[ManifestEntry, memoryview | bytes]]:
     """The files of any tarball with their manifest entries; each exactly once."""
-    plain = tar_zstd.decompress(archive, max_tar_bytes((entry.path, entry.size_bytes) for entry in manifest.entries))
+    plain = tar_zstd.decompress(
+        archive, estimate_max_tar_bytes((entry.path, entry.size_bytes) for entry in manifest.entries)
+    )
     left = {entry.path: entry for entry in manifest.entries}
     limits = ArchiveLimits(members=2 * len(left) + 1000, total_bytes=len(plain), path_bytes=4096)
     for file in tar_in_memory(plain, limits):
@@ -158,11 +160,11 @@ def _matched(manifest: Manifest, archive: bytes) -> Iterator[tuple[ManifestEntry
             )
         data = file.read()
         if len(data) != entry.size_bytes:
-            _other_size(entry, data)
+            _refuse_size(entry, data)
         yield entry, data
 
 
-def _other_size(entry: ManifestEntry, data: memoryview | bytes) -> NoReturn:
+def _refuse_size(entry: ManifestEntry, data: memoryview | bytes) -> NoReturn:
     raise PinwardenError(
         "ARTIFACT_MISMATCH",
         f"{entry.path[:120]!a} has {len(data)} bytes; the manifest states {entry.size_bytes}",
@@ -170,7 +172,7 @@ def _other_size(entry: ManifestEntry, data: memoryview | bytes) -> NoReturn:
     )
 
 
-def _missing(entry: ManifestEntry) -> NoReturn:
+def _refuse_missing_file(entry: ManifestEntry) -> NoReturn:
     raise PinwardenError(
         "ARTIFACT_MISMATCH",
         f"{entry.path[:120]!a} is missing from the archive",
@@ -190,9 +192,9 @@ def write_car(root: Cid, root_block: bytes, blobs: Iterable[tuple[Cid, bytes]]) 
     blocks = {bytes(root): root_block}
     for cid, data in blobs:
         blocks.setdefault(bytes(cid), data)
-    parts = [_framed(_header(bytes(root)))]
+    parts = [_prefix_length(_build_header(bytes(root)))]
     for name, data in blocks.items():
-        parts += [_varint(_CID_BYTES + len(data)), name, data]
+        parts += [_encode_varint(_CID_BYTES + len(data)), name, data]
     return b"".join(parts)
 
 
@@ -204,7 +206,7 @@ def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memor
     blobs: dict[str, memoryview] = {}
     names, first, root_seen = set(wanted), bytes(root), False
     sha256, encode = hashlib.sha256, libipld.encode_multibase
-    for name, content in _blocks(data, first):
+    for name, content in _iter_blocks(data, first):
         if sha256(content).digest() != name[4:]:
             raise PinwardenError("ARTIFACT_MISMATCH", f"block {len(blobs) + 1} of the archive does not match its CID")
         text = encode("b", name)
@@ -217,8 +219,8 @@ def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memor
     return blobs
 
 
-def _blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    header = _framed(_header(root))
+def _iter_blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    header = _prefix_length(_build_header(root))
     if not data.startswith(header):
         _refuse_archive("does not start with a CARv1 header whose only root is the bundle's root CID")
     view, offset, end = memoryview(data), len(header), len(data)
@@ -235,16 +237,16 @@ def _blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]:
         offset = stop
 
 
-def _header(root: bytes) -> bytes:
+def _build_header(root: bytes) -> bytes:
     """``{"roots": [root], "version": 1}`` in DAG-CBOR, where a CID is tag 42 over a zero byte and its bytes."""
     return b"\xa2\x65roots\x81\xd8\x2a\x58\x25\x00" + root + b"\x67version\x01"
 
 
-def _framed(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+def _prefix_length(data: bytes) -> bytes:
+    return _encode_varint(len(data)) + data
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

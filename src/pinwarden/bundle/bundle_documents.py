@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pinwarden.bundle.document import (
     BLOB_CID,
     DocumentReader,
-    default_profile,
+    build_default_profile,
     read_json,
     read_profile,
 )
@@ -93,10 +93,10 @@ def descriptor_from_json(document: Any) -> BundleDescriptor:
     tool, artifact, entrypoint = reader.object("tool"), reader.object("artifact"), reader.object("entrypoint")
     schemas, policy = reader.object("schemas"), reader.object("security").object("policy")
     return BundleDescriptor(
-        name=_matching(tool, "name", TOOL_NAME_PATTERN),
+        name=_read_matching(tool, "name", TOOL_NAME_PATTERN),
         display_name=tool.text("display_name"),
-        version=_matching(tool, "version", VERSION_PATTERN),
-        description=_description(tool),
+        version=_read_matching(tool, "version", VERSION_PATTERN),
+        description=_read_description(tool),
         license=tool.text("license"),
         root_cid=artifact.cid("root_cid"),
         cid_profile=read_profile(artifact),
@@ -115,12 +115,12 @@ def descriptor_from_json(document: Any) -> BundleDescriptor:
     )
 
 
-def _description(tool: DocumentReader) -> str:
+def _read_description(tool: DocumentReader) -> str:
     value = tool.value.get("description")
     return value if type(value) is str and not value else tool.text("description")
 
 
-def _matching(reader: DocumentReader, member: str, pattern: re.Pattern[str]) -> str:
+def _read_matching(reader: DocumentReader, member: str, pattern: re.Pattern[str]) -> str:
     value = reader.text(member)
     if len(value) > MAX_TOOL_NAME or not pattern.fullmatch(value):
         reader.fail(member, f"is malformed: {value[:80]!a}")
@@ -168,12 +168,12 @@ def descriptor_to_json(descriptor: BundleDescriptor) -> dict[str, Any]:
 
 NO_LICENSE = "NOASSERTION"
 """SPDX's value for an unstated license."""
-_RUNTIMES = {"bun": "node"}
+_DESCRIBED_RUNTIMES = {"bun": "node"}
 """Descriptors have no runtime ``bun``. It is described as node, which it replaces, with ``entrypoint.engine: bun``."""
 _PERMISSIONS = ("network", "filesystem", "exec")
 
 
-def tool_name(server: str) -> str:
+def to_tool_name(server: str) -> str:
     """The tool name of a server: ``@acme/notes`` becomes ``acme.notes``."""
     name = server.removeprefix("@").replace("/", ".")
     if len(name) > MAX_TOOL_NAME or not TOOL_NAME_PATTERN.fullmatch(name):
@@ -186,36 +186,36 @@ def tool_name(server: str) -> str:
     return name
 
 
-def describe(
+def build_descriptor(
     server: ServerManifest, policy: Mapping[str, str], root_cid: str, media_type: str, size: int
 ) -> BundleDescriptor:
     """Describe a server's bundle. Permissions that ``policy`` omits come from the server's own manifest."""
-    name = tool_name(server.name)
+    name = to_tool_name(server.name)
     return BundleDescriptor(
         name=name,
-        display_name=_text(server, "display_name") or server.name,
+        display_name=_read_text(server, "display_name") or server.name,
         version=server.version,
         description=server.description or "",
-        license=_text(server, "license") or NO_LICENSE,
+        license=_read_text(server, "license") or NO_LICENSE,
         root_cid=root_cid,
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         media_type=media_type,
         size_bytes=size,
-        runtime=_RUNTIMES.get(server.runtime, server.runtime),
+        runtime=_DESCRIBED_RUNTIMES.get(server.runtime, server.runtime),
         target=server.entry,
-        policy=_policy(server, policy),
+        policy=_read_requested_policy(server, policy),
     )
 
 
-def descriptor_extras(server: ServerManifest) -> dict[str, Any]:
+def build_descriptor_extras(server: ServerManifest) -> dict[str, Any]:
     """Members beyond the schema, in objects that allow them: the engine and the author."""
     return {
-        "entrypoint": {"engine": server.runtime} if server.runtime in _RUNTIMES else {},
+        "entrypoint": {"engine": server.runtime} if server.runtime in _DESCRIBED_RUNTIMES else {},
         "tool": {"author": server.author} if server.author else {},
     }
 
 
-def _policy(server: ServerManifest, given: Mapping[str, str]) -> SecurityPolicy:
+def _read_requested_policy(server: ServerManifest, given: Mapping[str, str]) -> SecurityPolicy:
     security = server.document.get("security", {})
     stated = security.get("policy", {}) if isinstance(security, dict) else None
     if not isinstance(stated, dict) or stated.keys() - set(_PERMISSIONS):
@@ -227,7 +227,7 @@ def _policy(server: ServerManifest, given: Mapping[str, str]) -> SecurityPolicy:
     return SecurityPolicy(**{**stated, **given})
 
 
-def _text(server: ServerManifest, member: str) -> str | None:
+def _read_text(server: ServerManifest, member: str) -> str | None:
     value = server.document.get(member)
     if value is not None and not isinstance(value, str):
         raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} is not text", data={"member": member})
@@ -240,7 +240,7 @@ def _text(server: ServerManifest, member: str) -> str | None:
 MANIFEST_SCHEMA = "toolbundle.manifest.v0.1"
 _BLOB_CIDS = re.compile(r"(?:bafkrei[a-h][a-z2-7]{50}[aeimquy4](?: |\Z))+")
 """A sequence of blob CIDs: a constant prefix of four bytes, 32 bytes of hash, and two padding bits."""
-_MEMBERS = itemgetter("path", "blob_cid", "size_bytes", "executable")
+_get_entry_members = itemgetter("path", "blob_cid", "size_bytes", "executable")
 
 
 class ManifestEntry(NamedTuple):
@@ -273,25 +273,25 @@ def manifest_from_json(document: Any) -> Manifest:
     reader = DocumentReader.for_schema(document, MANIFEST_SCHEMA)
     return Manifest(
         cid_profile=read_profile(reader),
-        entries=_entries(reader),
+        entries=_read_entries(reader),
         descriptor_cid=reader.cid("descriptor_cid"),
         root_cid=reader.cid("root_cid"),
         document=document,
     )
 
 
-def _entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
+def _read_entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
     """All entries. They are validated in bulk; one by one only to name the one that is invalid."""
-    rows = _plain_rows(reader.items("entries"))
+    rows = _read_entries_in_bulk(reader.items("entries"))
     if rows is None:
-        return tuple(map(_entry, reader.objects("entries")))
+        return tuple(map(_read_entry, reader.objects("entries")))
     return tuple(map(ManifestEntry._make, rows))
 
 
-def _plain_rows(items: list[Any]) -> list[tuple[str, str, int, bool]] | None:
+def _read_entries_in_bulk(items: list[Any]) -> list[tuple[str, str, int, bool]] | None:
     """The members of all entries; None if any is missing or has the wrong type."""
     try:
-        rows = list(map(_MEMBERS, items))
+        rows = list(map(_get_entry_members, items))
     except (KeyError, TypeError):
         return None
     if not rows:
@@ -303,7 +303,7 @@ def _plain_rows(items: list[Any]) -> list[tuple[str, str, int, bool]] | None:
     return rows if _BLOB_CIDS.fullmatch(" ".join(cids)) else None
 
 
-def _entry(reader: DocumentReader) -> ManifestEntry:
+def _read_entry(reader: DocumentReader) -> ManifestEntry:
     return ManifestEntry(
         path=reader.text("path"),
         blob_cid=reader.cid("blob_cid", BLOB_CID),
@@ -312,11 +312,11 @@ def _entry(reader: DocumentReader) -> ManifestEntry:
     )
 
 
-def unlinked_manifest(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
+def build_unlinked_manifest(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
     """The part of a manifest that its root CID covers: sorted entries, without links to other documents."""
     return {
         "schema_version": MANIFEST_SCHEMA,
-        "cid_profile": default_profile(),
+        "cid_profile": build_default_profile(),
         "entries": [
             {
                 "path": entry.path,
@@ -329,7 +329,7 @@ def unlinked_manifest(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
     }
 
 
-def linked_manifest(unlinked: Mapping[str, Any], descriptor_cid: str) -> dict[str, Any]:
+def link_manifest(unlinked: Mapping[str, Any], descriptor_cid: str) -> dict[str, Any]:
     """The complete manifest, once the descriptor's CID is known."""
     return {**unlinked, "descriptor_cid": descriptor_cid, "root_cid": str(manifest_root_cid(dict(unlinked)))}
 

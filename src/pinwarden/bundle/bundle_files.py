@@ -52,16 +52,16 @@ class OpenedBundle(Record):
         return Digest.of_bytes(self.archive)
 
 
-def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
+def find_bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
     """The three paths; descriptor and manifest default to files next to the archive."""
     return BundleFiles(
         archive=archive,
-        descriptor=Path(descriptor) if descriptor else _beside(archive, ".descriptor.json"),
-        manifest=Path(manifest) if manifest else _beside(archive, ".manifest.json"),
+        descriptor=Path(descriptor) if descriptor else _find_next_to_archive(archive, ".descriptor.json"),
+        manifest=Path(manifest) if manifest else _find_next_to_archive(archive, ".manifest.json"),
     )
 
 
-def _beside(archive: Path, suffix: str) -> Path:
+def _find_next_to_archive(archive: Path, suffix: str) -> Path:
     """``x.car.manifest.json``, as `pack` writes it; or ``x.manifest.json``, as other tools do, if only that exists."""
     ours = archive.with_name(f"{archive.name}{suffix}")
     kind = next((end for end in SUFFIXES.values() if archive.name.endswith(end)), "")
@@ -117,7 +117,7 @@ def unpack(entries: Iterable[ManifestEntry], contents: FileContents, destination
     try:
         created: set[str] = set()
         for entry in files:
-            _write(fresh, entry, contents[entry.path], created)
+            _write_file(fresh, entry, contents[entry.path], created)
         fresh.chmod(0o755)
         fresh.rename(destination)
     except OSError as err:
@@ -126,7 +126,7 @@ def unpack(entries: Iterable[ManifestEntry], contents: FileContents, destination
         remove_tree(fresh)
 
 
-def _write(folder: Path, entry: ManifestEntry, data: memoryview | bytes, created: set[str]) -> None:
+def _write_file(folder: Path, entry: ManifestEntry, data: memoryview | bytes, created: set[str]) -> None:
     path = folder / entry.path
     parent = entry.path.rpartition("/")[0]
     if parent and parent not in created:
@@ -155,7 +155,7 @@ def inspect_bundle(files: BundleFiles) -> Report:
         for entry in documents.manifest.entries
     ]
     descriptor = documents.descriptor
-    requested = ", ".join(f"{name} {value}" for name, value in _policy(descriptor).items())
+    requested = ", ".join(f"{name} {value}" for name, value in _policy_to_json(descriptor).items())
     return Report(
         command="bundle inspect",
         subject=files.archive.name,
@@ -163,14 +163,18 @@ def inspect_bundle(files: BundleFiles) -> Report:
         exit_code=EXIT_CLEAN,
         notes=(
             f"starts with {descriptor.runtime}: {descriptor.target}; requests {requested}",
-            *(f"{row['path']}  {row['size_bytes']} bytes" for row in rows[:_SHOWN]),
-            *([f"and {len(rows) - _SHOWN} more; --format json lists all"] if len(rows) > _SHOWN else []),
+            *(f"{row['path']}  {row['size_bytes']} bytes" for row in rows[:_MAX_LISTED_FILES]),
+            *(
+                [f"and {len(rows) - _MAX_LISTED_FILES} more; --format json lists all"]
+                if len(rows) > _MAX_LISTED_FILES
+                else []
+            ),
         ),
-        facts={**_identity(documents), "entries": rows},
+        facts={**_identity_to_json(documents), "entries": rows},
     )
 
 
-_SHOWN = 20
+_MAX_LISTED_FILES = 20
 
 
 def verify_bundle(files: BundleFiles) -> Report:
@@ -187,7 +191,7 @@ def verify_bundle(files: BundleFiles) -> Report:
         exit_code=EXIT_CLEAN,
         notes=("intact does not mean trusted: check its attestations with pinwarden bundle accept",),
         facts={
-            **_identity(documents),
+            **_identity_to_json(documents),
             "content_hash": str(opened.content_hash),
             "files": len(opened.contents),
             "unpacked_bytes": size,
@@ -195,7 +199,7 @@ def verify_bundle(files: BundleFiles) -> Report:
     )
 
 
-def _identity(documents: BundleDocuments) -> dict[str, Any]:
+def _identity_to_json(documents: BundleDocuments) -> dict[str, Any]:
     descriptor = documents.descriptor
     return {
         "tool": descriptor.name,
@@ -206,11 +210,11 @@ def _identity(documents: BundleDocuments) -> dict[str, Any]:
         "size_bytes": descriptor.size_bytes,
         "runtime": descriptor.runtime,
         "target": descriptor.target,
-        "policy": _policy(descriptor),
+        "policy": _policy_to_json(descriptor),
     }
 
 
-def _policy(descriptor: BundleDescriptor) -> dict[str, str]:
+def _policy_to_json(descriptor: BundleDescriptor) -> dict[str, str]:
     policy = descriptor.policy
     return {"network": policy.network, "filesystem": policy.filesystem, "exec": policy.exec}
 
@@ -231,21 +235,21 @@ def accept_files(files: AcceptanceFiles, now: str, *, tool: str | None, channel:
     if parse_timestamp(now) is None:
         raise PinwardenError("USAGE", f"{now[:80]!a} is not a timestamp with a time zone, such as 2026-01-31T00:00:00Z")
     request = AcceptanceRequest(
-        pointer=_read(files.pointer),
-        descriptor=_read(files.descriptor),
-        manifest=_read(files.manifest),
-        attestations=tuple(_read(path) for path in files.attestations),
-        policy=parse_installer_policy(_read(files.policy)),
-        trust=parse_trust(_read(files.trust)),
+        pointer=_read_document(files.pointer),
+        descriptor=_read_document(files.descriptor),
+        manifest=_read_document(files.manifest),
+        attestations=tuple(_read_document(path) for path in files.attestations),
+        policy=parse_installer_policy(_read_document(files.policy)),
+        trust=parse_trust(_read_document(files.trust)),
         now=now,
         tool=tool,
         channel=channel,
         literal=literal,
     )
-    return acceptance_report("bundle accept", files.pointer.name, accept(request), literal=literal)
+    return build_acceptance_report("bundle accept", files.pointer.name, accept(request), literal=literal)
 
 
-def acceptance_report(command: str, subject: str, result: AcceptanceResult, *, literal: bool = False) -> Report:
+def build_acceptance_report(command: str, subject: str, result: AcceptanceResult, *, literal: bool = False) -> Report:
     """An acceptance result as a report: the rulebook's JSON and a summary."""
     notes = ("decided by the letter of the rulebook, which has known gaps; do not install by it",) if literal else ()
     rejection, provenance = result.rejection, result.provenance
@@ -274,5 +278,5 @@ def acceptance_report(command: str, subject: str, result: AcceptanceResult, *, l
     )
 
 
-def _read(path: Path) -> bytes:
+def _read_document(path: Path) -> bytes:
     return read_file(path, DOCUMENT_LIMITS.max_bytes)

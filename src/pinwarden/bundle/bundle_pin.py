@@ -14,7 +14,7 @@ from pinwarden.lock.extension import extension_of
 
 REGISTRY_TYPE = "mcp-toolbundle"
 """The package type in the lock, the same as in the registry's listing."""
-_TEXTS = ("tool", "version", "channel", "rootCid", "descriptorCid", "registry", "runtime", "target")
+_STRING_MEMBERS = ("tool", "version", "channel", "rootCid", "descriptorCid", "registry", "runtime", "target")
 _PERMISSIONS = {
     "network": ("deny", "allow"),
     "filesystem": ("deny", "read_only", "read_write"),
@@ -102,13 +102,13 @@ def find_bundle_pin(entry: Entry) -> BundlePin | None:
     if value is None:
         return None
     try:
-        return _read(value)
+        return _parse_pin(value)
     except (KeyError, TypeError, AttributeError, PinwardenError) as err:
         raise PinwardenError("LOCK_INVALID", f"the bundle record of {entry.name[:120]!a} is damaged: {err}") from err
 
 
-def _read(value: Any) -> BundlePin:
-    if any(type(value[name]) is not str for name in _TEXTS) or type(value["size"]) is not int:
+def _parse_pin(value: Any) -> BundlePin:
+    if any(type(value[name]) is not str for name in _STRING_MEMBERS) or type(value["size"]) is not int:
         raise TypeError("a member has the wrong type")
     log, policy = value["log"], value["policy"]
     if any(policy[name] not in allowed for name, allowed in _PERMISSIONS.items()) or value["runtime"] not in RUNTIMES:

@@ -81,7 +81,7 @@ NORMALIZATION: Mapping[str, Any] = {
     "strip_permissions": True,
     "reject_symlinks": True,
 }
-_STATED: Mapping[str, str] = {
+_PROFILE_MEMBERS: Mapping[str, str] = {
     "name": "mcp.cidprofile.default",
     "version": "1",
     "hash": "sha2-256",
@@ -90,17 +90,17 @@ _STATED: Mapping[str, str] = {
 }
 
 
-def default_profile() -> dict[str, Any]:
+def build_default_profile() -> dict[str, Any]:
     """The only supported CID profile, with its normalization."""
-    return {**_STATED, "normalization": dict(NORMALIZATION)}
+    return {**_PROFILE_MEMBERS, "normalization": dict(NORMALIZATION)}
 
 
 def is_supported_profile(profile: Any) -> bool:
     """Whether a profile is the default one. ``normalization`` may be absent or partial, but must not differ."""
-    if type(profile) is not dict or any(profile.get(member) != value for member, value in _STATED.items()):
+    if type(profile) is not dict or any(profile.get(member) != value for member, value in _PROFILE_MEMBERS.items()):
         return False
     normalization = profile.get("normalization", {})
-    if type(normalization) is not dict or profile.keys() - _STATED.keys() - {"normalization"}:
+    if type(normalization) is not dict or profile.keys() - _PROFILE_MEMBERS.keys() - {"normalization"}:
         return False
     return all(type(NORMALIZATION.get(k)) is type(v) and NORMALIZATION[k] == v for k, v in normalization.items())
 
@@ -108,7 +108,7 @@ def is_supported_profile(profile: Any) -> bool:
 def read_profile(reader: DocumentReader) -> Mapping[str, Any]:
     """The CID profile of an object; its members must be strings."""
     profile = reader.object("cid_profile")
-    for member in _STATED:
+    for member in _PROFILE_MEMBERS:
         profile.text(member)
     return profile.value
 
@@ -140,6 +140,6 @@ def add_signature(document: Mapping[str, Any], fields: Sequence[str], signer: Si
     return {**document, "signatures": [*others, signature]}
 
 
-def document_bytes(document: Any) -> bytes:
+def encode_document(document: Any) -> bytes:
     """A document as it is stored in files: its canonical form and a newline."""
     return canonicalize(document, "rulebook") + b"\n"

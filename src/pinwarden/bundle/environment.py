@@ -22,22 +22,22 @@ BUILDER = "bundle/1"
 _SECTION = "bundle"
 
 
-def tree_rows(entries: Iterable[ManifestEntry]) -> list[Row]:
+def list_tree_rows(entries: Iterable[ManifestEntry]) -> list[Row]:
     """The manifest's files as rows of an environment; a blob's CID contains its SHA-256."""
     return [(entry.path, entry.executable, bytes(Cid.parse(entry.blob_cid))[4:].hex()) for entry in entries]
 
 
-def bundle_tree_digest(entries: Iterable[ManifestEntry]) -> Digest:
+def compute_tree_digest(entries: Iterable[ManifestEntry]) -> Digest:
     """The digest of a bundle's unpacked files."""
-    return tree_digest(tree_rows(entries))
+    return tree_digest(list_tree_rows(entries))
 
 
-def environment_key(pin: BundlePin) -> str:
+def derive_environment_key(pin: BundlePin) -> str:
     """The folder name of the environment, derived from what it is built from."""
     return Digest.of_bytes(f"{BUILDER}\n{pin.root_cid}\n{pin.descriptor_cid}".encode()).hex[:40]
 
 
-def missing_files(pin: BundlePin, store: Store) -> list[Digest]:
+def find_missing_files(pin: BundlePin, store: Store) -> list[Digest]:
     """The digests of a bundle's files that are not in the store."""
     return [digest for digest in (pin.archive, pin.descriptor, pin.manifest) if not store.has(digest)]
 
@@ -66,13 +66,13 @@ def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
                 "described": {
                     "target": descriptor.target,
                     "runtime": descriptor.runtime,
-                    "policy": _permissions(descriptor.policy),
+                    "policy": _policy_to_json(descriptor.policy),
                 }
             },
         )
 
 
-def _permissions(policy: SecurityPolicy) -> dict[str, str]:
+def _policy_to_json(policy: SecurityPolicy) -> dict[str, str]:
     return {"network": policy.network, "filesystem": policy.filesystem, "exec": policy.exec}
 
 
@@ -86,10 +86,10 @@ def build_environment(folder: Path, pin: BundlePin, store: Store) -> None:
         raise PinwardenError("ARTIFACT_MISMATCH", "the stored documents are of another bundle than the locked one")
     entries = documents.manifest.entries
     contents = check_archive(documents.descriptor, documents.manifest, archive)
-    if bundle_tree_digest(entries) != pin.tree:
+    if compute_tree_digest(entries) != pin.tree:
         raise PinwardenError("ARTIFACT_MISMATCH", "the bundle's files are not the locked ones")
     unpack(entries, contents, folder / TREE)
-    write_manifest(folder, {_SECTION: tree_rows(entries)})
+    write_manifest(folder, {_SECTION: list_tree_rows(entries)})
 
 
 def find_tree_problem(folder: Path, pin: BundlePin) -> str | None:
@@ -97,7 +97,7 @@ def find_tree_problem(folder: Path, pin: BundlePin) -> str | None:
     return audit_tree(folder, {_SECTION: frozenset([pin.tree.raw])}, [_SECTION])
 
 
-def start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, ...]:
+def build_start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, ...]:
     """The command line that starts a bundle's server, including its runtime."""
     entry = folder / TREE / pin.entry_path
     if not entry.is_file() or entry.is_symlink():
@@ -110,15 +110,15 @@ def start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, 
     program = find_program(pin.runtime, search_path)
     if program is None:
         raise PinwardenError("PROGRAM_UNKNOWN", f"this server needs {pin.runtime}, which is not installed")
-    return (str(program), *(_deno(pin) if pin.runtime == "deno" else ()), str(entry))
+    return (str(program), *(_build_deno_options(pin) if pin.runtime == "deno" else ()), str(entry))
 
 
-def readable_folders(pin: BundlePin) -> tuple[str, ...]:
+def list_readable_folders(pin: BundlePin) -> tuple[str, ...]:
     """Folders outside the bundle that the server must be able to read."""
     return (sys.base_prefix,) if pin.runtime == "python" else ()
 
 
-def _deno(pin: BundlePin) -> tuple[str, ...]:
+def _build_deno_options(pin: BundlePin) -> tuple[str, ...]:
     """Deno's own permission options, for the accepted permissions."""
     allowed = ["run", "--no-prompt", "--allow-env"]
     allowed += ["--allow-net"] if pin.policy.network == "allow" else []

@@ -53,20 +53,20 @@ def parse_documents(named: Mapping[str, bytes]) -> dict[str, Any]:
     return values
 
 
-def member(value: Any, *path: str) -> Any:
+def get_member(value: Any, *path: str) -> Any:
     """The value under a path of object members; None where the path ends early."""
     for name in path:
         value = value.get(name) if type(value) is dict else None
     return value
 
 
-def list_member(value: Any, name: str) -> list[Any]:
+def get_list(value: Any, name: str) -> list[Any]:
     """The list under a member; empty if there is no list."""
-    items = member(value, name)
+    items = get_member(value, name)
     return items if type(items) is list else []
 
 
-def same_json(left: Any, right: Any) -> bool:
+def is_same_json(left: Any, right: Any) -> bool:
     """Whether two values are the same JSON. Python's ``==`` alone would treat true and 1 as equal."""
     return left == right and canonicalize(left, "rulebook") == canonicalize(right, "rulebook")
 
@@ -78,28 +78,28 @@ _MAX_SIGNATURES = 64
 """Signatures verified per document. Each takes about 0.1 ms, and a document of a megabyte could contain thousands."""
 
 
-def trusted_signers(
+def find_trusted_signers(
     document: Any, find_key: Callable[[Any], TrustedKey | None], required_fields: Sequence[str], *, literal: bool
 ) -> list[TrustedKey]:
     """The trusted keys with a valid signature over all required fields, in signature order.
 
     Literal mode looks only at the first signature, whatever fields it covers.
     """
-    signatures = list_member(document, "signatures")[: 1 if literal else _MAX_SIGNATURES]
+    signatures = get_list(document, "signatures")[: 1 if literal else _MAX_SIGNATURES]
     signers: list[TrustedKey] = []
     for signature in signatures:
-        trusted = find_key(member(signature, "key_id"))
+        trusted = find_key(get_member(signature, "key_id"))
         if trusted is None or trusted in signers:
             continue
-        if not literal and not _covers(signature, required_fields):
+        if not literal and not _covers_fields(signature, required_fields):
             continue
         if is_document_signature_valid(document, signature, [trusted.key]):
             signers.append(trusted)
     return signers
 
 
-def _covers(signature: Any, required_fields: Sequence[str]) -> bool:
-    fields = member(signature, "signed_fields")
+def _covers_fields(signature: Any, required_fields: Sequence[str]) -> bool:
+    fields = get_member(signature, "signed_fields")
     return type(fields) is list and all(pointer in fields for pointer in required_fields)
 
 
@@ -121,19 +121,19 @@ class _NotCounted(Exception):  # noqa: N818  # not an error: others may still co
     """An attestation or claim does not count. By itself that does not reject the bundle."""
 
 
-def valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> list[ValidAttestation]:
+def find_valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> list[ValidAttestation]:
     """The valid integrity claims, in order. An expired claim of a trusted key rejects the bundle at once."""
     valid: list[ValidAttestation] = []
     not_counted: list[str] = []
     for index, data in enumerate(request.attestations, 1):
         try:
             document = _parse_attestation(data)
-            signers = _attestation_signers(document, request)
+            signers = _find_attestation_signers(document, request)
             _check_subject(document, pointer, literal=request.literal)
         except _NotCounted as problem:
             not_counted.append(f"attestation {index}: {problem}")
             continue
-        for claim_index, claim in _integrity_claims(document):
+        for claim_index, claim in _iter_integrity_claims(document):
             try:
                 valid.append(_validate_claim(claim, pointer, signers, request))
             except _NotCounted as problem:
@@ -142,13 +142,13 @@ def valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> l
         raise PinwardenError(
             "NO_VALID_ATTESTATIONS",
             "no attestation of this bundle is from a key that you trust",
-            data=_missing_attestations(pointer, not_counted),
+            data=_describe_missing_attestations(pointer, not_counted),
         )
     return valid
 
 
-def _missing_attestations(pointer: dict[str, Any], not_counted: list[str]) -> dict[str, Any]:
-    required = member(pointer, "constraints", "min_attestations")
+def _describe_missing_attestations(pointer: dict[str, Any], not_counted: list[str]) -> dict[str, Any]:
+    required = get_member(pointer, "constraints", "min_attestations")
     data = {"attestations_found": 0, "attestations_required": required if type(required) is int else 1}
     return {**data, "not_counted": not_counted[:20]} if not_counted else data
 
@@ -160,8 +160,8 @@ def _parse_attestation(data: bytes) -> Any:
         raise _NotCounted(err.message) from err
 
 
-def _attestation_signers(document: Any, request: AcceptanceRequest) -> list[TrustedKey]:
-    signers = trusted_signers(
+def _find_attestation_signers(document: Any, request: AcceptanceRequest) -> list[TrustedKey]:
+    signers = find_trusted_signers(
         document, request.trust.find_attestation_key, ATTESTATION_SIGNED_FIELDS, literal=request.literal
     )
     if not signers:
@@ -170,15 +170,15 @@ def _attestation_signers(document: Any, request: AcceptanceRequest) -> list[Trus
 
 
 def _check_subject(document: Any, pointer: dict[str, Any], *, literal: bool) -> None:
-    subject = member(document, "subject")
+    subject = get_member(document, "subject")
     for name in ("root_cid",) if literal else ("root_cid", "descriptor_cid", "cid_profile"):
-        if not same_json(member(subject, name), pointer.get(name)):
+        if not is_same_json(get_member(subject, name), pointer.get(name)):
             raise _NotCounted(f"its {name} is of another bundle")
 
 
-def _integrity_claims(document: Any) -> Iterator[tuple[int, Any]]:
-    for index, claim in enumerate(list_member(document, "claims")[:_MAX_CLAIMS], 1):
-        if member(claim, "type") == INTEGRITY_CLAIM:
+def _iter_integrity_claims(document: Any) -> Iterator[tuple[int, Any]]:
+    for index, claim in enumerate(get_list(document, "claims")[:_MAX_CLAIMS], 1):
+        if get_member(claim, "type") == INTEGRITY_CLAIM:
             yield index, claim
 
 
@@ -186,14 +186,14 @@ def _validate_claim(
     claim: Any, pointer: dict[str, Any], signers: list[TrustedKey], request: AcceptanceRequest
 ) -> ValidAttestation:
     """The issuer is checked before the expiry date: an expired claim of an unknown key must not block an install."""
-    key_id, role = member(claim, "issuer", "key_id"), member(claim, "issuer", "role")
+    key_id, role = get_member(claim, "issuer", "key_id"), get_member(claim, "issuer", "role")
     if not request.literal:
         _check_issuer(key_id, role, signers)
     _check_expiry(claim, request)
-    if member(claim, "payload", "verified_root_cid") != pointer.get("root_cid"):
+    if get_member(claim, "payload", "verified_root_cid") != pointer.get("root_cid"):
         raise _NotCounted("its verified_root_cid is of another bundle")
     if not request.literal:
-        verified = member(claim, "payload", "verified_descriptor_cid")
+        verified = get_member(claim, "payload", "verified_descriptor_cid")
         if verified not in (None, pointer.get("descriptor_cid")):
             raise _NotCounted("its verified_descriptor_cid is of another descriptor")
     return ValidAttestation(key_id=str(key_id), role=str(role))
@@ -230,7 +230,7 @@ def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
 # Step 7: requirements of the registry
 
 
-class MetRequirements(Record):
+class CheckedRequirements(Record):
     """The registry's requirements that the attestations meet, for the provenance."""
 
     require_verifier_attestation: bool
@@ -239,16 +239,16 @@ class MetRequirements(Record):
 
 def check_requirements(
     pointer: dict[str, Any], attestations: list[ValidAttestation], *, literal: bool
-) -> MetRequirements:
+) -> CheckedRequirements:
     """A requirement that cannot be understood counts as not met."""
     constraints = pointer.get("constraints")
-    _check_signers(member(constraints, "require_signers"), attestations)
-    verifier_required = member(constraints, "require_verifier_attestation") not in (None, False)
+    _check_signers(get_member(constraints, "require_signers"), attestations)
+    verifier_required = get_member(constraints, "require_verifier_attestation") not in (None, False)
     if verifier_required:
         _check_verifier(attestations)
-    return MetRequirements(
+    return CheckedRequirements(
         require_verifier_attestation=verifier_required,
-        min_attestations=_check_count(member(constraints, "min_attestations"), attestations, literal=literal),
+        min_attestations=_check_count(get_member(constraints, "min_attestations"), attestations, literal=literal),
     )
 
 

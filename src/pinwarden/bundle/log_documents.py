@@ -105,7 +105,9 @@ def _read_constraints(reader: DocumentReader) -> Constraints:
     )
 
 
-def unsigned_pointers(registry: str, issuer: str, generated_at_utc: str, pointers: Iterable[Pointer]) -> dict[str, Any]:
+def build_unsigned_pointers(
+    registry: str, issuer: str, generated_at_utc: str, pointers: Iterable[Pointer]
+) -> dict[str, Any]:
     """The document without signatures; sign it with ``add_signature(..., POINTER_SIGNED_FIELDS, signer)``."""
     return {
         "schema_version": POINTER_SCHEMA,
@@ -190,9 +192,9 @@ def log_event_from_json(document: Any) -> LogEvent:
         seq=reader.integer("seq"),
         tool=reader.text("tool"),
         channel=reader.text("channel"),
-        prev_root_cid=_cid_or_none(reader, "prev_root_cid"),
-        new_root_cid=_cid_or_none(reader, "new_root_cid"),
-        descriptor_cid=_cid_or_none(reader, "descriptor_cid"),
+        prev_root_cid=_read_optional_cid(reader, "prev_root_cid"),
+        new_root_cid=_read_optional_cid(reader, "new_root_cid"),
+        descriptor_cid=_read_optional_cid(reader, "descriptor_cid"),
         cid_profile=read_profile(reader),
         reason=reader.text("reason"),
         issued_at_utc=reader.timestamp("issued_at_utc"),
@@ -203,11 +205,11 @@ def log_event_from_json(document: Any) -> LogEvent:
     )
 
 
-def _cid_or_none(reader: DocumentReader, member: str) -> str | None:
+def _read_optional_cid(reader: DocumentReader, member: str) -> str | None:
     return None if reader.value.get(member) is None else reader.cid(member)
 
 
-def unsigned_log_event(event: LogEvent) -> dict[str, Any]:
+def build_unsigned_log_event(event: LogEvent) -> dict[str, Any]:
     """The document, without signatures."""
     return {
         "schema_version": LOG_EVENT_SCHEMA,
@@ -225,7 +227,7 @@ def unsigned_log_event(event: LogEvent) -> dict[str, Any]:
     }
 
 
-def leaf_bytes(document: Mapping[str, Any]) -> bytes:
+def encode_leaf(document: Mapping[str, Any]) -> bytes:
     """The log leaf of a signed event: its canonical form, signatures included."""
     return canonicalize(dict(document), "rulebook")
 
@@ -263,14 +265,14 @@ def checkpoint_from_json(document: Any) -> CheckpointDocument:
     return CheckpointDocument(
         log_id=reader.text("log_id"),
         size=reader.integer("size"),
-        root=_root(reader),
+        root=_read_root(reader),
         issued_at_utc=reader.timestamp("issued_at_utc"),
         signatures=read_signatures(reader),
         document=document,
     )
 
 
-def _root(reader: DocumentReader) -> bytes:
+def _read_root(reader: DocumentReader) -> bytes:
     text = reader.text("root_hash")
     try:
         raw = decode_base64url(text[1:])
@@ -281,7 +283,7 @@ def _root(reader: DocumentReader) -> bytes:
     return raw[2:]
 
 
-def unsigned_checkpoint(checkpoint: CheckpointDocument) -> dict[str, Any]:
+def build_unsigned_checkpoint(checkpoint: CheckpointDocument) -> dict[str, Any]:
     """The document, without signatures."""
     return {
         "schema_version": CHECKPOINT_SCHEMA,

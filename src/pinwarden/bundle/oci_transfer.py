@@ -20,7 +20,7 @@ from pinwarden.bundle.acceptance import Provenance, accept, check_documents, pro
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES, parse_attestation
 from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, MEDIA_TYPES, BundleDescriptor
 from pinwarden.bundle.bundle_files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files, unpack
-from pinwarden.bundle.document import DOCUMENT_LIMITS, document_bytes
+from pinwarden.bundle.document import DOCUMENT_LIMITS, encode_document
 from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import parse_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust
@@ -90,7 +90,7 @@ def push_bundle(
         attestations=tuple(read_file(path, DOCUMENT_LIMITS.max_bytes) for path in attestations),
         pointer=read_file(signed_pointer, DOCUMENT_LIMITS.max_bytes) if signed_pointer else None,
     )
-    _check_companions(parts, opened)
+    _check_attached_documents(parts, opened)
     annotations = {
         "org.opencontainers.image.title": documents.descriptor.name,
         "org.opencontainers.image.version": documents.descriptor.version,
@@ -119,7 +119,7 @@ def push_bundle(
     )
 
 
-def _check_companions(parts: BundleParts, opened: OpenedBundle) -> None:
+def _check_attached_documents(parts: BundleParts, opened: OpenedBundle) -> None:
     """Attestations and pointer must be about this bundle. Their signatures are not verified."""
     documents = opened.documents
     for attestation in map(parse_attestation, parts.attestations):
@@ -184,10 +184,12 @@ def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
     reference = parse_bundle_reference(options.reference)
     pulled, opened = fetch_bundle(reference, net)
     provenance = accept_pulled(pulled, options.acceptance) if options.acceptance is not None else None
-    with _all_or_nothing(_files_of(pulled.parts, opened.documents.descriptor, options.output, provenance)) as written:
+    with _write_all_or_nothing(
+        _name_files(pulled.parts, opened.documents.descriptor, options.output, provenance)
+    ) as written:
         if options.unpack_to is not None:
             unpack(opened.documents.manifest.entries, opened.contents, options.unpack_to)
-    return _pulled_report(options, reference.at(pulled.digest), opened, pulled, provenance, written)
+    return _build_pull_report(options, reference.at(pulled.digest), opened, pulled, provenance, written)
 
 
 def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
@@ -222,7 +224,7 @@ def accept_pulled(pulled: PulledBundle, options: AcceptanceOptions) -> Provenanc
     raise PinwardenError(rejection.code, rejection.what, hint=rejection.fix, data=rejection.why)
 
 
-def _files_of(
+def _name_files(
     parts: BundleParts, descriptor: BundleDescriptor, output: Path, provenance: Provenance | None
 ) -> dict[Path, bytes]:
     archive = output / f"{descriptor.name}-{descriptor.version}{SUFFIXES[descriptor.media_type]}"
@@ -232,12 +234,12 @@ def _files_of(
     if parts.pointer is not None:
         written[".pointer.json"] = parts.pointer
     if provenance is not None:
-        written[".provenance.json"] = document_bytes(provenance_to_json(provenance))
+        written[".provenance.json"] = encode_document(provenance_to_json(provenance))
     return {archive.with_name(f"{archive.name}{suffix}"): data for suffix, data in written.items()}
 
 
 @contextmanager
-def _all_or_nothing(files: Mapping[Path, bytes]) -> Iterator[list[Path]]:
+def _write_all_or_nothing(files: Mapping[Path, bytes]) -> Iterator[list[Path]]:
     """Write files and create missing folders. If the block raises, everything created is removed."""
     created: list[Path] = []
     try:
@@ -264,7 +266,7 @@ def _make_folder(folder: Path, created: list[Path]) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
 
 
-def _pulled_report(  # noqa: PLR0913, PLR0917  # each is part of the report
+def _build_pull_report(  # noqa: PLR0913, PLR0917  # each is part of the report
     options: PullOptions,
     resolved: ImageReference,
     opened: OpenedBundle,
@@ -312,21 +314,21 @@ def pull_parts(registry: OciRegistry) -> PulledBundle:
     manifest = parse_document(document.body, document.content_type)
     if not isinstance(manifest, ImageManifest) or manifest.artifact_type != ARTIFACT_TYPE:
         _refuse(f"{reference} is not a bundle")
-    return PulledBundle(digest=document.digest, parts=_parts(registry, manifest))
+    return PulledBundle(digest=document.digest, parts=_download_parts(registry, manifest))
 
 
-def _parts(registry: OciRegistry, manifest: ImageManifest) -> BundleParts:
+def _download_parts(registry: OciRegistry, manifest: ImageManifest) -> BundleParts:
     """Download the layers by media type: each once, except attestations. Unknown layers are refused."""
     known = {*MEDIA_TYPES, DESCRIPTOR, MANIFEST, ATTESTATION, POINTER}
     unknown = next((layer.media_type for layer in manifest.layers if layer.media_type not in known), None)
     if unknown is not None:
         _refuse(f"the bundle has a layer of unknown type {unknown[:80]!a}")
-    archive = _only([layer for layer in manifest.layers if layer.media_type in MEDIA_TYPES], "archive")
-    pointers = list(_layers(manifest, POINTER))
-    attestations = list(_layers(manifest, ATTESTATION))
+    archive = _require_one_layer([layer for layer in manifest.layers if layer.media_type in MEDIA_TYPES], "archive")
+    pointers = list(_select_layers(manifest, POINTER))
+    attestations = list(_select_layers(manifest, ATTESTATION))
     if len(attestations) > _MAX_ATTESTATIONS:
         _refuse(f"the bundle has more than {_MAX_ATTESTATIONS} attestations")
-    documents = [_only(list(_layers(manifest, kind)), kind) for kind in (DESCRIPTOR, MANIFEST)]
+    documents = [_require_one_layer(list(_select_layers(manifest, kind)), kind) for kind in (DESCRIPTOR, MANIFEST)]
     descriptor, bundle_manifest = (_fetch_blob(registry, layer, DOCUMENT_LIMITS.max_bytes) for layer in documents)
     return BundleParts(
         media_type=archive.media_type,
@@ -334,15 +336,17 @@ def _parts(registry: OciRegistry, manifest: ImageManifest) -> BundleParts:
         descriptor=descriptor,
         manifest=bundle_manifest,
         attestations=tuple(_fetch_blob(registry, layer, MAX_ATTESTATION_BYTES) for layer in attestations),
-        pointer=_fetch_blob(registry, _only(pointers, "pointer"), DOCUMENT_LIMITS.max_bytes) if pointers else None,
+        pointer=_fetch_blob(registry, _require_one_layer(pointers, "pointer"), DOCUMENT_LIMITS.max_bytes)
+        if pointers
+        else None,
     )
 
 
-def _layers(manifest: ImageManifest, media_type: str) -> Iterator[Layer]:
+def _select_layers(manifest: ImageManifest, media_type: str) -> Iterator[Layer]:
     return (layer for layer in manifest.layers if layer.media_type == media_type)
 
 
-def _only(layers: list[Layer], kind: str) -> Layer:
+def _require_one_layer(layers: list[Layer], kind: str) -> Layer:
     if len(layers) != 1:
         _refuse(f"the bundle has {len(layers)} layers of type {kind}; expected one")
     return layers[0]

@@ -8,17 +8,17 @@ from typing import Any
 
 from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle import server_manifest
-from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
+from pinwarden.bundle.bundle_archive import build_archive, build_manifest_entry
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
     DEFAULT_LIMITS,
-    describe,
-    descriptor_extras,
+    build_descriptor,
+    build_descriptor_extras,
     descriptor_from_json,
     descriptor_to_json,
 )
 from pinwarden.bundle.bundle_files import SUFFIXES
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle.source_tree import SourceTree, read_tree
 from pinwarden.core.digest import Digest, document_cid, manifest_root_cid
@@ -79,8 +79,8 @@ def pack(options: PackOptions) -> Report:
     archive = options.output / f"{packed.stem}{SUFFIXES[options.media_type]}"
     write_atomically(archive, packed.archive)
     for suffix, document in documents.items():
-        write_atomically(archive.with_name(f"{archive.name}{suffix}"), document_bytes(document))
-    return _report(options, packed, archive)
+        write_atomically(archive.with_name(f"{archive.name}{suffix}"), encode_document(document))
+    return _build_report(options, packed, archive)
 
 
 def pack_folder(options: PackOptions) -> PackedBundle:
@@ -92,10 +92,10 @@ def pack_folder(options: PackOptions) -> PackedBundle:
     4. Describe it; the manifest links to the descriptor's CID.
     """
     tree = read_tree(options.folder)
-    server = _server(tree)
-    unlinked = manifest_document.unlinked_manifest(manifest_entry(file) for file in tree.files)
+    server = _read_server_manifest(tree)
+    unlinked = manifest_document.build_unlinked_manifest(build_manifest_entry(file) for file in tree.files)
     root = manifest_root_cid(unlinked)
-    archive = make_archive(options.media_type, unlinked, root, tree.files, compress=options.compress)
+    archive = build_archive(options.media_type, unlinked, root, tree.files, compress=options.compress)
     if len(archive) > DEFAULT_LIMITS.archive_bytes:
         most = DEFAULT_LIMITS.archive_bytes
         raise PinwardenError(
@@ -103,15 +103,15 @@ def pack_folder(options: PackOptions) -> PackedBundle:
             f"the archive has {len(archive)} bytes; the limit is {most}",
             hint="Remove files that the server does not need, and pack the folder again.",
         )
-    described = describe(server, options.permissions, str(root), options.media_type, len(archive))
+    described = build_descriptor(server, options.permissions, str(root), options.media_type, len(archive))
     descriptor = descriptor_to_json(described)
-    for member, more in descriptor_extras(server).items():
+    for member, more in build_descriptor_extras(server).items():
         descriptor[member].update(more)
     descriptor_from_json(descriptor)  # raises if the descriptor could not be read back
     descriptor_cid = str(document_cid(descriptor))
     return PackedBundle(
         descriptor=descriptor,
-        manifest=manifest_document.linked_manifest(unlinked, descriptor_cid),
+        manifest=manifest_document.link_manifest(unlinked, descriptor_cid),
         descriptor_cid=descriptor_cid,
         root_cid=str(root),
         archive=archive,
@@ -119,7 +119,7 @@ def pack_folder(options: PackOptions) -> PackedBundle:
     )
 
 
-def _server(tree: SourceTree) -> ServerManifest:
+def _read_server_manifest(tree: SourceTree) -> ServerManifest:
     files = {file.path: file.data for file in tree.files}
     if MANIFEST_NAME not in files:
         raise PinwardenError(
@@ -127,7 +127,7 @@ def _server(tree: SourceTree) -> ServerManifest:
             f"the folder has no {MANIFEST_NAME}",
             hint='Create one: {"name": "acme.notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}',
         )
-    server = server_manifest.parse(files[MANIFEST_NAME])
+    server = server_manifest.parse_server_manifest(files[MANIFEST_NAME])
     if server.entry not in files:
         raise PinwardenError(
             "SERVER_ENTRY_INVALID",
@@ -137,7 +137,7 @@ def _server(tree: SourceTree) -> ServerManifest:
     return server
 
 
-def _report(options: PackOptions, packed: PackedBundle, archive: Path) -> Report:
+def _build_report(options: PackOptions, packed: PackedBundle, archive: Path) -> Report:
     notes = [f"not packed: {', '.join(packed.left_out)}"] if packed.left_out else []
     if options.compress:
         notes.append(

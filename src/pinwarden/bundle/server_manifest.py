@@ -46,14 +46,14 @@ class ServerManifest(Record):
     """The whole document, including members that Pinwarden does not know."""
 
 
-def parse(data: bytes) -> ServerManifest:
+def parse_server_manifest(data: bytes) -> ServerManifest:
     """Parse a manifest. Raises SERVER_ENTRY_INVALID with the member's name if it is invalid or ambiguous."""
     try:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
         raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME} cannot be read: {err.message}") from err
-    manifest = JsonObject(document, "", _error)
-    name, version = _text(manifest, "name"), _text(manifest, "version")
+    manifest = JsonObject(document, "", _manifest_error)
+    name, version = _read_text(manifest, "name"), _read_text(manifest, "version")
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         manifest.fail("name", f"is not a valid server name: {name[:80]!a}")
     if len(version) > _MAX_VERSION or not _VERSION.fullmatch(version):
@@ -62,24 +62,24 @@ def parse(data: bytes) -> ServerManifest:
         name=name,
         version=version,
         runtime=manifest.one_of("runtime", RUNTIMES),
-        entry=_entry(_text(manifest, "entry")),
-        description=_text(manifest, "description") if "description" in manifest else None,
-        author=_text(manifest, "author") if "author" in manifest else None,
+        entry=_check_entry(_read_text(manifest, "entry")),
+        description=_read_text(manifest, "description") if "description" in manifest else None,
+        author=_read_text(manifest, "author") if "author" in manifest else None,
         document=document,
     )
 
 
-def _entry(path: str) -> str:
+def _check_entry(path: str) -> str:
     try:
         return check_portable(path.removeprefix("./"))
     except PinwardenError as err:
-        raise _error("entry", f"is not a portable path inside the bundle: {path[:80]!a}") from err
+        raise _manifest_error("entry", f"is not a portable path inside the bundle: {path[:80]!a}") from err
 
 
-def _text(manifest: JsonObject, name: str) -> str:
+def _read_text(manifest: JsonObject, name: str) -> str:
     return manifest.string(name, _TEXT, kind="a string without control characters")
 
 
-def _error(path: str, problem: str) -> PinwardenError:
+def _manifest_error(path: str, problem: str) -> PinwardenError:
     member = path or MANIFEST_NAME
     return PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} {problem}", data={"member": member})

@@ -10,7 +10,7 @@ from pinwarden.bundle import attestation, log_documents
 from pinwarden.bundle.attestation import CLAIM_PREFIX, Claim
 from pinwarden.bundle.bundle_documents import BundleDocuments
 from pinwarden.bundle.bundle_files import BundleFiles, open_files
-from pinwarden.bundle.document import DOCUMENT_LIMITS, add_signature, document_bytes, read_json
+from pinwarden.bundle.document import DOCUMENT_LIMITS, add_signature, encode_document, read_json
 from pinwarden.bundle.log_documents import POINTER_SCHEMA, POINTER_SIGNED_FIELDS, pointers_from_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import Signer
@@ -44,7 +44,7 @@ def attest(options: AttestOptions) -> Report:
     """
     opened = open_files(options.files)
     document = make_attestation(opened.documents, options)
-    write_atomically(options.output, document_bytes(document))
+    write_atomically(options.output, encode_document(document))
     until = f" until {options.expires}" if options.expires else ""
     return Report(
         command="attest",
@@ -69,8 +69,8 @@ def make_attestation(documents: BundleDocuments, options: AttestOptions) -> dict
     expires, now = parse_timestamp(options.expires), parse_timestamp(options.now)
     if options.expires is not None and (expires is None or now is None or expires <= now):
         raise PinwardenError("USAGE", f"{options.expires[:80]!a} is not a timestamp in the future with a time zone")
-    claims = [_claim(kind, documents, options) for kind in options.claims]
-    value = attestation.unsigned_attestation(
+    claims = [_build_claim(kind, documents, options) for kind in options.claims]
+    value = attestation.build_unsigned_attestation(
         documents.root_cid, documents.descriptor_cid, documents.descriptor.cid_profile, claims
     )
     document = add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, options.signer)
@@ -78,7 +78,7 @@ def make_attestation(documents: BundleDocuments, options: AttestOptions) -> dict
     return document
 
 
-def _claim(kind: str, documents: BundleDocuments, options: AttestOptions) -> Claim:
+def _build_claim(kind: str, documents: BundleDocuments, options: AttestOptions) -> Claim:
     return Claim(
         type=CLAIM_PREFIX + kind,
         issued_at_utc=options.now,
@@ -94,13 +94,13 @@ def _claim(kind: str, documents: BundleDocuments, options: AttestOptions) -> Cla
     )
 
 
-FIELDS = {
+SIGNED_FIELDS = {
     POINTER_SCHEMA: POINTER_SIGNED_FIELDS,
     attestation.ATTESTATION_SCHEMA: attestation.ATTESTATION_SIGNED_FIELDS,
     log_documents.LOG_EVENT_SCHEMA: log_documents.LOG_EVENT_SIGNED_FIELDS,
     log_documents.CHECKPOINT_SCHEMA: log_documents.CHECKPOINT_SIGNED_FIELDS,
 }
-_READERS = {
+_PARSERS = {
     POINTER_SCHEMA: pointers_from_json,
     attestation.ATTESTATION_SCHEMA: attestation.attestation_from_json,
     log_documents.LOG_EVENT_SCHEMA: log_documents.log_event_from_json,
@@ -112,15 +112,15 @@ def sign_file(path: Path, signer: Signer, output: Path) -> Report:
     """The report of ``pinwarden sign``. The document must be valid for its schema."""
     document = read_json(read_file(path, DOCUMENT_LIMITS.max_bytes))
     schema = document.get("schema_version") if isinstance(document, dict) else None
-    if schema not in FIELDS:
+    if schema not in SIGNED_FIELDS:
         raise PinwardenError(
             "DOCUMENT_INVALID",
-            f"{path.name} is not a document that can be signed; supported schemas: {', '.join(FIELDS)}",
+            f"{path.name} is not a document that can be signed; supported schemas: {', '.join(SIGNED_FIELDS)}",
             data={"path": "schema_version"},
         )
-    signed = add_signature(document, FIELDS[schema], signer)
-    _READERS[schema](signed)
-    write_atomically(output, document_bytes(signed))
+    signed = add_signature(document, SIGNED_FIELDS[schema], signer)
+    _PARSERS[schema](signed)
+    write_atomically(output, encode_document(signed))
     return Report(
         command="sign",
         subject=path.name,
@@ -130,7 +130,7 @@ def sign_file(path: Path, signer: Signer, output: Path) -> Report:
             "file": str(output),
             "schema_version": schema,
             "key_id": signer.public_key.did,
-            "signed_fields": list(FIELDS[schema]),
+            "signed_fields": list(SIGNED_FIELDS[schema]),
             "signatures": len(signed["signatures"]),
         },
     )

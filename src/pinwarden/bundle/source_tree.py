@@ -41,8 +41,8 @@ def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> SourceTree
     size = 0
     all_paths = PathSet()
     for path, entry in _walk(folder, "", left_out):
-        _portable(all_paths.add, path)
-        data, mode = _read(entry, limits.total_bytes - size)
+        _run_path_check(all_paths.add, path)
+        data, mode = _read_source_file(entry, limits.total_bytes - size)
         size += len(data)
         # Only the owner's bit: the others depend on the umask.
         files.append(SourceFile(path=path, data=data, executable=bool(mode & stat.S_IXUSR)))
@@ -64,23 +64,23 @@ def _walk(folder: Path, prefix: str, left_out: list[str]) -> Iterator[tuple[str,
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path), f"{path}/", left_out)
         elif entry.is_file(follow_symlinks=False):
-            yield _checked(path), entry
+            yield _check_name(path), entry
         else:
             _refuse(f"{path[:120]!a} is not a regular file")
 
 
-def _checked(path: str) -> str:
+def _check_name(path: str) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
         _refuse(f"the name {path[:120]!a} is not valid Unicode")
     if unicodedata.normalize("NFC", path) != path:
         _refuse(f"the name {path[:120]!a} is not in Unicode normal form NFC, so it would differ between machines")
-    _portable(check_portable, path)
+    _run_path_check(check_portable, path)
     return path
 
 
-def _portable(check: Callable[[str], object], path: str) -> None:
+def _run_path_check(check: Callable[[str], object], path: str) -> None:
     """Run a path check whose messages are about archives, and reword them for the author's own folder."""
     try:
         check(path)
@@ -89,7 +89,7 @@ def _portable(check: Callable[[str], object], path: str) -> None:
         raise PinwardenError(err.code, problem, hint="Rename it, and pack the folder again.", data=err.data) from err
 
 
-def _read(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, int]:
+def _read_source_file(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, int]:
     """The bytes and mode of the opened file: a link or pipe may have replaced it since the folder was listed."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:

@@ -18,19 +18,19 @@ from pinwarden.artifacts.archives.tar import BLOCK
 from pinwarden.core.errors import PinwardenError
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
-_STORED = b"\xc0\x50"  # frame header: content size in eight bytes, no checksum, a window of 1 MiB
+_STORED_HEADER = b"\xc0\x50"  # frame header: content size in eight bytes, no checksum, a window of 1 MiB
 ZSTD_BLOCK = 128 * 1024
-_BEGIN = 14  # offset of the first block in such a frame
+_FIRST_BLOCK = 14  # offset of the first block in such a frame
 _RAW, _RLE = 0, 1
 _SIZE_BYTES = (0, 2, 4, 8)
 _DICTIONARY_BYTES = (0, 1, 2, 4)
-_LEAST_BLOCK = 256  # average; smaller blocks only waste the reader's time
+_MIN_AVERAGE_BLOCK = 256  # average; smaller blocks only waste the reader's time
 _MAX_WINDOW = 1 << 27  # the default limit of the zstd program
 
 
-def stored_frame(data: bytes) -> bytes:
+def build_stored_frame(data: bytes) -> bytes:
     """One frame of raw blocks (RFC 8878, section 3.1.1.2), without compression."""
-    parts = [_MAGIC + _STORED + len(data).to_bytes(8, "little")]
+    parts = [_MAGIC + _STORED_HEADER + len(data).to_bytes(8, "little")]
     for offset in range(0, max(len(data), 1), ZSTD_BLOCK):
         block = data[offset : offset + ZSTD_BLOCK]
         last = offset + ZSTD_BLOCK >= len(data)
@@ -39,7 +39,7 @@ def stored_frame(data: bytes) -> bytes:
 
 
 class StoredFrame:
-    """A frame written by `stored_frame`, read in offset: only data that crosses a block boundary is copied."""
+    """A frame written by `build_stored_frame`, read in offset: only data that crosses a block boundary is copied."""
 
     __slots__ = ("data", "size", "view")
 
@@ -48,19 +48,19 @@ class StoredFrame:
 
     @classmethod
     def parse(cls, data: bytes) -> StoredFrame | None:
-        """None if the data is not a frame as `stored_frame` writes it."""
-        size = int.from_bytes(data[6:_BEGIN], "little")
+        """None if the data is not a frame as `build_stored_frame` writes it."""
+        size = int.from_bytes(data[6:_FIRST_BLOCK], "little")
         blocks = -(-size // ZSTD_BLOCK) or 1
-        if data[:6] != _MAGIC + _STORED or len(data) != _BEGIN + size + 3 * blocks:
+        if data[:6] != _MAGIC + _STORED_HEADER or len(data) != _FIRST_BLOCK + size + 3 * blocks:
             return None
         full, last = (ZSTD_BLOCK << 3).to_bytes(3, "little"), size - (blocks - 1) * ZSTD_BLOCK << 3 | 1
-        headers = b"".join(data[offset : offset + 3] for offset in range(_BEGIN, len(data), ZSTD_BLOCK + 3))
+        headers = b"".join(data[offset : offset + 3] for offset in range(_FIRST_BLOCK, len(data), ZSTD_BLOCK + 3))
         return cls(data, size) if headers == full * (blocks - 1) + last.to_bytes(3, "little") else None
 
     @staticmethod
     def shift(block: int) -> int:
         """The distance between a block's position in the frame and in the content."""
-        return _BEGIN + 3 + 3 * block
+        return _FIRST_BLOCK + 3 + 3 * block
 
     def read(self, start: int, stop: int) -> memoryview | bytes:
         """A slice of the content."""
@@ -71,7 +71,7 @@ class StoredFrame:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def compressed_frame(data: bytes) -> bytes:
+def build_compressed_frame(data: bytes) -> bytes:
     """One frame at the library's highest compression level."""
     import zstandard
 
@@ -80,8 +80,12 @@ def compressed_frame(data: bytes) -> bytes:
 
 def decompress(data: bytes, most: int) -> bytes:
     """The content of a frame, which may have at most ``most`` bytes; decompression stops there."""
-    frame = _frame(data, most // _LEAST_BLOCK + 1000)
-    plain = _joined(data, frame) if all(kind == _RAW for kind, _, _ in frame) else _by_library(data, most)
+    frame = _parse_blocks(data, most // _MIN_AVERAGE_BLOCK + 1000)
+    plain = (
+        _join_raw_blocks(data, frame)
+        if all(kind == _RAW for kind, _, _ in frame)
+        else _decompress_with_library(data, most)
+    )
     if len(plain) > most:
         raise PinwardenError(
             "ARCHIVE_UNSAFE", f"the archive decompresses to more than {most} bytes, the most that its files need"
@@ -89,16 +93,16 @@ def decompress(data: bytes, most: int) -> bytes:
     return plain
 
 
-Block = tuple[int, int, int]
+ZstdBlock = tuple[int, int, int]
 """Type of a block, and start and end of its content."""
 
 
-def _frame(data: bytes, most_blocks: int) -> list[Block]:
+def _parse_blocks(data: bytes, most_blocks: int) -> list[ZstdBlock]:
     """The blocks of data that must be exactly one complete frame. The zstd library accepts a truncated one."""
     descriptor = data[4] if len(data) > 4 else 0
     single = descriptor >> 5 & 1
     offset = 5 + (1 - single) + _DICTIONARY_BYTES[descriptor & 3] + (_SIZE_BYTES[descriptor >> 6] or single)
-    blocks: list[Block] = []
+    blocks: list[ZstdBlock] = []
     last = not data.startswith(_MAGIC)
     while not last and len(blocks) < most_blocks and offset + 3 <= len(data):
         header = int.from_bytes(data[offset : offset + 3], "little")
@@ -112,13 +116,13 @@ def _frame(data: bytes, most_blocks: int) -> list[Block]:
     return blocks
 
 
-def _joined(data: bytes, frame: list[Block]) -> bytes:
+def _join_raw_blocks(data: bytes, frame: list[ZstdBlock]) -> bytes:
     """The content of a stored frame. Its checksum is ignored: every file is verified by its CID."""
     view = memoryview(data)
     return b"".join(view[start:end] for _, start, end in frame)
 
 
-def _by_library(data: bytes, most: int) -> bytes:
+def _decompress_with_library(data: bytes, most: int) -> bytes:
     import zstandard
 
     try:
@@ -146,38 +150,42 @@ def write_tar(files: Iterable[TarInput]) -> bytes:
     """Write files in order; the same files give the same bytes on every machine."""
     parts: list[bytes | memoryview] = []
     for file in files:
-        parts += [tar_headers(file.path, len(file.data), file.executable), file.data, _padding(len(file.data))]
+        parts += [
+            build_tar_headers(file.path, len(file.data), file.executable),
+            file.data,
+            _build_padding(len(file.data)),
+        ]
     return b"".join([*parts, TAR_END])
 
 
-def tar_headers(path: str, size: int, executable: bool) -> bytes:
+def build_tar_headers(path: str, size: int, executable: bool) -> bytes:
     """The header blocks of a file, as `write_tar` writes them."""
-    name, mode = path.encode(), _STARTED if executable else _PLAIN
+    name, mode = path.encode(), _EXECUTABLE_MODE if executable else _PLAIN_MODE
     if len(name) <= 100 and path.isascii():
-        return _header(name, size, mode, _AS_FILE)
-    record = _pax_record(b"path", name)
-    before = _header(b"pax", len(record), _PLAIN, _AS_PAX) + record + _padding(len(record))
-    return before + _header(b"long", size, mode, _AS_FILE)
+        return _build_header(name, size, mode, _FILE_TRAILER)
+    record = _build_pax_record(b"path", name)
+    before = _build_header(b"pax", len(record), _PLAIN_MODE, _PAX_TRAILER) + record + _build_padding(len(record))
+    return before + _build_header(b"long", size, mode, _FILE_TRAILER)
 
 
 _OWNER_AND_GROUP = b"0000000\0" * 2
-_PLAIN, _STARTED = b"0000644\0" + _OWNER_AND_GROUP, b"0000755\0" + _OWNER_AND_GROUP
+_PLAIN_MODE, _EXECUTABLE_MODE = b"0000644\0" + _OWNER_AND_GROUP, b"0000755\0" + _OWNER_AND_GROUP
 _TIME = b"00000000000\0"
-_AFTER_KIND = b"".join((b"\0" * 100, b"ustar\x0000", b"\0" * 64, b"0000000\0" * 2)).ljust(BLOCK - 157, b"\0")
-_AS_FILE, _AS_PAX = b"0" + _AFTER_KIND, b"x" + _AFTER_KIND
+_AFTER_TYPE = b"".join((b"\0" * 100, b"ustar\x0000", b"\0" * 64, b"0000000\0" * 2)).ljust(BLOCK - 157, b"\0")
+_FILE_TRAILER, _PAX_TRAILER = b"0" + _AFTER_TYPE, b"x" + _AFTER_TYPE
 
 
-def _header(name: bytes, size: int, mode: bytes, rest: bytes) -> bytes:
+def _build_header(name: bytes, size: int, mode: bytes, rest: bytes) -> bytes:
     start = b"%b%b%011o\0%b" % (name.ljust(100, b"\0"), mode, size, _TIME)
     # The checksum field counts as spaces. For so few bytes the lower half of Adler-32 is their sum plus one.
-    checksum = (adler32(start) & 0xFFFF) - 1 + _REST_SUM[rest[0]]
+    checksum = (adler32(start) & 0xFFFF) - 1 + _TRAILER_SUMS[rest[0]]
     return b"%b%06o\0 %b" % (start, checksum, rest)
 
 
-_REST_SUM = {rest[0]: sum(b" " * 8 + rest) for rest in (_AS_FILE, _AS_PAX)}
+_TRAILER_SUMS = {rest[0]: sum(b" " * 8 + rest) for rest in (_FILE_TRAILER, _PAX_TRAILER)}
 
 
-def _pax_record(key: bytes, value: bytes) -> bytes:
+def _build_pax_record(key: bytes, value: bytes) -> bytes:
     """``<length> key=value`` and a newline; the length includes its own digits."""
     rest = b" %b=%b\n" % (key, value)
     length = len(rest)
@@ -186,11 +194,11 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
     return b"%d" % length + rest
 
 
-def _padding(size: int) -> bytes:
+def _build_padding(size: int) -> bytes:
     return b"\0" * (-size % BLOCK)
 
 
-def max_tar_bytes(sizes: Iterable[tuple[str, int]]) -> int:
+def estimate_max_tar_bytes(sizes: Iterable[tuple[str, int]]) -> int:
     """The largest size of a tar file with these paths and sizes, allowing for the headers of other writers."""
     rows = list(sizes)
     return sum(size + 4 * len(path) + 8 * BLOCK for path, size in rows) + 64 * BLOCK

@@ -68,10 +68,10 @@ def parse_trust(data: bytes) -> Trust:
 def trust_from_json(document: Any) -> Trust:
     """Build trust from a strictly parsed value."""
     reader = JsonObject(document, "", _trust_error)
-    return Trust(registry_keys=_keys(reader, "trusted_registry_keys"), known_keys=_keys(reader, "known_keys"))
+    return Trust(registry_keys=_read_keys(reader, "trusted_registry_keys"), known_keys=_read_keys(reader, "known_keys"))
 
 
-def _keys(reader: JsonObject, member: str) -> tuple[TrustedKey, ...]:
+def _read_keys(reader: JsonObject, member: str) -> tuple[TrustedKey, ...]:
     keys = tuple(
         trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(reader.items(member, default=[]))
     )
@@ -110,7 +110,7 @@ def _trust_error(path: str, problem: str) -> PinwardenError:
 # Permissions
 
 
-_WORDS = {
+_PERMISSION_VALUES = {
     "network": ("deny", "allow"),
     "filesystem": ("deny", "read_only", "read_write", "allow"),  # the last two are synonyms
     "exec": ("deny", "allow"),
@@ -135,8 +135,8 @@ def installer_policy_from_json(document: Any) -> InstallerPolicy:
     """Build a policy from a parsed value. Unknown keys are errors: they might be restrictions."""
     policy = JsonObject(document, "", _policy_error)
     for key in sorted(policy.value):
-        if key in _WORDS:
-            policy.one_of(key, _WORDS[key])
+        if key in _PERMISSION_VALUES:
+            policy.one_of(key, _PERMISSION_VALUES[key])
         elif key != "allow_legacy":
             policy.fail(ascii(key[:80]), "is an unknown key")
     policy.boolean("allow_legacy", default=False)
@@ -153,11 +153,11 @@ def _policy_error(path: str, problem: str) -> PinwardenError:
 FORMAT = "pinwarden-trust/1"
 MAX_AGE_DAYS = 14
 """The age up to which a signed log head is accepted. Static exports are renewed every few days."""
-_MOST_DAYS = 3650
-_ENDED = "the registry replaced this key"
+_MAX_AGE_LIMIT_DAYS = 3650
+_REPLACED_REASON = "the registry replaced this key"
 
 
-class EndedKey(Record):
+class ReplacedKey(Record):
     """A key that a registry replaced, and the log entry that records it."""
 
     key_id: str
@@ -177,11 +177,11 @@ class TrustedRegistry(Record):
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
     added_at: str
-    ended: tuple[EndedKey, ...] = ()
+    ended: tuple[ReplacedKey, ...] = ()
     """Its former keys, which are no longer trusted."""
 
 
-class KnownKey(Record):
+class AttestationKey(Record):
     """A key whose attestations are trusted."""
 
     key: TrustedKey
@@ -202,7 +202,7 @@ class TrustStore(Record):
     """All keys that are or were trusted."""
 
     registries: tuple[TrustedRegistry, ...] = ()
-    keys: tuple[KnownKey, ...] = ()
+    keys: tuple[AttestationKey, ...] = ()
     revoked: tuple[RevokedKey, ...] = ()
 
     @property
@@ -234,13 +234,13 @@ class TrustStore(Record):
         matches = [witness for witness in witnesses if text in (str(witness), witness.key.did, witness.name)]
         return matches[0] if len(matches) == 1 else None
 
-    def find_entry(self, text: str) -> TrustedRegistry | KnownKey | None:
+    def find_entry(self, text: str) -> TrustedRegistry | AttestationKey | None:
         """The registry or key with this key id or name; None if there is none or the name is ambiguous."""
-        entries: tuple[TrustedRegistry | KnownKey, ...] = (*self.registries, *self.keys)
+        entries: tuple[TrustedRegistry | AttestationKey, ...] = (*self.registries, *self.keys)
         matches = [entry for entry in entries if text in (entry.key.key_id, entry.key.name)]
         return matches[0] if len(matches) == 1 else None
 
-    def find_ended(self, key_id: str) -> EndedKey | None:
+    def find_replaced_key(self, key_id: str) -> ReplacedKey | None:
         """The record of a replaced key; None if no registry replaced it."""
         return next((ended for registry in self.registries for ended in registry.ended if ended.key_id == key_id), None)
 
@@ -257,16 +257,16 @@ def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
     check_not_revoked(
         store, registry.key.key_id, registry.log.key.did, *(witness.key.did for witness in registry.witnesses)
     )
-    _refuse_ended(store, registry.key.key_id, registry.log.key.did)
+    _refuse_replaced(store, registry.key.key_id, registry.log.key.did)
     if any(known.key.key_id == registry.key.key_id for known in store.keys):
-        _usage(f"{registry.key.key_id} is already trusted for attestations; a registry needs a key of its own")
+        _refuse_usage(f"{registry.key.key_id} is already trusted for attestations; a registry needs a key of its own")
     _refuse_name(store, registry.key)
     before = next((other for other in store.registries if other.key.key_id == registry.key.key_id), None)
     others = tuple(other for other in store.registries if other is not before)
     return replace(store, registries=(*others, replace(registry, ended=before.ended if before else registry.ended)))
 
 
-def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey], present: PublicKey) -> TrustStore:
+def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[ReplacedKey], present: PublicKey) -> TrustStore:
     """Move a registry to the key that its log leads to, along with its pointer key if that was the same.
 
     Raises if the new key is revoked or already trusted for something else.
@@ -279,7 +279,7 @@ def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey]
     if any(key.key_id == known.key_id for known in store.trust.known_keys) or any(
         registry is not old and key.key_id == registry.key.key_id for registry in store.registries
     ):
-        _usage(
+        _refuse_usage(
             f"{key.key_id} is already trusted for something else; it cannot be the new key of "
             f"{old.key.name or log.name}"
         )
@@ -289,15 +289,15 @@ def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey]
     return replace(store, registries=tuple(moved if registry is old else registry for registry in store.registries))
 
 
-def add_key(store: TrustStore, known: KnownKey) -> TrustStore:
+def add_key(store: TrustStore, known: AttestationKey) -> TrustStore:
     """Trust a key for attestations in its roles. Replaces an earlier entry of the same key."""
     check_not_revoked(store, known.key.key_id)
-    _refuse_ended(store, known.key.key_id)
+    _refuse_replaced(store, known.key.key_id)
     unknown = [role for role in known.key.roles if role not in ROLES]
     if unknown or not known.key.roles:
-        _usage(f"an attestation key needs one or more of the roles {', '.join(ROLES)}")
+        _refuse_usage(f"an attestation key needs one or more of the roles {', '.join(ROLES)}")
     if store.find_registry(known.key.key_id):
-        _usage(f"{known.key.key_id} is the key of a registry; attestations need a key of their own")
+        _refuse_usage(f"{known.key.key_id} is the key of a registry; attestations need a key of their own")
     _refuse_name(store, known.key)
     others = tuple(other for other in store.keys if other.key.key_id != known.key.key_id)
     return replace(store, keys=(*others, known))
@@ -319,7 +319,9 @@ def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustS
     left = replace(remove_key(store, key.key_id), registries=remaining)
     revoked = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
     revoked += [  # removing the registry must not make its replaced keys usable again
-        RevokedKey(key_id=ended.key_id, name=registry.key.name, roles=registry.key.roles, revoked_at=now, why=_ENDED)
+        RevokedKey(
+            key_id=ended.key_id, name=registry.key.name, roles=registry.key.roles, revoked_at=now, why=_REPLACED_REASON
+        )
         for registry in removed
         for ended in registry.ended
         if not store.find_revoked(ended.key_id)
@@ -339,9 +341,9 @@ def check_not_revoked(store: TrustStore, *key_ids: str) -> None:
             )
 
 
-def _refuse_ended(store: TrustStore, *key_ids: str) -> None:
+def _refuse_replaced(store: TrustStore, *key_ids: str) -> None:
     for key_id in key_ids:
-        ended = store.find_ended(key_id)
+        ended = store.find_replaced_key(key_id)
         if ended is not None:
             raise PinwardenError(
                 "REGISTRY_KEY_ENDED",
@@ -352,19 +354,21 @@ def _refuse_ended(store: TrustStore, *key_ids: str) -> None:
 
 
 def _refuse_name(store: TrustStore, key: TrustedKey) -> None:
-    entries: tuple[TrustedRegistry | KnownKey, ...] = (*store.registries, *store.keys)
+    entries: tuple[TrustedRegistry | AttestationKey, ...] = (*store.registries, *store.keys)
     if key.name and any(entry.key.name == key.name and entry.key.key_id != key.key_id for entry in entries):
-        _usage(f"the name {key.name[:80]!a} is taken; choose another --name, or use --replaces if this is a new key")
+        _refuse_usage(
+            f"the name {key.name[:80]!a} is taken; choose another --name, or use --replaces if this is a new key"
+        )
 
 
-def _usage(problem: str) -> NoReturn:
+def _refuse_usage(problem: str) -> NoReturn:
     raise PinwardenError("USAGE", problem)
 
 
 # The file of the trust store
 
 
-def trust_store_bytes(store: TrustStore) -> bytes:
+def encode_trust_store(store: TrustStore) -> bytes:
     """The file's bytes, including a digest that detects damage."""
     document = {
         "format": FORMAT,
@@ -381,7 +385,7 @@ def trust_store_bytes(store: TrustStore) -> bytes:
             for revoked in store.revoked
         ],
     }
-    return encode_json_file({**document, "integrity": _integrity(document)})
+    return encode_json_file({**document, "integrity": _compute_integrity(document)})
 
 
 def _registry_to_json(registry: TrustedRegistry) -> dict[str, Any]:
@@ -402,34 +406,34 @@ def _registry_to_json(registry: TrustedRegistry) -> dict[str, Any]:
 def parse_trust_store(data: bytes) -> TrustStore:
     """Parse the file. Raises ``TRUST_INVALID`` if it is damaged; it is never treated as empty."""
     try:
-        return _read(read_json(data))
+        return _parse_store(read_json(data))
     except PinwardenError as err:
         if err.code == "TRUST_INVALID":
             raise
         raise PinwardenError("TRUST_INVALID", f"the trust store is invalid: {err.message}") from err
 
 
-def _read(document: Any) -> TrustStore:
+def _parse_store(document: Any) -> TrustStore:
     if type(document) is not dict or document.get("format") != FORMAT:
-        _damaged(f"its format is not {FORMAT}")
+        _refuse_damaged(f"its format is not {FORMAT}")
     content = {name: value for name, value in document.items() if name != "integrity"}
-    if document.get("integrity") != _integrity(content):
-        _damaged("its integrity digest does not match its content")
+    if document.get("integrity") != _compute_integrity(content):
+        _refuse_damaged("its integrity digest does not match its content")
     reader = DocumentReader(document, "trust")
     store = TrustStore(
         registries=tuple(_read_registry(row) for row in reader.objects("trusted_registry_keys")),
         keys=tuple(
-            KnownKey(key=trusted_key_from_json(row.value, row.path), added_at=row.timestamp("added_at_utc"))
+            AttestationKey(key=trusted_key_from_json(row.value, row.path), added_at=row.timestamp("added_at_utc"))
             for row in reader.objects("known_keys")
         ),
         revoked=tuple(_read_revoked(row) for row in reader.objects("revoked_keys")),
     )
     trusted = [key.key_id for key in (*store.trust.registry_keys, *store.trust.known_keys)]
     if len(set(trusted)) != len(trusted):
-        _damaged("it lists a key twice")
+        _refuse_damaged("it lists a key twice")
     for key_id in (*trusted, *(registry.log.key.did for registry in store.registries)):
-        if store.find_revoked(key_id) or store.find_ended(key_id):
-            _damaged(f"{key_id} is both trusted and revoked")
+        if store.find_revoked(key_id) or store.find_replaced_key(key_id):
+            _refuse_damaged(f"{key_id} is both trusted and revoked")
     return store
 
 
@@ -444,14 +448,14 @@ def _read_registry(reader: DocumentReader) -> TrustedRegistry:
         url=reader.optional_string("url"),
         witnesses=witnesses,
         witnesses_needed=needed,
-        max_age_days=reader.integer("max_age_days", minimum=1, maximum=_MOST_DAYS),
+        max_age_days=reader.integer("max_age_days", minimum=1, maximum=_MAX_AGE_LIMIT_DAYS),
         added_at=reader.timestamp("added_at_utc"),
-        ended=tuple(_read_ended(row) for row in reader.objects("ended_keys", default=[])),
+        ended=tuple(_read_replaced(row) for row in reader.objects("ended_keys", default=[])),
     )
 
 
-def _read_ended(reader: DocumentReader) -> EndedKey:
-    return EndedKey(
+def _read_replaced(reader: DocumentReader) -> ReplacedKey:
+    return ReplacedKey(
         key_id=PublicKey.from_did(reader.text("key_id")).did,
         seq=reader.integer("log_index"),
         seen_at=reader.timestamp("seen_at_utc"),
@@ -468,9 +472,9 @@ def _read_revoked(reader: DocumentReader) -> RevokedKey:
     )
 
 
-def _integrity(document: Mapping[str, Any]) -> str:
+def _compute_integrity(document: Mapping[str, Any]) -> str:
     return str(Digest.of_bytes(encode_json_file(document)))
 
 
-def _damaged(problem: str) -> NoReturn:
+def _refuse_damaged(problem: str) -> NoReturn:
     raise PinwardenError("TRUST_INVALID", f"the trust store is damaged: {problem}")

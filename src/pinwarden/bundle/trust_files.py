@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pinwarden.bundle.document import DOCUMENT_LIMITS
-from pinwarden.bundle.trust import TrustStore, parse_trust_store, trust_store_bytes
+from pinwarden.bundle.trust import TrustStore, encode_trust_store, parse_trust_store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.signed_note import NoteKey
@@ -54,5 +54,5 @@ def change_trust(path: Path, change: Callable[[TrustStore], TrustStore]) -> Trus
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
     with exclusive(path):
         changed = change(load_trust(path))
-        write_atomically(path, trust_store_bytes(changed))
+        write_atomically(path, encode_trust_store(changed))
     return changed

@@ -69,9 +69,9 @@ def add_permission_arguments(parser: ArgumentParser) -> None:
 
 def bundle_files_from(args: Namespace) -> BundleFiles:
     """The bundle that the arguments name."""
-    from pinwarden.bundle.bundle_files import bundle_files
+    from pinwarden.bundle.bundle_files import find_bundle_files
 
-    return bundle_files(Path(args.archive), args.descriptor, args.manifest)
+    return find_bundle_files(Path(args.archive), args.descriptor, args.manifest)
 
 
 def installer_policy_from(args: Namespace) -> InstallerPolicy:

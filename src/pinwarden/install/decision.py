@@ -22,15 +22,15 @@ from pinwarden.bundle.acceptance import (
     accept,
     check_documents,
     check_pointer,
+    list_step_results,
     rejection_from_error,
-    step_results,
 )
 from pinwarden.bundle.bundle_documents import BundleDocuments
 from pinwarden.bundle.bundle_files import OpenedBundle, open_bundle
 from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.trust import (
-    EndedKey,
     InstallerPolicy,
+    ReplacedKey,
     TrustedRegistry,
     TrustStore,
     apply_key_changes,
@@ -264,7 +264,7 @@ class _Checks:
         self, submission: AcceptanceRequest, registry: TrustedRegistry
     ) -> tuple[Provenance, BundleDocuments]:
         result = accept(submission)
-        self._results += step_results(result.rejection, self._step_details(result, registry))
+        self._results += list_step_results(result.rejection, self._step_details(result, registry))
         if result.rejection is not None:
             if result.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
                 check = "the documents have the expected types and name the requested tool"
@@ -336,7 +336,7 @@ class _Checks:
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
         rejection = rejection_from_error(err)
-        self._results += step_results(rejection, details or {}, step)
+        self._results += list_step_results(rejection, details or {}, step)
         raise _Rejected(rejection, exit_code) from err
 
     def _add(self, step: int | None, check: str, result: str, detail: str) -> None:
@@ -493,7 +493,7 @@ def _trust_new_key(registry: TrustedRegistry, state: LogState, trust: Path, now:
         saved = load_log_state(new_path)
         if saved is None or saved.edge.size < state.edge.size:
             save_log_state(new_path, state)
-    ended = [EndedKey(key_id=change.old.did, seq=change.seq, seen_at=now) for change in state.key_changes]
+    ended = [ReplacedKey(key_id=change.old.did, seq=change.seq, seen_at=now) for change in state.key_changes]
     change_trust(trust, lambda store: apply_key_changes(store, registry.log, ended, state.key))
 
 

@@ -8,7 +8,7 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.bundle import environment as bundle_environment
 from pinwarden.bundle.acceptance import check_permissions, provenance_to_json
 from pinwarden.bundle.bundle_pin import BundlePin
-from pinwarden.bundle.document import document_bytes, read_json
+from pinwarden.bundle.document import encode_document, read_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -93,9 +93,9 @@ def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None
         archive=opened.content_hash,
         archive_cid=archive_cid(opened.archive),
         size=len(opened.archive),
-        descriptor=Digest.of_bytes(document_bytes(dict(descriptor.document))),
-        manifest=Digest.of_bytes(document_bytes(dict(documents.manifest.document))),
-        tree=bundle_environment.bundle_tree_digest(documents.manifest.entries),
+        descriptor=Digest.of_bytes(encode_document(dict(descriptor.document))),
+        manifest=Digest.of_bytes(encode_document(dict(documents.manifest.document))),
+        tree=bundle_environment.compute_tree_digest(documents.manifest.entries),
         runtime=descriptor.runtime,
         target=descriptor.target,
         policy=descriptor.policy,
@@ -119,8 +119,8 @@ def store_files(accepted: AcceptedBundle, pin: BundlePin, store: Store) -> None:
     documents = accepted.documents
     for digest, data in (
         (pin.archive, accepted.opened.archive),
-        (pin.descriptor, document_bytes(dict(documents.descriptor.document))),
-        (pin.manifest, document_bytes(dict(documents.manifest.document))),
+        (pin.descriptor, encode_document(dict(documents.descriptor.document))),
+        (pin.manifest, encode_document(dict(documents.manifest.document))),
     ):
         store_file(store, digest, data)
 
@@ -157,7 +157,7 @@ def _probe(project: Project, pin: BundlePin, folder: Path) -> Surface:
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.system.target import StdioTarget
 
-    command = bundle_environment.start_command(folder, pin, project.variables.get("PATH", ""))
+    command = bundle_environment.build_start_command(folder, pin, project.variables.get("PATH", ""))
     sandbox, cwd = bundle_sandbox(project, pin, folder)
     bounded = replace(sandbox, limits=PROBE_SANDBOX_LIMITS)
     options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_PROBE_SECONDS)
@@ -216,5 +216,5 @@ class RegistryBundleFetcher:
         archive = source.blob(pin.archive_cid) if isinstance(source, RegistryBundleSource) else source.archive(None)
         check_permissions(read_json(documents.descriptor), self._policy(), literal=False)
         store_file(store, pin.archive, archive)
-        store_file(store, pin.descriptor, document_bytes(read_json(documents.descriptor)))
-        store_file(store, pin.manifest, document_bytes(read_json(documents.manifest)))
+        store_file(store, pin.descriptor, encode_document(read_json(documents.descriptor)))
+        store_file(store, pin.manifest, encode_document(read_json(documents.manifest)))

@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.bundle.trust import (
     MAX_AGE_DAYS,
     REGISTRY_ROLE,
-    KnownKey,
+    AttestationKey,
     RevokedKey,
     TrustedKey,
     TrustedRegistry,
@@ -71,7 +71,9 @@ def _refuse_secret(url: str | None) -> None:
         raise PinwardenError("USAGE", "a registry's address must not contain a user name or password")
 
 
-def _new_trust(request: TrustRequest, old: TrustedRegistry | KnownKey | None, now: str) -> TrustedRegistry | KnownKey:
+def _new_trust(
+    request: TrustRequest, old: TrustedRegistry | AttestationKey | None, now: str
+) -> TrustedRegistry | AttestationKey:
     roles = request.roles or (old.key.roles if old else ())
     name = request.name or (old.key.name if old else "")
     if roles == (REGISTRY_ROLE,):
@@ -96,7 +98,7 @@ def _new_trust(request: TrustRequest, old: TrustedRegistry | KnownKey | None, no
         raise PinwardenError("USAGE", "this is the log key of a registry; add --role registry")
     if REGISTRY_ROLE in roles or request.key is None:
         raise PinwardenError("USAGE", "a registry has no other role, and an attester is trusted by a key of their own")
-    return KnownKey(key=TrustedKey(key=request.key, name=name, roles=tuple(dict.fromkeys(roles))), added_at=now)
+    return AttestationKey(key=TrustedKey(key=request.key, name=name, roles=tuple(dict.fromkeys(roles))), added_at=now)
 
 
 def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) -> Report:
@@ -139,7 +141,7 @@ def list_trust(path: Path) -> Report:
     )
 
 
-def _find_trusted(store: TrustStore, text: str) -> TrustedRegistry | KnownKey:
+def _find_trusted(store: TrustStore, text: str) -> TrustedRegistry | AttestationKey:
     trusted = store.find_entry(text)
     if trusted is None:
         raise PinwardenError(
@@ -162,7 +164,7 @@ def _report(command: str, subject: str, summary: str, store: TrustStore) -> Repo
     )
 
 
-def _facts(trusted: TrustedRegistry | KnownKey) -> dict[str, Any]:
+def _facts(trusted: TrustedRegistry | AttestationKey) -> dict[str, Any]:
     return {
         "key_id": trusted.key.key_id,
         "name": trusted.key.name,

@@ -172,13 +172,13 @@ def _fetch_server(
 def _fetch_bundle(entry: Entry, context: FetchContext, options: FetchOptions) -> dict[str, object]:
     """Download and unpack an installed bundle, as its entry pins it."""
     from pinwarden.bundle.bundle_pin import find_bundle_pin
-    from pinwarden.bundle.environment import missing_files
+    from pinwarden.bundle.environment import find_missing_files
     from pinwarden.project.installed_bundles import ensure_bundle
 
     pin = find_bundle_pin(entry)
     if pin is None:
         raise PinwardenError("LOCK_INVALID", f"the lock entry of {entry.name[:120]!a} lacks the record of its bundle")
-    if options.bundles is not None and missing_files(pin, context.store):
+    if options.bundles is not None and find_missing_files(pin, context.store):
         options.bundles.fetch(pin, context.store)
     folder = ensure_bundle(pin, context.store, notify=lambda _: None)
     return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]) -> Path:
     """The folder of the unpacked bundle, verified against what was accepted. A changed one is unpacked again."""
-    missing = bundle_environment.missing_files(pin, store)
+    missing = bundle_environment.find_missing_files(pin, store)
     if pin.descriptor not in missing:  # checked always: otherwise a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
-    key = bundle_environment.environment_key(pin)
+    key = bundle_environment.derive_environment_key(pin)
     folder = store.environment(key)
     if folder.is_dir() and pin.descriptor not in missing:
         problem = bundle_environment.find_tree_problem(folder, pin)
@@ -57,7 +57,7 @@ def bundle_sandbox(
 
     The project's policy is part of a repository: it can restrict what was accepted, but not extend it.
     """
-    own = (str(folder), *bundle_environment.readable_folders(pin))
+    own = (str(folder), *bundle_environment.list_readable_folders(pin))
     network = pin.policy.network == "allow" and (rule is None or rule.network)
     programs = pin.policy.exec == "allow"
     if pin.policy.filesystem == "deny":

@@ -157,10 +157,10 @@ def _bundle_start(
             f'pinwarden.toml: [[policy.sandbox]] server = "{entry.name}" write = ["FOLDER"]'
         )
     return ServerLaunch(
-        command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
+        command=bundle_environment.build_start_command(folder, pin, project.variables.get("PATH", "")),
         environment=build_child_environment({}, project.variables, launch.variables),
         cwd=cwd,
-        readable=(str(folder), *bundle_environment.readable_folders(pin)),
+        readable=(str(folder), *bundle_environment.list_readable_folders(pin)),
         sandbox=sandbox,
     )
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.report import Report, plural
 from pinwarden.core.tlog import entries_path, list_tiles, tile_path
@@ -95,7 +95,7 @@ def _write_official(transaction: Transaction, folder: Path, base: str) -> int:
         versions = publications.list_versions(transaction, tool)
         newest = latest_version(versions)
         for version in versions:
-            body = document_bytes(server_entry(version, base, is_latest=version == newest))
+            body = encode_document(server_entry(version, base, is_latest=version == newest))
             folder_of_server = folder / "v0.1" / "servers" / official_name(version) / "versions"
             _put(folder_of_server / version.version, body)
             if version == newest:

@@ -15,7 +15,7 @@ from hmac import compare_digest
 from typing import Any, NoReturn
 
 from pinwarden.bundle import log_documents
-from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, KeyChange, LogEvent, leaf_bytes
+from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, KeyChange, LogEvent, encode_leaf
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -130,7 +130,7 @@ def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEv
         event = log_documents.log_event_from_json(document)
     except PinwardenError as err:
         raise _invalid_event_error(index, f"cannot be read: {err.message}") from err
-    if leaf_bytes(document) != entry:
+    if encode_leaf(document) != entry:
         raise _invalid_event_error(index, "is not in its canonical form")
     if event.log_id != log_id or event.seq != index:
         raise _invalid_event_error(index, "belongs to another log or index")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.bundle import log_documents
 from pinwarden.bundle import log_documents as pointer_document
-from pinwarden.bundle.document import add_signature, default_profile, document_bytes, read_json
+from pinwarden.bundle.document import add_signature, build_default_profile, encode_document, read_json
 from pinwarden.bundle.log_documents import (
     HARDENED_LOG_EVENT_FIELDS,
     Constraints,
@@ -76,14 +76,14 @@ def _append_event(
         prev_root_cid=before.root_cid if before else None,
         new_root_cid=version.root_cid if version else None,
         descriptor_cid=version.descriptor_cid if version else None,
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         reason=change.reason,
         issued_at_utc=now,
         issuer_key_id=registry.identity.key.did,
         issuer_name=registry.identity.name,
     )
-    document = add_signature(log_documents.unsigned_log_event(event), HARDENED_LOG_EVENT_FIELDS, registry.signer)
-    grown = pointer_log.append(transaction, edge, change.tool, change.channel, log_documents.leaf_bytes(document))
+    document = add_signature(log_documents.build_unsigned_log_event(event), HARDENED_LOG_EVENT_FIELDS, registry.signer)
+    grown = pointer_log.append(transaction, edge, change.tool, change.channel, log_documents.encode_leaf(document))
     channel = Channel(
         tool=change.tool,
         channel=change.channel,
@@ -108,13 +108,13 @@ def _pointer(registry: Registry, change: PointerChange, version: PublishedVersio
         channel=change.channel,
         root_cid=version.root_cid,
         descriptor_cid=version.descriptor_cid,
-        cid_profile=default_profile(),
+        cid_profile=build_default_profile(),
         updated_at_utc=now,
         constraints=Constraints(),
     )
     identity = registry.identity
-    value = pointer_document.unsigned_pointers(identity.name, identity.key.did, now, [pointer])
-    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
+    value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, [pointer])
+    return encode_document(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
 
 
 _MAX_REASON = 500
@@ -178,8 +178,8 @@ def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
     """The same pointer, signed now by the new key."""
     old = pointer_document.pointers_from_json(read_json(channel.pointer or b""))
     identity = registry.identity
-    value = pointer_document.unsigned_pointers(identity.name, identity.key.did, now, old.pointers)
-    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
+    value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, old.pointers)
+    return encode_document(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
 
 
 def rotation_report(change: KeyChange, count: int) -> Report:

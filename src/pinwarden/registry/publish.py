@@ -15,7 +15,7 @@ from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import FileContents, check_archive
 from pinwarden.bundle.bundle_documents import BundleDescriptor, BundleLimits, Manifest
 from pinwarden.bundle.bundle_files import unpack
-from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_bytes, read_json
+from pinwarden.bundle.document import BLOB_CID, DocumentReader, encode_document, read_json
 from pinwarden.core.digest import Digest, blob_cid, document_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, is_document_signature_valid
@@ -126,7 +126,7 @@ def _parse_request(registry: Registry, request: bytes) -> Submission:
     body = statement.reader
     # Parsed again from their canonical bytes, so that what is checked is what is stored.
     documents = check_documents(
-        document_bytes(reader.object("descriptor").value), document_bytes(reader.object("manifest").value)
+        encode_document(reader.object("descriptor").value), encode_document(reader.object("manifest").value)
     )
     descriptor = documents.descriptor
     if (body.cid("root_cid"), body.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
@@ -166,7 +166,7 @@ def _with_attestations(registry: Registry, submitted: Submission, reader: Docume
 def verify_attestation(registry: Registry, document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
     """The CID and bytes of an attestation. Raises unless it is about this bundle, small enough, and its signatures and
     issuers are valid. Which issuers to trust is the installer's decision."""
-    data, limit = document_bytes(document), registry.limits.attestation_bytes
+    data, limit = encode_document(document), registry.limits.attestation_bytes
     if len(data) > limit:
         raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {limit}")
     attestation = attestation_document.attestation_from_json(document)
@@ -337,8 +337,8 @@ def _store(
     transaction: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion
 ) -> None:
     root, described = published.root_cid, published.descriptor_cid
-    publications.put_document(transaction, described, document_bytes(submitted.descriptor.document))
-    publications.put_manifest(transaction, root, described, document_bytes(submitted.manifest.document))
+    publications.put_document(transaction, described, encode_document(submitted.descriptor.document))
+    publications.put_manifest(transaction, root, described, encode_document(submitted.manifest.document))
     publications.add_attestations(transaction, root, described, submitted.attestations)
     if examined.surface_cid is not None and examined.surface is not None:
         publications.put_document(transaction, examined.surface_cid, examined.surface)

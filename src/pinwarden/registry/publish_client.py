@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.bundle.bundle_files import BundleFiles, OpenedBundle, open_files
-from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, add_signature, document_bytes, read_json
+from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, add_signature, encode_document, read_json
 from pinwarden.core.digest import blob_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
@@ -78,7 +78,7 @@ def publish_bundle(options: PublishOptions) -> Report:
         "manifest": dict(documents.manifest.document),
         "attestations": [read_json(read_file(path, DOCUMENT_LIMITS.max_bytes)) for path in options.attestations],
     }
-    response = registry.send("POST", "api/publish", document_bytes(request), _JSON)
+    response = registry.send("POST", "api/publish", encode_document(request), _JSON)
     version = version_from_json(response)
     _check_published(version, opened, archive_cid, registry)
     return _report(registry, options, version, _event(response))
@@ -188,7 +188,7 @@ def request_change(options: ChangeOptions, command: str, action: str, body: Mapp
     """Send a change request, and report the result."""
     identity = fetch_identity(options.registry, options.registry_key)
     request = {"statement": signed_request(identity, action, body, options.signer)}
-    result = _response_reader(options.registry.send("POST", "api/change", document_bytes(request), _JSON))
+    result = _response_reader(options.registry.send("POST", "api/change", encode_document(request), _JSON))
     subject, changed = result.text("subject"), result.boolean("changed")
     state = "done" if changed else "nothing to change"
     return Report(

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from pinwarden.bundle import attestation as attestation_document
-from pinwarden.bundle.attestation import current_attestations
-from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.bundle.attestation import list_current_attestations
+from pinwarden.bundle.document import add_signature, encode_document
 from pinwarden.bundle.log_documents import (
     CHECKPOINT_SIGNED_FIELDS,
     CheckpointDocument,
+    build_unsigned_checkpoint,
     key_changes_to_json,
-    unsigned_checkpoint,
 )
 from pinwarden.core.digest import Cid
 from pinwarden.core.errors import PinwardenError
@@ -63,11 +63,11 @@ def find_file_in(registry: Registry, transaction: Transaction, path: str) -> Reg
 
 def _identity(registry: Registry, transaction: Transaction) -> RegistryFile:
     check_current_key(transaction, registry)
-    return RegistryFile(body=document_bytes(identity_to_json(registry.identity)), cache=BRIEFLY)
+    return RegistryFile(body=encode_document(identity_to_json(registry.identity)), cache=BRIEFLY)
 
 
 def _tools(_registry: Registry, transaction: Transaction) -> RegistryFile:
-    return RegistryFile(body=document_bytes({"tools": publications.list_tools(transaction)}), cache=BRIEFLY)
+    return RegistryFile(body=encode_document({"tools": publications.list_tools(transaction)}), cache=BRIEFLY)
 
 
 def _tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryFile | None:
@@ -80,7 +80,7 @@ def _tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryF
         "channels": {row.channel: row.version for row in channels},
         "versions": [version_to_json(version) for version in versions],
     }
-    return RegistryFile(body=document_bytes(value))
+    return RegistryFile(body=encode_document(value))
 
 
 def _version(registry: Registry, transaction: Transaction, tool: str, version: str) -> RegistryFile | None:
@@ -89,7 +89,7 @@ def _version(registry: Registry, transaction: Transaction, tool: str, version: s
         return None
     check_current_key(transaction, registry)
     return RegistryFile(
-        body=document_bytes(add_signature(version_to_json(published), VERSION_SIGNED_FIELDS, registry.signer))
+        body=encode_document(add_signature(version_to_json(published), VERSION_SIGNED_FIELDS, registry.signer))
     )
 
 
@@ -138,7 +138,7 @@ def _attestations(
         for cid in publications.list_attestations(transaction, root_cid, descriptor_cid)
         if (body := publications.find_document(transaction, cid)) is not None
     }
-    return RegistryFile(body=document_bytes({"attestations": current_attestations(attestations)}))
+    return RegistryFile(body=encode_document({"attestations": list_current_attestations(attestations)}))
 
 
 def _blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | None:
@@ -171,13 +171,13 @@ def _signed_checkpoint(registry: Registry, transaction: Transaction) -> Registry
     check_current_key(transaction, registry)
     head = Checkpoint.parse(head_note(registry, transaction).text)
     view = CheckpointDocument(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())
-    value = add_signature(unsigned_checkpoint(view), CHECKPOINT_SIGNED_FIELDS, registry.signer)
-    return RegistryFile(body=document_bytes(value))
+    value = add_signature(build_unsigned_checkpoint(view), CHECKPOINT_SIGNED_FIELDS, registry.signer)
+    return RegistryFile(body=encode_document(value))
 
 
 def _key_changes(registry: Registry, transaction: Transaction) -> RegistryFile:
     return RegistryFile(
-        body=document_bytes(key_changes_to_json(registry.identity.log_id, load_key_changes(transaction)))
+        body=encode_document(key_changes_to_json(registry.identity.log_id, load_key_changes(transaction)))
     )
 
 

@@ -138,7 +138,7 @@ def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
             hint=show_invisible(hint[:300]) if isinstance(hint, str) and hint else None,
             data={"status": status},
         )
-    from pinwarden.bundle.document import document_bytes
+    from pinwarden.bundle.document import encode_document
     from pinwarden.system.net.network_errors import status_error
 
-    return status_error(registry, status, document_bytes(value) if isinstance(value, dict) else b"")
+    return status_error(registry, status, encode_document(value) if isinstance(value, dict) else b"")

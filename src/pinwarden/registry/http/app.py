@@ -23,7 +23,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.access import Caller
 from pinwarden.registry.http import operations as writing
@@ -175,7 +175,7 @@ class RegistryApp:
                 return error_response(err)
             except (ClientDisconnect, TimeoutError):
                 return Response(status_code=408)
-            return Response(document_bytes(value), media_type=JSON)
+            return Response(encode_document(value), media_type=JSON)
 
         return endpoint
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
 from pinwarden.registry.official_api import ServerQuery, list_servers, server_version, server_versions
 from pinwarden.registry.read_api import JSON, search_tools
@@ -29,7 +29,7 @@ def search(registry: Registry, request: Request, _body: bytes) -> Response:
 
 
 def _json(value: object) -> Response:
-    return Response(document_bytes(value), media_type=JSON, headers={"cache-control": "no-cache"})
+    return Response(encode_document(value), media_type=JSON, headers={"cache-control": "no-cache"})
 
 
 _STATUS = {
@@ -71,7 +71,7 @@ def error_response(err: PinwardenError) -> Response:
     """An error as a JSON response. Details of internal failures are left out."""
     status = status_code(err)
     message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
-    body = document_bytes({"error": {"code": err.code, "message": message, "hint": err.hint}})
+    body = encode_document({"error": {"code": err.code, "message": message, "hint": err.hint}})
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
         headers["retry-after"] = "600" if err.data.get("reason") == "rate" else "1"
@@ -117,4 +117,4 @@ def _base(registry: Registry, request: Request) -> str:
 def _json_or_not_found(value: dict[str, Any] | None) -> Response:
     if value is None:
         raise PinwardenError("SERVER_NOT_FOUND", "no such server or version is published in this registry")
-    return Response(document_bytes(value), media_type=JSON, headers={"cache-control": "no-cache"})
+    return Response(encode_document(value), media_type=JSON, headers={"cache-control": "no-cache"})
