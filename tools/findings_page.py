@@ -13,8 +13,8 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKind, FindingKinds
 from pinwarden.lock.lockfile import NOTES, PROBLEMS
 from pinwarden.lock.toolpin_pins import PIN_FINDINGS, UNDECIDED
-from pinwarden.project.client_install import REINSTALLING_KINDS
-from pinwarden.project.doctor import ISSUE_KINDS, MACHINE_KINDS
+from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
+from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
 from pinwarden.project.gate.gate_report import LIVE_KINDS
 from pinwarden.project.gate.integrity import LOCK_KINDS
@@ -92,7 +92,7 @@ SECTIONS = (
     Section(
         heading="Risky settings, and this machine",
         commands="`init`, `ci`, `doctor`",
-        tables=(FINDING_KINDS, LOCKING_KINDS, MACHINE_KINDS),
+        tables=(FINDING_KINDS, LOCKING_KINDS, PROGRAM_KINDS),
     ),
     Section(heading="Plaintext secrets", commands="`secrets audit`", tables=(SECRET_KINDS,)),
     Section(
@@ -111,7 +111,7 @@ SECTIONS = (
     Section(
         heading="Changes at the registries",
         commands="`ci --registry`, `outdated`, `update`",
-        tables=(REGISTRY_KINDS, UPDATE_KINDS, REINSTALLING_KINDS, YANK_KINDS),
+        tables=(REGISTRY_KINDS, UPDATE_KINDS, CLIENT_UPDATE_KINDS, YANK_KINDS),
     ),
     Section(
         heading="Package bytes and publishers",

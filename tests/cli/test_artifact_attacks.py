@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
-from pinwarden.project.client_install import with_approved_start
+from pinwarden.project.client_install import replace_launch
 from pinwarden.system.net.connections import ServiceEndpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio
@@ -713,14 +713,14 @@ def test_a_variable_that_is_added_and_accepted_leaves_bytes_and_command_locked(n
 def test_the_users_values_and_switches_survive_an_update() -> None:
     mine = {"command": "npx", "args": ["a@1"], "env": {"KEY": "s3cret", "OLD": "x"}, "disabled": True}
     approved = {"command": "npx", "args": ["a@2"], "env": {"KEY": "${KEY}", "NEW": "${NEW}"}}
-    assert with_approved_start(mine, approved) == {
+    assert replace_launch(mine, approved) == {
         "command": "npx",
         "args": ["a@2"],
         "env": {"KEY": "s3cret", "NEW": "${NEW}"},
         "disabled": True,
     }
     address = {"type": "http", "url": "https://mcp.example.com/"}
-    assert with_approved_start(mine, address) == {**address, "env": mine["env"], "disabled": True}
+    assert replace_launch(mine, address) == {**address, "env": mine["env"], "disabled": True}
 
 
 def test_enforce_reports_a_local_program_without_failing(user: User) -> None:

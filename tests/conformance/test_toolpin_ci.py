@@ -19,7 +19,7 @@ import pytest
 
 from pinwarden.core.report import Report
 from pinwarden.project.gate.check import GateOptions, check_project
-from pinwarden.project.gate.gate_report import gate_report
+from pinwarden.project.gate.gate_report import build_gate_report
 from pinwarden.project.project import Policies, Project
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import REPOSITORY, load, vectors_dir
@@ -65,7 +65,7 @@ def world(tmp_path: Path, lock: Path, cache: Path | None = None) -> Project:
 
 def run(project: Project, expect_digest: str | None = None) -> Report:
     gate = GateOptions(now=NOW, registries=project.load_registries(offline=True), expect_digest=expect_digest)
-    return gate_report([check_project(project, Policies(), gate)])
+    return build_gate_report([check_project(project, Policies(), gate)])
 
 
 def recorded(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.project.project import Project
-from pinwarden.project.writable_folders import writable_folders
+from pinwarden.project.writable_folders import check_writable_folders
 from pinwarden.system import write_guard
 from tests.install.desk import Desk, relinked
 from tests.registry.world import bundle
@@ -197,10 +197,10 @@ def test_attack_shell_and_login_files_cannot_be_made_writable(tmp_path: Path, fo
         (home / name).mkdir(parents=True, exist_ok=True)
     project = Project(root=tmp_path / "project", lock=tmp_path / "project/mcp-lock.json", home=home)
     with pytest.raises(PinwardenError) as err:
-        writable_folders(project, [folder.replace("~", str(home))])
+        check_writable_folders(project, [folder.replace("~", str(home))])
     assert err.value.code == "POLICY_REFUSED"
     assert "open a shell" in err.value.message
-    assert writable_folders(project, [str(home / ".config/acme")]).folders == (str(home / ".config/acme"),)
+    assert check_writable_folders(project, [str(home / ".config/acme")]).folders == (str(home / ".config/acme"),)
 
 
 def test_client_settings_below_a_writable_folder_stay_unchanged(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pinwarden.core.keys import PrivateKey, PublicKey, Signer
     from pinwarden.lock.signature import RequiredSigners
-    from pinwarden.project.lock_signatures import SignatureCheck
+    from pinwarden.project.lock_signatures import SignatureOptions
     from pinwarden.project.project import Project
 
 SIGNATURE_FILE = "mcp-lock.sig"
@@ -129,18 +129,18 @@ def add_partial_argument(parser: _ActionsContainer) -> None:
     )
 
 
-def signature_check_from(args: Namespace, project: Project) -> SignatureCheck | None:
+def signature_check_from(args: Namespace, project: Project) -> SignatureOptions | None:
     """The signatures that the options require; None if they require none."""
     if not args.public_key:
         options = (args.signature, args.require, args.signed_policy, args.signed_since, args.signed_since_ref)
         if any(options) or args.threshold > 1 or args.accept_partial:
             raise PinwardenError("USAGE", KEYS_REQUIRED)
         return None
-    from pinwarden.project.lock_signatures import SignatureCheck
+    from pinwarden.project.lock_signatures import SignatureOptions
 
     keys = read_public_keys(args.public_key)
     files = signature_files(args, project)
-    return SignatureCheck(
+    return SignatureOptions(
         files=files,
         keys=keys,
         required=replace(required_signers(args, keys), signed_since=_signed_since(args, files, keys)),

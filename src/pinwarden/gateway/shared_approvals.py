@@ -47,9 +47,9 @@ def server_identity(entries: Iterable[Entry], name: str, client: str | None = No
 
     ``client`` selects one of several different servers of that name.
     """
-    from pinwarden.project.locked_servers import servers_by_name
+    from pinwarden.project.locked_servers import group_servers_by_name
 
-    servers = servers_by_name(entry for entry in entries if entry.name == name).get(name, ())
+    servers = group_servers_by_name(entry for entry in entries if entry.name == name).get(name, ())
     if len(servers) > 1:
         servers = tuple(server for server in servers if client in server.clients)
     if len(servers) != 1 or servers[0].identity is None:

@@ -22,10 +22,10 @@ from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
-from pinwarden.project.artifact_check import check_artifact, first_refusal
+from pinwarden.project.artifact_check import check_artifact, find_first_refusal
 from pinwarden.project.lock import build_approval_candidate, build_extension, keep_earlier_pins, write_entries
-from pinwarden.project.prove import VerifiedArtifact, with_pins
-from pinwarden.project.run import container_command
+from pinwarden.project.prove import VerifiedArtifact, add_pins
+from pinwarden.project.run import build_container_command
 
 if TYPE_CHECKING:
     from pinwarden.install.install import InstallTarget
@@ -57,11 +57,11 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     entries_to_verify = [keep_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
     refuse_entries_by_policy(request.policies, entries_to_verify, lock_options.now)
     check = check_artifact(entries_to_verify[0], context, lock_options.now)
-    error = first_refusal(check) if check.refused else None
+    error = find_first_refusal(check) if check.refused else None
     if error is not None:
         raise error
     entries = [
-        with_pins(entry, VerifiedArtifact(artifact_check=check, closure=None), "", lock_options.now)
+        add_pins(entry, VerifiedArtifact(artifact_check=check, closure=None), "", lock_options.now)
         for entry in entries_to_verify
     ]
     candidate = build_approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
@@ -97,7 +97,7 @@ def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
     from pinwarden.project.server_start import prepare_probe, probe_server
     from pinwarden.system.target import StdioTarget
 
-    target = StdioTarget(command=container_command(request.project, entry, lambda _: None))
+    target = StdioTarget(command=build_container_command(request.project, entry, lambda _: None))
     return probe_server(prepare_probe(request.project, request.name, target, request.probe))
 
 

@@ -14,7 +14,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.install.decision import AcceptedBundle
 from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistryBundleSource, archive_cid
-from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
+from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.interop import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
@@ -158,7 +158,7 @@ def _probe(project: Project, pin: BundlePin, folder: Path) -> Surface:
     from pinwarden.system.target import StdioTarget
 
     command = bundle_environment.build_start_command(folder, pin, project.variables.get("PATH", ""))
-    sandbox, cwd = bundle_sandbox(project, pin, folder)
+    sandbox, cwd = build_bundle_sandbox(project, pin, folder)
     bounded = replace(sandbox, limits=PROBE_SANDBOX_LIMITS)
     options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_PROBE_SECONDS)
     return probe_server(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))

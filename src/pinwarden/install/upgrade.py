@@ -22,7 +22,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_for_approval
-from pinwarden.project.installed_bundles import yank_reason
+from pinwarden.project.installed_bundles import find_yank_reason
 from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
 from pinwarden.project.update import NOTHING_CHANGED
 from pinwarden.surface import surface as surface_document
@@ -276,7 +276,7 @@ def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
 
 def _yanked_rows(pin: BundlePin, trust: Path) -> Iterator[Row]:
     """Whether the locked version was yanked, according to the saved log state."""
-    why = yank_reason(pin, trust)
+    why = find_yank_reason(pin, trust)
     if why is not None:
         yield _row(pin, "version_yanked", "review", why)
 

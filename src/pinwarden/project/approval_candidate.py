@@ -72,9 +72,9 @@ def scan_for_approval(
     server: str, surface: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
     """Scan everything in a surface that is not in an approved one."""
-    from pinwarden.project.surface_reports import warning_rows
+    from pinwarden.project.surface_reports import scan_for_warnings
 
-    rows = warning_rows(surface, server, approved)
+    rows = scan_for_warnings(surface, server, approved)
     return ApprovalCandidate(server=server, surface=surface, warnings=rows, warnings_approved=warnings_approved)
 
 

@@ -19,7 +19,7 @@ from pinwarden.project.approval_candidate import (
     warnings_to_json,
 )
 from pinwarden.project.lock import Approver, approve_surfaces
-from pinwarden.project.locked_servers import LockedServer, locked_server
+from pinwarden.project.locked_servers import LockedServer, find_locked_server
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.surface import Surface, parse_surface
 
@@ -32,15 +32,15 @@ def find_server_to_approve(project: Project, name: str, client: str | None = Non
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
-    return locked_server(lock.entries, name, client, "approve")
+    return find_locked_server(lock.entries, name, client, "approve")
 
 
 def read_approved_surface(project: Project, entry: Entry) -> Surface | None:
     """The approved surface; None if there is none."""
-    _, texts = lock_store.read_with_files(project.lock)
+    _, pinned_files = lock_store.read_with_files(project.lock)
     extension = extension_of(entry)
     pin = extension.surface if extension else None
-    return parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
+    return parse_surface(pinned_files[pin.path]) if pin is not None and pin.path in pinned_files else None
 
 
 def build_approval_report(project: Project, server: LockedServer, surface: Surface) -> Report:

@@ -60,13 +60,13 @@ class ArtifactCheck(Record):
 
 def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactCheck:
     """Download and hash the artifact of an entry, and compare it with the lock. Contacts only the locked registry."""
-    package, claim = package_of_entry(entry)
+    package, claim = parse_package_of_entry(entry)
     if package.ecosystem not in ("mcpb", "cargo"):
         refuse_other_index(locked_launch(entry))
     pinned = extension_of(entry) or LockExtension()
-    configured = registry_of(package, context)
+    configured = find_registry_url(package, context)
     if pinned.registry is not None and configured is not None and configured != pinned.registry:
-        return _registry_changed_result(entry.name, pinned.registry, package, configured, now)
+        return _build_registry_changed(entry.name, pinned.registry, package, configured, now)
     artifact = fetch_artifact(package, context, now=now, server=entry.name)
     outcome = collect_evidence(artifact, claim=claim)
     provenance = check_provenance(entry.name, pinned, artifact, context, now)
@@ -74,12 +74,12 @@ def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactChe
         package=package,
         artifact=artifact,
         outcome=replace(outcome, evidence=(*outcome.evidence, *provenance.evidence)),
-        rows=(*_rows(entry.name, pinned, artifact, outcome, now), *provenance.rows),
+        rows=(*_build_rows(entry.name, pinned, artifact, outcome, now), *provenance.rows),
         identity=provenance.identity,
     )
 
 
-def first_refusal(check: ArtifactCheck) -> PinwardenError | None:
+def find_first_refusal(check: ArtifactCheck) -> PinwardenError | None:
     """The most severe reason not to use an artifact."""
     for level in FAILING_SEVERITIES:
         for row in check.rows:
@@ -112,7 +112,7 @@ def fetch_artifact(
         case "mcpb":
             from pinwarden.artifacts import mcpb
 
-            return mcpb.fetch_artifact(package, fetcher, _bundle_settings(server, context), now=now)
+            return mcpb.fetch_artifact(package, fetcher, _load_bundle_settings(server, context), now=now)
         case "nuget":
             from pinwarden.artifacts import nuget
 
@@ -125,7 +125,7 @@ def fetch_artifact(
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} packages have no registry")
 
 
-def newest_release(package: PackageRef, context: FetchContext) -> NewestRelease | None:
+def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRelease | None:
     """The newest release at the registry that this user's package client is configured with; None if it has none."""
     sources, fetcher = context.sources, context.fetcher
     match package.ecosystem:
@@ -145,7 +145,7 @@ def newest_release(package: PackageRef, context: FetchContext) -> NewestRelease 
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
 
 
-def registry_of(package: PackageRef, context: FetchContext) -> str | None:
+def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:
     """The registry that today's settings name for a package; None for kinds that name their own address."""
     sources = context.sources
     match package.ecosystem:
@@ -163,7 +163,7 @@ def registry_of(package: PackageRef, context: FetchContext) -> str | None:
             return None
 
 
-def package_of_launch(runs: Launch) -> PackageRef:
+def parse_package_of_launch(runs: Launch) -> PackageRef:
     """The package that a command starts. Raises if it starts none, or if the version is not exact."""
     package = runs.via or runs
     if package.kind == "oci":
@@ -179,7 +179,7 @@ def package_of_launch(runs: Launch) -> PackageRef:
     return PackageRef(ecosystem=package.kind, name=package.identity, version=version)
 
 
-def package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
+def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
     """The package of an entry, and the digest that the server's metadata declares for it, if any.
 
     The command does not name bundles and crates, so for those the locked target counts.
@@ -191,7 +191,7 @@ def package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
         return PackageRef(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
     if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
         return PackageRef(ecosystem="cargo", name=name, version=version), None
-    return package_of_launch(locked_launch(entry).runs), None
+    return parse_package_of_launch(locked_launch(entry).runs), None
 
 
 def refuse_other_index(launch: LockedLaunch) -> None:
@@ -204,7 +204,7 @@ def refuse_other_index(launch: LockedLaunch) -> None:
         raise PinwardenError("REGISTRY_IN_COMMAND", f"{named[0][:80]} says where the package comes from")
 
 
-def declared_package(package: DeclaredPackage) -> PackageRef | None:
+def parse_declared_package(package: DeclaredPackage) -> PackageRef | None:
     """The package that a server's metadata names; None for kinds that have no registry."""
     ecosystem: Any = package.registry_type
     if ecosystem in ("npm", "pypi", "nuget", "cargo"):
@@ -214,7 +214,7 @@ def declared_package(package: DeclaredPackage) -> PackageRef | None:
     return None
 
 
-def declared_digest(package: DeclaredPackage) -> Digest | None:
+def parse_declared_digest(package: DeclaredPackage) -> Digest | None:
     """The digest that a server's metadata declares for its artifact."""
     if package.registry_type == "mcpb" and package.file_sha256:
         return Digest.parse(f"sha256:{package.file_sha256.lower()}")
@@ -254,7 +254,7 @@ def check_provenance(
     return ProvenanceResult(
         identity=strongest_identity(outcomes),
         rows=rows,
-        evidence=tuple(_evidence(outcome, now) for outcome in outcomes),
+        evidence=tuple(_build_evidence(outcome, now) for outcome in outcomes),
     )
 
 
@@ -264,19 +264,19 @@ def verify_declared_artifact(
     """What can be verified about the bytes of a server's target; None without a fetch context or without bytes."""
     if context is None or target is None or isinstance(target, Remote):
         return None
-    package = declared_package(target)
+    package = parse_declared_package(target)
     if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
         return None
     try:
         artifact = fetch_artifact(package, context, now=now, server=server)
-        return collect_evidence(artifact, claim=declared_digest(target))
+        return collect_evidence(artifact, claim=parse_declared_digest(target))
     except PinwardenError as err:
         if err.code not in _UNAVAILABLE_CODES:
             raise
         return unavailable_evidence(package, "", err.message)
 
 
-def _registry_changed_result(server: str, locked: str, package: PackageRef, configured: str, now: str) -> ArtifactCheck:
+def _build_registry_changed(server: str, locked: str, package: PackageRef, configured: str, now: str) -> ArtifactCheck:
     """The result when today's settings name another registry than the locked one; nothing was contacted."""
     change = registry_change(server, locked, configured)
     return ArtifactCheck(
@@ -287,19 +287,19 @@ def _registry_changed_result(server: str, locked: str, package: PackageRef, conf
     )
 
 
-def _rows(
+def _build_rows(
     server: str, pinned: LockExtension, artifact: FetchedArtifact, outcome: ArtifactOutcome, now: str
 ) -> Iterator[Row]:
     for change in compare_pins(server, pinned, artifact):
         yield change_row(change)
     if artifact.package.ecosystem == "pypi" and pinned.artifacts and artifact.missing is None:
-        yield from _release_rows(server, pinned, artifact, now)
+        yield from _compare_release_files(server, pinned, artifact, now)
     for issue in outcome.issues:
         level = "critical" if issue.severity == "critical" else "info"
         yield Row(code=issue.code, severity=level, entity="artifact", name=server, path="", message=issue.message)
 
 
-def _release_rows(server: str, pinned: LockExtension, artifact: FetchedArtifact, now: str) -> Iterator[Row]:
+def _compare_release_files(server: str, pinned: LockExtension, artifact: FetchedArtifact, now: str) -> Iterator[Row]:
     """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
     from packaging.tags import sys_tags
 
@@ -318,7 +318,7 @@ def _release_rows(server: str, pinned: LockExtension, artifact: FetchedArtifact,
             )
 
 
-def _bundle_settings(server: str | None, context: FetchContext) -> BundleSettings:
+def _load_bundle_settings(server: str | None, context: FetchContext) -> BundleSettings:
     """What the policy requires of a server's bundle. Raises if the policy cannot be read."""
     from pinwarden.artifacts.cms import load_anchors
     from pinwarden.artifacts.mcpb import BundleSettings
@@ -340,7 +340,7 @@ def _verify_attestations(artifact: FetchedArtifact, context: FetchContext, now: 
     return verifier.check_all(replace(artifact, attestations=tuple(attested)))
 
 
-def _evidence(outcome: ProvenanceOutcome, now: str) -> dict[str, Any]:
+def _build_evidence(outcome: ProvenanceOutcome, now: str) -> dict[str, Any]:
     status = {"verified": "passed", "failed": "failed", "unavailable": "unavailable"}[outcome.state]
     row: dict[str, Any] = {
         "code": "provenance_verified",

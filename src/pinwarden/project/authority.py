@@ -50,10 +50,10 @@ def resolve_authority(here: Project, start: RunRequest) -> Authority:
     name and it is unclear whether that one is meant."""
     if start.names_project:
         return Authority(project=here, owner="project")
-    owner = _owner(here, start)
+    owner = _find_owner(here, start)
     if owner == "project":
         return Authority(project=here, owner=owner)
-    if owner == "unknown" and start.name is not None and _lock_has(here.lock, start.name):
+    if owner == "unknown" and start.name is not None and _has_locked_server(here.lock, start.name):
         raise PinwardenError(
             "PROJECT_NOT_NAMED",
             f"{start.name[:120]!a} is in {here.lock.resolve()}, but it is unclear whether it belongs to this project",
@@ -86,16 +86,19 @@ def describe_authority(authority: Authority) -> list[str]:
     return lines
 
 
-def _owner(here: Project, start: RunRequest) -> Literal["project", "user", "unknown"]:
+def _find_owner(here: Project, start: RunRequest) -> Literal["project", "user", "unknown"]:
     scopes = {
-        _scope(here, server) for file in here.find_configs() for server in file.servers if _is_start(server, start)
+        _find_scope(here, server)
+        for file in here.find_configs()
+        for server in file.servers
+        if _is_same_command(server, start)
     }
     if "user" in scopes:  # a repository that configures the same server must not take it over
         return "user"
     return "project" if "project" in scopes or start.by_name or start.typed else "unknown"
 
 
-def _is_start(server: ConfiguredServer, start: RunRequest) -> bool:
+def _is_same_command(server: ConfiguredServer, start: RunRequest) -> bool:
     """Whether a client's entry is this command."""
     command: Sequence[str] = getattr(server.target, "command", ())
     configured = parse_run_command(command)
@@ -106,7 +109,7 @@ def _is_start(server: ConfiguredServer, start: RunRequest) -> bool:
     return configured.command == start.command
 
 
-def _scope(here: Project, server: ConfiguredServer) -> str:
+def _find_scope(here: Project, server: ConfiguredServer) -> str:
     """Where an entry belongs. An entry that the user's file has only for this project belongs to the project."""
     if server.scope == "local":
         same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
@@ -114,7 +117,7 @@ def _scope(here: Project, server: ConfiguredServer) -> str:
     return "project" if server.scope == "project" else "user"
 
 
-def _lock_has(lock: Path, name: str) -> bool:
+def _has_locked_server(lock: Path, name: str) -> bool:
     """Whether a lock has a server of that name, or cannot be read."""
     from pinwarden.lock import lock_store
 

@@ -36,7 +36,7 @@ def install_locked(project: Project, request: LockRequest, locked: Report) -> Re
         entry = lock.entry(request.name, client) if lock else None
         if entry is None:
             raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
-        path = _path(paths, client, request.scope)
+        path = _find_config_path(paths, client, request.scope)
         action = install_entry(path, client, request.name, entry.config)
         done.append({"client": client, "file": project.display_path(path), "action": action})
     files_text = ", ".join(f"{row['file']} {row['action']}" for row in done)
@@ -81,33 +81,33 @@ class ClientEntries:
         servers = build_config_view(
             project, (), project.find_configs()
         ).servers  # not those of the user's other projects
-        self._before = {entry.key: (entry, _configured_server(entry, servers)) for entry in entries}
+        self._earlier = {entry.key: (entry, _find_configured_server(entry, servers)) for entry in entries}
 
     def refuse_changed(self, key: str) -> None:
         """Refuse a server that is configured differently than approved."""
-        entry, server = self._before[key]
+        entry, server = self._earlier[key]
         if server is not None and not is_as_approved(entry, server, client_of(entry.client)):
             raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
 
-    def updated_server(self, key: str) -> ConfiguredServer | None:
+    def build_updated_server(self, key: str) -> ConfiguredServer | None:
         """The server as its client's file must have it now; None if it is locked but not configured there."""
-        entry, server = self._before[key]
+        entry, server = self._earlier[key]
         if server is None:
             return None
-        fresh = locked_entry(self._project, key)
-        merged = with_approved_start(server.entry, locked_config(fresh.key, fresh.document).entry)
+        fresh = read_locked_entry(self._project, key)
+        merged = replace_launch(server.entry, locked_config(fresh.key, fresh.document).entry)
         target = configured_server(server.name, merged, client_of(entry.client)).target
         return replace(server, entry=merged, target=target)
 
 
-def with_approved_start(entry: Any, approved: Any) -> dict[str, Any]:
+def replace_launch(entry: Any, approved: Any) -> dict[str, Any]:
     """A client's entry with the approved command or address; the user's values and switches stay."""
     if not isinstance(entry, dict) or not isinstance(approved, dict):
         raise PinwardenError("CONFIG_UNEDITABLE", "the configuration of the server has an unknown form")
-    kept = {member: value for member, value in entry.items() if member not in _STARTS}
+    kept = {member: value for member, value in entry.items() if member not in _LAUNCH_MEMBERS}
     filled = {
         member: {**approved[member], **{key: kept[member][key] for key in approved[member] if key in kept[member]}}
-        for member in _FILLED_IN
+        for member in _VALUE_MEMBERS
         if isinstance(kept.get(member), dict) and isinstance(approved.get(member), dict)
     }
     return {**kept, **approved, **filled}
@@ -120,7 +120,7 @@ def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bo
     return all(change.severity == "info" for change in changes)
 
 
-def locked_entry(project: Project, key: str) -> Entry:
+def read_locked_entry(project: Project, key: str) -> Entry:
     """An entry as the lock has it now."""
     lock = lock_store.read(project.lock)
     entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
@@ -129,11 +129,11 @@ def locked_entry(project: Project, key: str) -> Entry:
     return entry
 
 
-def not_updated(name: str, message: str) -> Row:
+def build_not_updated_row(name: str, message: str) -> Row:
     """A row for a server that stays at the older release, in the lock and in every client's file."""
     return Row(
         code=NOT_UPDATED,
-        severity=REINSTALLING_KINDS[NOT_UPDATED].severity,
+        severity=CLIENT_UPDATE_KINDS[NOT_UPDATED].severity,
         entity="config",
         name=name,
         path="",
@@ -141,14 +141,14 @@ def not_updated(name: str, message: str) -> Row:
     )
 
 
-def _path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
+def _find_config_path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
     if (client, scope) not in paths:
         raise PinwardenError("USAGE", f"{client} has no configuration file of scope {scope}")
     return Path(paths[client, scope])
 
 
 NOT_UPDATED = "config_not_updated"
-REINSTALLING_KINDS: FindingKinds = build_kind_table(
+CLIENT_UPDATE_KINDS: FindingKinds = build_kind_table(
     review=(
         (
             NOT_UPDATED,
@@ -156,11 +156,11 @@ REINSTALLING_KINDS: FindingKinds = build_kind_table(
         ),
     )
 )
-_STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
-_FILLED_IN = ("env", "environment", "headers")
+_LAUNCH_MEMBERS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
+_VALUE_MEMBERS = ("env", "environment", "headers")
 
 
-def _configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
+def _find_configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
     where = configured_in(entry)
     client = client_of(where.client if where else entry.client)
     return next((server for server in servers if server.name == entry.name and server.client == client.id), None)

@@ -26,7 +26,7 @@ _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 """What ToolPin recognises at the beginning of a value, and its name for it."""
 
-Where = tuple[str, str | None]
+FileLocation = tuple[str, str | None]
 """A file and its scope."""
 
 _INPUT = "input"
@@ -100,7 +100,7 @@ def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
     """Pinwarden's audit: every plaintext secret of a configured server, locked or not."""
     audited = tuple(servers)
     return SecretsReport(
-        checked=len(audited), findings=tuple(finding for server in audited for finding in _exposed_in(server))
+        checked=len(audited), findings=tuple(finding for server in audited for finding in _audit_server(server))
     )
 
 
@@ -138,42 +138,44 @@ def _audit_entry(
         config = installed(file, entry) if file else None
         if file and file.fault:
             is_settled = True
-            yield _finding("unreadable_config", entry, (path, file_scope), f"{path}: {file.problem}")
+            yield _build_finding("unreadable_config", entry, (path, file_scope), f"{path}: {file.problem}")
         elif config is None:
             missing.append((file_scope, path))
         else:
             is_settled = True
-            yield from _exposed_secrets(entry, (path, file_scope), config)
+            yield from _find_locked_secrets(entry, (path, file_scope), config)
     if not is_settled and missing:
         where = f" in checked scopes: {', '.join(file_scope for file_scope, _ in missing)}" if scope == "all" else ""
         message = f"missing {entry.client} config entry for {entry.name}{where}"
         files_looked_for = ", ".join(path for _, path in missing)
-        yield _finding("missing_config", entry, (files_looked_for, None if scope == "all" else scope), message)
+        yield _build_finding("missing_config", entry, (files_looked_for, None if scope == "all" else scope), message)
     elif not is_settled:
-        yield _finding("invalid_scope", entry, ("", None), f"cannot audit {entry.client} at {scope} scope")
+        yield _build_finding("invalid_scope", entry, ("", None), f"cannot audit {entry.client} at {scope} scope")
 
 
-def _exposed_secrets(entry: LockedConfig, where: Where, config: Mapping[str, Any]) -> Iterator[SecretFinding]:
-    values = list(_env_and_headers(entry.client, config))
+def _find_locked_secrets(
+    entry: LockedConfig, where: FileLocation, config: Mapping[str, Any]
+) -> Iterator[SecretFinding]:
+    values = list(_list_env_and_headers(entry.client, config))
     reported: set[tuple[str, str]] = set()
     for name, source in entry.secrets:
         value = next((text for kind, key, text in values if (kind, key) == (source, name)), "")
-        if value and not _toolpin_reference(value, name):
+        if value and not _is_toolpin_reference(value, name):
             reported.add((source, name))
             message = (
                 f"{source}:{name} is stored as a plaintext value; "
                 "replace it with a placeholder or external secret reference"
             )
-            yield _finding("plaintext_secret", entry, where, message, (name, source))
+            yield _build_finding("plaintext_secret", entry, where, message, (name, source))
     for source, name, value in values:
         label = next((label for label, pattern in _TOOLPIN_PREFIXES if pattern.match(value)), None)
         if label and (source, name) not in reported:
             message = f"{source}:{name} resembles a {label}; replace it with a placeholder or external secret reference"
-            yield _finding("secret_prefix", entry, where, message, (name, source))
+            yield _build_finding("secret_prefix", entry, where, message, (name, source))
 
 
-def _finding(
-    kind: SecretKind, entry: LockedConfig, where: Where, message: str, secret: tuple[str, str] | None = None
+def _build_finding(
+    kind: SecretKind, entry: LockedConfig, where: FileLocation, message: str, secret: tuple[str, str] | None = None
 ) -> SecretFinding:
     return SecretFinding(
         kind=kind,
@@ -188,7 +190,7 @@ def _finding(
     )
 
 
-def _toolpin_reference(value: str, name: str) -> bool:
+def _is_toolpin_reference(value: str, name: str) -> bool:
     text = value.strip()
     spaced = re.fullmatch(r"\$\{\{\s*secrets\.(.*?)\s*\}\}", text)
     return (
@@ -202,10 +204,10 @@ def _suggests_secret(declared: DeclaredInput, text: str) -> bool:
     return looks_secret(declared.id, text) or (declared.password and bool(text) and not is_reference(text))
 
 
-def _exposed_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
+def _audit_server(server: ConfiguredServer) -> Iterator[SecretFinding]:
     if type(server.entry) is not dict:
         return
-    for source, name in _secret_locations(server):
+    for source, name in _find_secrets(server):
         yield SecretFinding(
             kind="plaintext_secret",
             key="",
@@ -219,9 +221,9 @@ def _exposed_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
         )
 
 
-def _secret_locations(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
+def _find_secrets(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
     fields = fields_of(server.entry, client_of(server.client))
-    for source, name, value in _env_and_headers(server.client, server.entry):
+    for source, name, value in _list_env_and_headers(server.client, server.entry):
         if looks_secret(name, value):
             yield source, name
     words = [word for word in (fields["command"], *fields["args"]) if type(word) is str]
@@ -233,22 +235,22 @@ def _secret_locations(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
     known = ("command", "args", "env", "url", "headers")
     for member, value in fields.items():
         if member not in known:
-            yield from (("member", path) for path in _secret_members(member, member, value))
+            yield from (("member", path) for path in _find_secret_members(member, member, value))
 
 
-def _secret_members(path: str, name: str, value: Any) -> Iterator[str]:
+def _find_secret_members(path: str, name: str, value: Any) -> Iterator[str]:
     """Search members that this client does not use: a secret in them is stored as plain text all the same."""
     if type(value) is dict:
         for member, part in value.items():
-            yield from _secret_members(f"{path}.{member}", member, part)
+            yield from _find_secret_members(f"{path}.{member}", member, part)
     elif type(value) is list:
         for index, part in enumerate(value):
-            yield from _secret_members(f"{path}.{index}", name, part)
+            yield from _find_secret_members(f"{path}.{index}", name, part)
     elif type(value) is str and looks_secret(name, value):
         yield path
 
 
-def _env_and_headers(client: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _list_env_and_headers(client: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     fields = fields_of(entry, client_of(client))
     for source, member in (("env", "env"), ("header", "headers")):
         values = fields[member]

@@ -32,7 +32,7 @@ from pinwarden.project.configs import (
     read_config_view,
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
-from pinwarden.project.lock_documents import problem_facts, problem_rows
+from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
 from pinwarden.surface.drift.changes import change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
 from pinwarden.system.target import StdioTarget, program_name
@@ -52,7 +52,7 @@ ISSUE_KINDS: FindingKinds = build_kind_table(
         ("config_invalid", "The lock has no configuration that could be compared."),
     ),
 )
-MACHINE_KINDS: FindingKinds = build_kind_table(
+PROGRAM_KINDS: FindingKinds = build_kind_table(
     warning=(
         ("program_missing", "A server is started with a program that is not on the search path."),
         ("program_in_project", "A server is started with a program inside the project."),
@@ -81,45 +81,45 @@ def check_installation(project: Project, scope: str = "all") -> Report:
     view = read_config_view(project, scope)
     issues = find_config_issues(project, view)
     unknown = find_unknown_servers(project, view)
-    findings = (*findings_in(view.files), *_unresolved(project, view))
-    programs = _programs(project, view)
+    findings = (*findings_in(view.files), *_find_unresolved(project, view))
+    programs = _find_programs(project, view)
     search_path = project.variables.get("PATH", "")
     rows = [
-        *(problem_rows(view.document) if view.document else ()),
-        *(row for issue in issues for row in _issue_rows(project, issue)),
+        *(build_problem_rows(view.document) if view.document else ()),
+        *(row for issue in issues for row in _build_issue_rows(project, issue)),
         *(
             replace(change_row(unknown_server.change), file=project.display_path(unknown_server.server.path))
             for unknown_server in unknown
         ),
         *(build_finding_row(project, finding) for finding in findings),
-        *_program_rows(project, programs, find_relative_search_folders(search_path)),
+        *_check_programs(project, programs, find_relative_search_folders(search_path)),
     ]
     ok = not issues and not any(map(is_failing, rows))
     return Report(
         command="doctor",
         subject=project.lock.name,
-        summary=_summary(view, rows, ok),
+        summary=_summarize(view, rows, ok),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
         rows=tuple(sorted(rows, key=severity_rank)),
-        notes=tuple(_notes(project, view, programs)),
+        notes=tuple(_build_notes(project, view, programs)),
         facts={
             "ok": ok,
             "checked": len(view.locked),
-            "issues": [_issue_facts(project, issue) for issue in issues],
-            "strangers": [_stranger_facts(project, unknown_server) for unknown_server in unknown],
-            "findings": [_finding_facts(project, finding) for finding in findings],
-            "files": [_file_facts(project, file) for file in view.files],
-            "programs": [_program_facts(project, program) for program in programs],
+            "issues": [_issue_to_json(project, issue) for issue in issues],
+            "strangers": [_unknown_server_to_json(project, unknown_server) for unknown_server in unknown],
+            "findings": [_finding_to_json(project, finding) for finding in findings],
+            "files": [_file_to_json(project, file) for file in view.files],
+            "programs": [_program_to_json(project, program) for program in programs],
             "lock": {
                 "found": view.document is not None,
-                "problems": problem_facts(view.document.problems if view.document else ()),
+                "problems": problems_to_json(view.document.problems if view.document else ()),
             },
         },
-        rule_texts={**PROBLEMS, **collect_kind_reasons(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
+        rule_texts={**PROBLEMS, **collect_kind_reasons(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, PROGRAM_KINDS)},
     )
 
 
-def _unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
+def _find_unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
     """Servers that are started through ``pinwarden run``, and that it would refuse to start."""
     if view.document is None:
         return
@@ -132,17 +132,18 @@ def _unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
 # 5. Programs
 
 
-def _programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
+def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
     search_path = project.variables.get("PATH", "")
     needed: dict[str, dict[str, None]] = {name: {} for name in RUNNERS}
-    for server, program in _started(view):
+    for server, program in _list_started_programs(view):
         needed.setdefault(program, {})[server] = None
     return tuple(
-        Program(name=name, path=_find(name, search_path), needed_by=tuple(servers)) for name, servers in needed.items()
+        Program(name=name, path=_find_program(name, search_path), needed_by=tuple(servers))
+        for name, servers in needed.items()
     )
 
 
-def _started(view: ConfigView) -> Iterator[tuple[str, str]]:
+def _list_started_programs(view: ConfigView) -> Iterator[tuple[str, str]]:
     """Name and program of every server that is started by a bare name."""
     approved = (configured_server(locked.name, locked.entry, client_of(locked.client)) for locked in view.locked)
     for server in (*approved, *view.servers):
@@ -152,38 +153,40 @@ def _started(view: ConfigView) -> Iterator[tuple[str, str]]:
                 yield server.name, word
 
 
-def _find(name: str, search_path: str) -> Path | None:
+def _find_program(name: str, search_path: str) -> Path | None:
     program = find_program(name, search_path)
     return find_program("python3", search_path) if program is None and name == "python" else program
 
 
-def _program_rows(project: Project, programs: Iterable[Program], relative: list[str]) -> Iterator[Row]:
+def _check_programs(project: Project, programs: Iterable[Program], relative: list[str]) -> Iterator[Row]:
     if relative:
         message = "the search path has relative folders, so a command may start a different program in another folder"
-        yield _machine_row("search_path_relative", "PATH", message)
+        yield _build_program_row("search_path_relative", "PATH", message)
     for program in programs:
         servers = ", ".join(program.needed_by)
         if program.needed_by and program.path is None:
-            yield _machine_row("program_missing", program.name, f"not on the search path, but it starts: {servers}")
+            yield _build_program_row(
+                "program_missing", program.name, f"not on the search path, but it starts: {servers}"
+            )
         elif program.needed_by and program.path and _is_inside(program.path, project.root):
             message = (
                 f"it is inside the project, so anyone who can change the repository can change it; it starts: {servers}"
             )
-            yield _machine_row("program_in_project", program.name, message)
+            yield _build_program_row("program_in_project", program.name, message)
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
     return path.absolute().is_relative_to(folder.absolute())
 
 
-def _machine_row(code: str, name: str, message: str) -> Row:
-    return Row(code=code, severity=MACHINE_KINDS[code].severity, entity="program", name=name, path="", message=message)
+def _build_program_row(code: str, name: str, message: str) -> Row:
+    return Row(code=code, severity=PROGRAM_KINDS[code].severity, entity="program", name=name, path="", message=message)
 
 
 # Rows and facts
 
 
-def _issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
+def _build_issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
     file = project.display_path(issue.file) if issue.file and ", " not in issue.file else None
     rows = [replace(change_row(change), file=file) for change in issue.changes]
     yield from rows
@@ -200,14 +203,14 @@ def _issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
         )
 
 
-def _issue_facts(project: Project, issue: ConfigIssue) -> dict[str, Any]:
+def _issue_to_json(project: Project, issue: ConfigIssue) -> dict[str, Any]:
     """ToolPin's members, and what exactly differs."""
     facts = issue.to_json()
     facts["file"] = ", ".join(project.display_path(path) for path in issue.file.split(", ")) if issue.file else ""
     return {**facts, "changes": [change.to_json() for change in issue.changes]}
 
 
-def _stranger_facts(project: Project, unknown: UnknownServer) -> dict[str, Any]:
+def _unknown_server_to_json(project: Project, unknown: UnknownServer) -> dict[str, Any]:
     return {
         "server": unknown.server.name,
         "client": unknown.server.client,
@@ -220,7 +223,7 @@ def _stranger_facts(project: Project, unknown: UnknownServer) -> dict[str, Any]:
     }
 
 
-def _finding_facts(project: Project, finding: ConfigFinding) -> dict[str, Any]:
+def _finding_to_json(project: Project, finding: ConfigFinding) -> dict[str, Any]:
     return {
         "code": finding.code,
         "severity": finding.severity,
@@ -233,7 +236,7 @@ def _finding_facts(project: Project, finding: ConfigFinding) -> dict[str, Any]:
     }
 
 
-def _file_facts(project: Project, file: ConfigFile) -> dict[str, Any]:
+def _file_to_json(project: Project, file: ConfigFile) -> dict[str, Any]:
     return {
         "client": file.client,
         "scope": file.scope,
@@ -243,14 +246,14 @@ def _file_facts(project: Project, file: ConfigFile) -> dict[str, Any]:
     }
 
 
-def _program_facts(project: Project, program: Program) -> dict[str, Any]:
+def _program_to_json(project: Project, program: Program) -> dict[str, Any]:
     shown = str(program.path) if program.path else None
     if program.path and _is_inside(program.path, project.root):
         shown = program.path.absolute().relative_to(project.root.absolute()).as_posix()
     return {"name": program.name, "path": shown, "needed_by": list(program.needed_by)}
 
 
-def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> Iterator[str]:
+def _build_notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> Iterator[str]:
     if view.document is None:
         yield f"there is no {project.lock.name}, so no configured server is approved; create it with pinwarden init"
     listed = tuple(programs)
@@ -261,7 +264,7 @@ def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> I
     )
 
 
-def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
+def _summarize(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
     files, servers = len(view.files), len(view.servers)
     checked = f"{len(view.locked)} locked and {servers} configured servers in {plural(files, 'file')}"
     if ok:

@@ -28,7 +28,7 @@ from pinwarden.lock.trust_explanation import (
     verdict_of,
 )
 from pinwarden.lock.trust_tiers import Issue, Pillars, TierCap, TrustReport, gated, judge
-from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_lock
+from pinwarden.project.lock_documents import LockDocument, build_problem_rows, find_entries, problems_to_json, read_lock
 from pinwarden.system.masking import mask_text, mask_url
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def list_locked(project: Project) -> Report:
         subject=project.lock.name,
         summary=counted + broken,
         exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
-        rows=problem_rows(document),
+        rows=build_problem_rows(document),
         facts={
             "ok": not document.broken,
-            "entries": [_facts(entry) for entry in lock.entries],
-            "problems": problem_facts(document.problems),
+            "entries": [_entry_to_json(entry) for entry in lock.entries],
+            "problems": problems_to_json(document.problems),
         },
         rule_texts=PROBLEMS,
     )
@@ -68,7 +68,7 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
     """The report of ``pinwarden explain``: every entry of the server, or the one for the client that was named."""
     document = read_lock(project.lock)
     lock = document.lock
-    entries = entries_named(lock, server)
+    entries = find_entries(lock, server)
     explained = [_EntryExplanation(entry, document, now) for entry in entries]
     tiers = ", ".join(f"{explanation.entry.client}: {explanation.today.tier}" for explanation in explained)
     broken = "; the lock is not what was approved" if document.broken else ""
@@ -77,12 +77,12 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
         subject=server,
         summary=f"{entries[0].name} is locked ({tiers}){broken}",
         exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
-        rows=problem_rows(document),
+        rows=build_problem_rows(document),
         facts={
             "server": entries[0].name,
             "origin": "lock",
             "entries": [explanation.facts() for explanation in explained],
-            "problems": problem_facts(document.problems),
+            "problems": problems_to_json(document.problems),
         },
         rule_texts=PROBLEMS,
     )
@@ -96,8 +96,8 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
     issues = own_findings(entry)
     explanation = explain(trust, now=now)
     sections = (
-        Section(heading="what it is", lines=tuple(_description_lines(entry))),
-        *_trust_sections(explanation, trust),
+        Section(heading="what it is", lines=tuple(_describe_registry_entry(entry))),
+        *_build_trust_sections(explanation, trust),
     )
     target = choose_target(entry)
     return Report(
@@ -125,8 +125,8 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
                     "version": entry.version,
                     "source": entry.source,
                     "status": entry.status,
-                    "target": target_in_words(selected_target(target)) if target else None,
-                    "trust": _trust_facts(explanation, trust),
+                    "target": describe_target(selected_target(target)) if target else None,
+                    "trust": _trust_to_json(explanation, trust),
                     "findings": [issue.to_json() for issue in issues],
                     "sections": [section.to_json() for section in sections],
                 }
@@ -147,7 +147,7 @@ class Section(Record):
         return {"heading": self.heading, "lines": list(self.lines)}
 
 
-def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
+def parse_recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
     """The trust report in a lock entry; missing members count as the worst value."""
     pillars = recorded.get("pillars", {})
     return TrustReport(
@@ -156,8 +156,8 @@ def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
         metadata_completeness=recorded.get("metadataCompleteness", recorded["score"]),
         tier=recorded.get("tier", "unverified"),
         cap_reason=recorded.get("capReason"),
-        vetoes=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("vetoes", [])),
-        gates=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("gates", [])),
+        vetoes=tuple(TierCap(**_select_cap_members(row)) for row in recorded.get("vetoes", [])),
+        gates=tuple(TierCap(**_select_cap_members(row)) for row in recorded.get("gates", [])),
         gated_by=tuple(recorded.get("gatedBy", [])),
         verified_provenance=recorded.get("verifiedProvenance") is True,
         pillars=Pillars(
@@ -174,19 +174,19 @@ def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
     )
 
 
-def target_in_words(target: Mapping[str, Any]) -> str:
+def describe_target(target: Mapping[str, Any]) -> str:
     """The selected target: a package with its release, or an address."""
     if target.get("kind") == "remote":
         return f"{target.get('type')} {mask_url(str(target.get('url')))}"
     kind, version = str(target.get("registryType")), target.get("version")
     identifier = mask_text(str(target.get("identifier")))
     release = f" {version}" if isinstance(version, str) and version not in identifier else ""
-    if kind in _OF_THIS_MACHINE:
-        return f"{_OF_THIS_MACHINE[kind]} {identifier}{release}"
-    return f"{kind} {_KINDS.get(kind, 'package')} {identifier}{release}"
+    if kind in _LOCAL_PROGRAM_WORDS:
+        return f"{_LOCAL_PROGRAM_WORDS[kind]} {identifier}{release}"
+    return f"{kind} {_ARTIFACT_WORDS.get(kind, 'package')} {identifier}{release}"
 
 
-def config_in_words(entry: Entry) -> dict[str, Any] | None:
+def describe_config(entry: Entry) -> dict[str, Any] | None:
     """The approved configuration: command or address, and the names of variables and headers."""
     locked = locked_config(entry.key, entry.document)
     if locked.entry is None:
@@ -195,7 +195,7 @@ def config_in_words(entry: Entry) -> dict[str, Any] | None:
     return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
 
 
-def release_of(entry: Entry) -> str | None:
+def find_release(entry: Entry) -> str | None:
     """The locked release; None if the configuration names none."""
     return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
 
@@ -206,7 +206,7 @@ def approved_by(entry: Entry) -> str | None:
     return extension.approval.by if extension and extension.approval else None
 
 
-def surface_is_pinned(entry: Entry) -> bool:
+def has_pinned_surface(entry: Entry) -> bool:
     """Whether the complete surface is pinned."""
     extension = extension_of(entry)
     return extension is not None and extension.surface is not None
@@ -219,13 +219,13 @@ class _EntryExplanation:
         self.entry = entry
         self.extension = extension_of(entry)
         self.document = document
-        self.recorded = recorded_trust(entry.trust)
+        self.recorded = parse_recorded_trust(entry.trust)
         self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
-        self.explanation = explain(self.today, now=now, configured=_configured_kind(entry))
+        self.explanation = explain(self.today, now=now, configured=_find_package_type(entry))
         pin = find_bundle_pin(entry)
         if pin is not None and not self.today.gates:
             self.explanation = explain_bundle(self.explanation, pin.version, literal=pin.literal)
-        elif _configured_kind(entry) in ("npm", "pypi", "oci"):
+        elif _find_package_type(entry) in ("npm", "pypi", "oci"):
             known = self.extension
             pinned = known is not None and bool(known.artifacts or known.image)
             self.explanation = explain_bytes(self.explanation, entry.name, pinned=pinned)
@@ -235,39 +235,39 @@ class _EntryExplanation:
         extension = self.extension
         approval = extension.approval if extension else None
         sections = (
-            Section(heading="what it is", lines=tuple(self._what())),
-            Section(heading="which bytes were approved", lines=tuple(_byte_lines(self.entry, extension))),
-            Section(heading="which configuration was approved", lines=tuple(self._config())),
-            Section(heading="which tools were approved", lines=tuple(self._tools())),
-            Section(heading="who approved it, and why", lines=tuple(self._approval())),
-            *_trust_sections(self.explanation, self.today, self.recorded.tier),
+            Section(heading="what it is", lines=tuple(self._describe_server())),
+            Section(heading="which bytes were approved", lines=tuple(_describe_bytes(self.entry, extension))),
+            Section(heading="which configuration was approved", lines=tuple(self._describe_config())),
+            Section(heading="which tools were approved", lines=tuple(self._describe_tools())),
+            Section(heading="who approved it, and why", lines=tuple(self._describe_approval())),
+            *_build_trust_sections(self.explanation, self.today, self.recorded.tier),
         )
         return {
             "key": self.entry.key,
-            "version": release_of(self.entry),
+            "version": find_release(self.entry),
             "client": self.entry.client,
             "scope": self.entry.scope,
             "source": self.entry.source,
             "locked_at": self.entry.locked_at,
-            "target": target_in_words(self.entry.selected_target),
-            "config": config_in_words(self.entry),
+            "target": describe_target(self.entry.selected_target),
+            "config": describe_config(self.entry),
             "surface": str(extension.surface.digest) if extension and extension.surface else None,
             "approval": {"by": approval.by, "at": approval.at, "why": approval.why} if approval else None,
-            "trust": {**_trust_facts(self.explanation, self.today), "locked_tier": self.recorded.tier},
+            "trust": {**_trust_to_json(self.explanation, self.today), "locked_tier": self.recorded.tier},
             "sections": [section.to_json() for section in sections],
         }
 
-    def _what(self) -> Iterator[str]:
+    def _describe_server(self) -> Iterator[str]:
         entry = self.entry
-        release = release_of(entry) or "(no release named)"
+        release = find_release(entry) or "(no release named)"
         yield f"{entry.name} {release} for {entry.client}, {entry.scope} scope"
-        yield target_in_words(entry.selected_target)
+        yield describe_target(entry.selected_target)
         where = f" from {entry.source}" if entry.source else ""
         yield f"resolved{where} at {entry.resolved_at or 'a time that is not recorded'}, locked at {entry.locked_at}"
         yield from (note for note in entry.document["notes"] if isinstance(note, str))
 
-    def _config(self) -> Iterator[str]:
-        config = config_in_words(self.entry)
+    def _describe_config(self) -> Iterator[str]:
+        config = describe_config(self.entry)
         if config is None:
             yield "the lock has no configuration for this client"
             return
@@ -282,11 +282,11 @@ class _EntryExplanation:
         if secrets:
             yield f"needs these secrets: {', '.join(secrets)}"
 
-    def _tools(self) -> Iterator[str]:
+    def _describe_tools(self) -> Iterator[str]:
         pin = self.extension.surface if self.extension else None
         if pin is not None:
             yield f"the complete surface is pinned: {pin.digest}"
-            yield from _surface_lines(pin.items, self.document.files.get(pin.path))
+            yield from _describe_surface(pin.items, self.document.files.get(pin.path))
             return
         hashed = self.entry.manifest.get("toolSurfaceHash")
         if isinstance(hashed, dict):
@@ -294,10 +294,10 @@ class _EntryExplanation:
             yield f"one hash over {hashed.get('toolCount')} tools is pinned, over {covered}; their text is not stored"
         else:
             yield "none: the server's tools were never recorded, so changes are not detected"
-            consent = " --allow-execute" if "command" in (config_in_words(self.entry) or {}) else ""
+            consent = " --allow-execute" if "command" in (describe_config(self.entry) or {}) else ""
             yield f"pin it with pinwarden approve {shlex.quote(self.entry.name)}{consent}"
 
-    def _approval(self) -> Iterator[str]:
+    def _describe_approval(self) -> Iterator[str]:
         approval = self.extension.approval if self.extension else None
         if approval is None:
             yield "not recorded in the lock; see who committed it in the history of the repository"
@@ -305,7 +305,7 @@ class _EntryExplanation:
             yield f"{approval.by} at {approval.at}: {approval.why or 'no reason given'}"
 
 
-def _configured_kind(entry: Entry) -> str | None:
+def _find_package_type(entry: Entry) -> str | None:
     """The kind of package of a configured server; None for servers from a registry."""
     if entry.source != SOURCE:
         return None
@@ -313,7 +313,7 @@ def _configured_kind(entry: Entry) -> str | None:
     return "remote" if target.get("kind") == "remote" else str(target.get("registryType"))
 
 
-def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -> Iterator[str]:
+def _describe_surface(items: Mapping[str, Mapping[str, str]], text: bytes | None) -> Iterator[str]:
     from pinwarden.surface.surface import ITEM_KINDS, parse_surface
 
     try:
@@ -335,7 +335,7 @@ def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -
             yield f"and {len(listed) - _MAX_TOOLS} more"
 
 
-def _byte_lines(entry: Entry, extension: LockExtension | None) -> Iterator[str]:
+def _describe_bytes(entry: Entry, extension: LockExtension | None) -> Iterator[str]:
     named = False
     if extension is not None:
         for file in extension.artifacts:
@@ -351,7 +351,7 @@ def _byte_lines(entry: Entry, extension: LockExtension | None) -> Iterator[str]:
         pin = find_bundle_pin(entry)
         if pin is not None:
             named = True
-            yield from _bundle_lines(pin)
+            yield from _describe_bundle(pin)
         if extension.provenance is not None:
             yield "built by " + ", ".join(f"{name} {value}" for name, value in extension.provenance.items())
     for row in entry.trust.get("evidence", []):
@@ -362,7 +362,7 @@ def _byte_lines(entry: Entry, extension: LockExtension | None) -> Iterator[str]:
         yield "the bytes have not been verified yet"
 
 
-def _bundle_lines(pin: BundlePin) -> Iterator[str]:
+def _describe_bundle(pin: BundlePin) -> Iterator[str]:
     yield f"bundle {pin.root_cid}: {pin.archive}, {pin.size} bytes"
     yield "the install verified every file against the manifest, and the manifest against the registry's signature"
     yield "every start verifies the unpacked files again"
@@ -373,16 +373,18 @@ def _bundle_lines(pin: BundlePin) -> Iterator[str]:
     yield f"from {pin.registry}, channel {pin.channel}, {logged}"
 
 
-def _description_lines(entry: ServerEntry) -> Iterator[str]:
+def _describe_registry_entry(entry: ServerEntry) -> Iterator[str]:
     yield f"{entry.name} {entry.version or 'without a version'} from {entry.source}, {entry.status}"
     if entry.description:
         yield entry.description
     yield f"source code: {entry.repository_url}" if entry.repository_url else "no source code repository is named"
     target = choose_target(entry)
-    yield target_in_words(selected_target(target)) if target else "nothing that can be installed"
+    yield describe_target(selected_target(target)) if target else "nothing that can be installed"
 
 
-def _trust_sections(explanation: Explanation, trust: TrustReport, recorded: str | None = None) -> Sequence[Section]:
+def _build_trust_sections(
+    explanation: Explanation, trust: TrustReport, recorded: str | None = None
+) -> Sequence[Section]:
     scores = f"overall score {trust.overall_score} of 100, metadata {trust.metadata_completeness}"
     since: tuple[str, ...] = ()
     if recorded is not None and recorded != explanation.tier:
@@ -397,7 +399,7 @@ def _trust_sections(explanation: Explanation, trust: TrustReport, recorded: str 
     )
 
 
-def _trust_facts(explanation: Explanation, trust: TrustReport) -> dict[str, Any]:
+def _trust_to_json(explanation: Explanation, trust: TrustReport) -> dict[str, Any]:
     return {
         "tier": explanation.tier,
         "overall_score": trust.overall_score,
@@ -407,23 +409,23 @@ def _trust_facts(explanation: Explanation, trust: TrustReport) -> dict[str, Any]
     }
 
 
-def _tier_cap(row: Mapping[str, Any]) -> dict[str, Any]:
+def _select_cap_members(row: Mapping[str, Any]) -> dict[str, Any]:
     return {member: row[member] for member in ("code", "message", "tier")}
 
 
-def _facts(entry: Entry) -> dict[str, Any]:
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
     return {
         "name": entry.name,
-        "version": release_of(entry),
+        "version": find_release(entry),
         "client": entry.client,
         "scope": entry.scope,
-        "target": target_in_words(entry.selected_target),
+        "target": describe_target(entry.selected_target),
         "tier": entry.trust.get("tier"),
-        "surface_pinned": surface_is_pinned(entry),
+        "surface_pinned": has_pinned_surface(entry),
         "approved_by": approved_by(entry),
         "locked_at": entry.locked_at,
     }
 
 
-_KINDS = {"oci": "image", "mcpb": "bundle"}
-_OF_THIS_MACHINE = {"script": "script", "path": "program", "module": "module", "shell": "shell command"}
+_ARTIFACT_WORDS = {"oci": "image", "mcpb": "bundle"}
+_LOCAL_PROGRAM_WORDS = {"script": "script", "path": "program", "module": "module", "shell": "shell command"}

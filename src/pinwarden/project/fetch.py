@@ -16,18 +16,18 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
-from pinwarden.project.fetch_context import FetchContext, fetch_files, with_contents
+from pinwarden.project.fetch_context import FetchContext, add_content_digests, fetch_files
 from pinwarden.project.project import Project
-from pinwarden.project.run import is_bundle, pinned_closure
+from pinwarden.project.run import is_bundle, read_pinned_closure
 from pinwarden.project.server_environments import (
     ScriptPermissions,
     ensure_environment,
-    environment_of,
     fetch_image,
     fetch_mcpb,
+    find_pinned_mcpb,
     is_mcpb,
-    mcpb_environment,
-    pinned_mcpb,
+    plan_environment,
+    plan_mcpb_environment,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     rows: list[Row] = []
     ready: list[dict[str, object]] = []
     failures: list[tuple[str, PinwardenError]] = []
-    for entry in chosen_entries(project, names):
+    for entry in select_entries(project, names):
         try:
             approved = approved_digests(extension_of(entry))
             scripts = ScriptPermissions(approved=approved, without_sandbox=options.scripts_without_sandbox)
@@ -77,9 +77,9 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
             else:
                 ready.append(_fetch_server(project, entry, context, scripts))
         except PinwardenError as err:
-            rows.append(_row(entry, err, _level(err, frozen=options.frozen)))
+            rows.append(_build_row(entry, err, _choose_severity(err, frozen=options.frozen)))
             failures.append((entry.name, err))
-    rows += _yanked(project, names, options)
+    rows += _check_yanked(project, names, options)
     failed = [row for row in rows if row.severity != "warning"]
     exit_code = EXIT_CLEAN
     if failed:
@@ -87,7 +87,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     return Report(
         command="fetch",
         subject=project.lock.name,
-        summary=_summary(len(ready), rows),
+        summary=_summarize(len(ready), rows),
         exit_code=exit_code,
         rows=tuple(rows),
         notes=hints_for_failures(failures),
@@ -98,7 +98,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     )
 
 
-def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
+def select_entries(project: Project, names: Sequence[str]) -> list[Entry]:
     """One entry for each distinct server among the named ones, or all. Raises if the lock was tampered with."""
     lock = lock_store.read(project.lock)
     if lock is None:
@@ -107,7 +107,7 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
     chosen: dict[tuple[object, ...], Entry] = {}
     for entry in lock.entries:
         if not names or entry.name in names:
-            chosen.setdefault((entry.name, *_start_key(entry)), entry)
+            chosen.setdefault((entry.name, *_build_server_key(entry)), entry)
     for name in names:
         if not any(entry.name == name for entry in chosen.values()):
             from pinwarden.project.locked_servers import not_locked_error
@@ -116,20 +116,20 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
     return list(chosen.values())
 
 
-def _summary(done: int, rows: Sequence[Row]) -> str:
+def _summarize(done: int, rows: Sequence[Row]) -> str:
     without = sum(row.code == "nothing_to_run" for row in rows)
     summary = f"{plural(done, 'server')} ready to run, {len(rows) - without} not"
     return f"{summary}, {without} with nothing to download" if without else summary
 
 
-def _level(err: PinwardenError, *, frozen: bool) -> str:
+def _choose_severity(err: PinwardenError, *, frozen: bool) -> str:
     """A server without bytes is never a failure; one whose bytes are not locked is, with ``frozen``."""
     if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
         return "warning"
     return "critical" if err.exit_code == EXIT_REFUSED else "review"
 
 
-def _start_key(entry: Entry) -> tuple[object, ...]:
+def _build_server_key(entry: Entry) -> tuple[object, ...]:
     from pinwarden.project.configured_servers import identify_entry
 
     extension = extension_of(entry)
@@ -141,25 +141,25 @@ def _fetch_server(
     project: Project, entry: Entry, context: FetchContext, scripts: ScriptPermissions
 ) -> dict[str, object]:
     if is_mcpb(entry):
-        bundle = pinned_mcpb(entry)
+        bundle = find_pinned_mcpb(entry)
         fetch_mcpb(bundle.url, bundle.digest, context)
-        folder = ensure_environment(mcpb_environment(bundle, context.store), context.store, notify=lambda _: None)
+        folder = ensure_environment(plan_mcpb_environment(bundle, context.store), context.store, notify=lambda _: None)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
     runs = locked_launch(entry).runs
     if runs.kind == "oci":
         folder = fetch_image(entry, runs, context)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
     _refuse_unsupported(runs.via or runs)
-    closure, digest = pinned_closure(project, entry)
+    closure, digest = read_pinned_closure(project, entry)
     search_path = project.variables.get("PATH", "")
-    environment = environment_of(closure, digest, context.store, search_path, scripts)
+    environment = plan_environment(closure, digest, context.store, search_path, scripts)
     files = environment.files()
     fetch_files(closure, files, context)
     unknown = [file for file in files if file.tree is None]
     if unknown:
         # Locked on another platform: the bytes are the locked ones, so their content can be recorded now.
-        with_contents(closure, unknown, context)
-        environment = environment_of(closure, digest, context.store, search_path, scripts)
+        add_content_digests(closure, unknown, context)
+        environment = plan_environment(closure, digest, context.store, search_path, scripts)
     folder = ensure_environment(environment, context.store, notify=lambda _: None)
     return {
         "server": entry.name,
@@ -184,17 +184,17 @@ def _fetch_bundle(entry: Entry, context: FetchContext, options: FetchOptions) ->
     return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
 
 
-def _yanked(project: Project, names: Sequence[str], options: FetchOptions) -> list[Row]:
+def _check_yanked(project: Project, names: Sequence[str], options: FetchOptions) -> list[Row]:
     """Locked bundles that were yanked, by the newest available state of the log."""
     from pinwarden.bundle.bundle_pin import find_bundle_pin
-    from pinwarden.project.installed_bundles import yank_rows
+    from pinwarden.project.installed_bundles import check_yanked_bundles
 
-    bundles = [entry for entry in chosen_entries(project, names) if is_bundle(entry)]
+    bundles = [entry for entry in select_entries(project, names) if is_bundle(entry)]
     for pin in {pin.log_id: pin for entry in bundles if (pin := find_bundle_pin(entry)) is not None}.values():
         with suppress(PinwardenError):  # offline, the last known state counts
             if options.bundles is not None:
                 options.bundles.follow(pin)
-    return list(yank_rows(project, bundles))
+    return list(check_yanked_bundles(project, bundles))
 
 
 def _refuse_unsupported(runs: Launch) -> None:
@@ -206,5 +206,5 @@ def _refuse_unsupported(runs: Launch) -> None:
     raise PinwardenError("NOTHING_TO_RUN", f"{runs.kind} is not built here")
 
 
-def _row(entry: Entry, err: PinwardenError, level: str) -> Row:
+def _build_row(entry: Entry, err: PinwardenError, level: str) -> Row:
     return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)

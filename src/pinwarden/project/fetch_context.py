@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_DOWNLOADS = 16
 Progress = Callable[[int, int], None]
-Row = TypeVar("Row")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -39,7 +39,7 @@ class FetchContext(Record):
     """The trust root for attestations, if not sigstore's public one."""
 
 
-def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
+def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closure:
     """The closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
     from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
 
@@ -48,7 +48,7 @@ def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
     scope = name.partition("/")[0] if name.startswith("@") else ""
     scopes = ("", scope, *context.sources.npm_scopes())
     registries = {
-        scope_name: _resolver_endpoint(context.sources.npm(f"{scope_name}/x".strip("/")), context)
+        scope_name: _build_resolver_endpoint(context.sources.npm(f"{scope_name}/x".strip("/")), context)
         for scope_name in scopes
     }
     plain, variables = context.fetcher.rules.allow_plain_http, context.sources.settings.variables
@@ -61,7 +61,7 @@ def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
             name=row.name,
             version=row.version,
             path=row.path,
-            files=(_npm_file(row, context),),
+            files=(_download_npm_file(row, context),),
             systems=row.systems,
             processors=row.processors,
             libraries=row.libraries,
@@ -80,12 +80,12 @@ def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
     )
 
 
-def _resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
+def _build_resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
     """The endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
     return replace(endpoint, configured_by="argument") if context.fetcher.rules.allow_private else endpoint
 
 
-def _npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFile:
+def _download_npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFile:
     if not row.url:
         raise PinwardenError("CLOSURE_INVALID", f"npm does not say where {row.name}@{row.version} comes from")
     algorithms = {"sha256", *(digest.algorithm for digest in row.integrity)}
@@ -103,11 +103,15 @@ def _npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFile:
         digest = next(digest for digest in got.digests if digest.algorithm == "sha256")
         archive = context.store.keep(stream, digest)
     return ClosureFile(
-        name=_file_name(row.url), url=row.url, digest=digest, size=got.size, tree=node.package_tree_digest(archive)
+        name=_parse_file_name(row.url),
+        url=row.url,
+        digest=digest,
+        size=got.size,
+        tree=node.package_tree_digest(archive),
     )
 
 
-def pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchContext) -> Closure:
+def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchContext) -> Closure:
     """The closure of a Python package: uv resolves it for every platform; files for this one are downloaded and hashed.
 
     For files of other platforms the index's digest is recorded, and checked before they are used.
@@ -123,7 +127,7 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchC
     text = resolve(
         name,
         version,
-        _resolver_endpoint(index, context),
+        _build_resolver_endpoint(index, context),
         uv=uv,
         extras=tuple(extras),
         variables=variables,
@@ -158,10 +162,10 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchC
         registry=index.url,
         packages=tuple(sorted(packages, key=lambda package: package.key)),
     )
-    return with_contents(closure, [file for _, file in python.choose_packages(closure)], context)
+    return add_content_digests(closure, [file for _, file in python.choose_packages(closure)], context)
 
 
-def with_contents(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> Closure:
+def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> Closure:
     """The closure with the content digests of these files; they are downloaded if they are not in the store."""
 
     def content(file: ClosureFile) -> ClosureFile:
@@ -192,7 +196,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
     """Download a file of a closure into the store, unless it is there. Refuses other bytes than the locked ones."""
     if context.store.find(file.digest) is not None:  # a damaged file does not count, and is downloaded again
         return
-    endpoint = _endpoint_of(closure, file, context)
+    endpoint = _find_endpoint(closure, file, context)
     with context.store.incoming() as stream:
         got = context.fetcher.download(FetchRequest(endpoint=endpoint, url=file.url), stream)
         if got.digests[0] != file.digest:
@@ -204,7 +208,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
         context.store.keep(stream, file.digest)
 
 
-def _endpoint_of(closure: Closure, file: ClosureFile, context: FetchContext) -> ServiceEndpoint:
+def _find_endpoint(closure: Closure, file: ClosureFile, context: FetchContext) -> ServiceEndpoint:
     """The registry, with credentials, that today's settings name for the package that a file belongs to.
 
     Not that of the root package: a dependency of another scope may come from another registry.
@@ -215,7 +219,7 @@ def _endpoint_of(closure: Closure, file: ClosureFile, context: FetchContext) -> 
     return context.sources.npm(owner.name)
 
 
-def _run_concurrently(do: Callable[[Row], Result], rows: Iterable[Row], on_progress: Progress | None) -> list[Result]:
+def _run_concurrently(do: Callable[[Item], Result], rows: Iterable[Item], on_progress: Progress | None) -> list[Result]:
     """Run ``do`` on all rows, several at a time; results in order. The first failure ends it."""
     todo = list(rows)
     done: list[Result] = []
@@ -232,7 +236,7 @@ def _run_concurrently(do: Callable[[Row], Result], rows: Iterable[Row], on_progr
     return done
 
 
-def _file_name(url: str) -> str:
+def _parse_file_name(url: str) -> str:
     return unquote(url.partition("?")[0].rpartition("/")[2]).replace("/", "_").replace("\\", "_") or "package.tgz"
 
 

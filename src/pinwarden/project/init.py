@@ -58,8 +58,8 @@ def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "
     """
     # Servers of the user's other projects are ignored.
     files = build_config_view(project, (), project.find_configs(), scope=scope).files
-    lock, texts = lock_store.read_with_files(project.lock)
-    approved = ApprovedServers(project, lock, texts, files)
+    lock, candidates = lock_store.read_with_files(project.lock)
+    approved = ApprovedServers(project, lock, candidates, files)
     servers = tuple(_with_decision(server, accepted) for server in _choose_servers(files, approved))
     _refuse_unknown_names(accepted, servers)
     return Discovery(project=project, files=files, lock=lock, approved=approved, servers=servers)
@@ -253,12 +253,12 @@ def _prepare_probe(
 def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: Approver, now: str) -> Lock:
     project = discovery.project
     folder = lock_store.surfaces_folder(project.lock)
-    texts: dict[str, ApprovalCandidate] = {}
+    candidates: dict[str, ApprovalCandidate] = {}
     entries: list[lock_entry.Entry] = []
     for server in servers:
         path = surface_path(server.key, folder=folder)
         if server.surface is not None:
-            texts[server.key] = ApprovalCandidate(
+            candidates[server.key] = ApprovalCandidate(
                 server=server.server.name,
                 surface=server.surface,
                 warnings=server.status.scan_warnings,
@@ -266,7 +266,7 @@ def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], ap
             )
         extension = LockExtension(
             surface=None if server.surface is None else pin_surface(server.surface, path),
-            approval=build_approval(replace(approver, how=_approval_reason(server)), now, texts.get(server.key)),
+            approval=build_approval(replace(approver, how=_approval_reason(server)), now, candidates.get(server.key)),
             configured_in=ConfiguredIn(
                 client=server.server.client,
                 scope=server.server.scope,
@@ -281,7 +281,7 @@ def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], ap
     def change(old: Lock | None) -> lock_store.LockWrite:
         if old != discovery.lock:
             raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed in the meantime")
-        made, files = assign_surface_files(old, [keep_earlier_pins(old, entry) for entry in entries], texts)
+        made, files = assign_surface_files(old, [keep_earlier_pins(old, entry) for entry in entries], candidates)
         return lock_store.LockWrite(lock=relock(_remove_refused_entries(discovery, old, now), made, now), files=files)
 
     return lock_store.update(project.lock, change)

@@ -67,9 +67,9 @@ class ApprovedServers:
     """The entries of the lock, compared with the servers in these files."""
 
     def __init__(
-        self, project: Project, lock: Lock | None, texts: Mapping[str, bytes], files: Sequence[ConfigFile]
+        self, project: Project, lock: Lock | None, pinned_files: Mapping[str, bytes], files: Sequence[ConfigFile]
     ) -> None:
-        self._project, self._texts = project, texts
+        self._project, self._pinned_files = project, pinned_files
         self.exists = lock is not None
         self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
         view = build_config_view(project, tuple(self._entries.values()), files)
@@ -105,7 +105,9 @@ class ApprovedServers:
         entry = self._entries.get(key)
         extension = extension_of(entry) if entry is not None else None
         pin = extension.surface if extension else None
-        return parse_surface(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
+        return (
+            parse_surface(self._pinned_files[pin.path]) if pin is not None and pin.path in self._pinned_files else None
+        )
 
     def with_surface(self, status: LockStatus, key: str, name: str, surface: Surface) -> LockStatus:
         """Add the probed surface: it needs a decision too, unless it is the approved one.
@@ -115,9 +117,9 @@ class ApprovedServers:
         approved = self.surface(key)
         if approved is not None and approved.digest == surface.digest:
             return status
-        from pinwarden.project.surface_reports import warning_rows
+        from pinwarden.project.surface_reports import scan_for_warnings
 
-        attacks = warning_rows(surface, name, () if approved is None else (approved,))
+        attacks = scan_for_warnings(surface, name, () if approved is None else (approved,))
         if approved is not None:
             rows = tuple(change_row(change) for change in compare(approved, surface))
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)

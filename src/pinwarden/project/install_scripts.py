@@ -53,13 +53,13 @@ def add_approvals(known: LockExtension, fresh: Iterable[ScriptApproval]) -> tupl
     return (*known.install_scripts, *(approval for approval in fresh if approval.digest not in have))
 
 
-def skipped_script_rows(server: str, closure: Closure, approved: frozenset[Digest], store: Store) -> Iterator[Row]:
+def report_skipped_scripts(server: str, closure: Closure, approved: frozenset[Digest], store: Store) -> Iterator[Row]:
     """Scripts that are not run, with their commands if the archive is in the store."""
     for package in not_approved(closure, approved):
-        yield _row(server, package, _declared_scripts_text(package, store))
+        yield _build_row(server, package, _describe_scripts(package, store))
 
 
-def unknown_script_rows(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterator[Row]:
+def report_unknown_scripts(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterator[Row]:
     """Names to approve that no checked package with a script has."""
     known = {package_label(package) for closure in closures for package in with_scripts(closure)}
     for name in allowed.names:
@@ -68,7 +68,7 @@ def unknown_script_rows(allowed: AllowedScripts, closures: Sequence[Closure]) ->
             yield Row(code=UNKNOWN, severity="review", entity="closure", name="", path="", message=message)
 
 
-def lost_approval_rows(server: str, known: LockExtension | None, closure: Closure) -> Iterator[Row]:
+def report_lost_approvals(server: str, known: LockExtension | None, closure: Closure) -> Iterator[Row]:
     """Approvals that a newer closure would end, because its bytes differ."""
     current = {package.files[0].digest for package in with_scripts(closure)}
     for approval in known.install_scripts if known is not None else ():
@@ -77,7 +77,7 @@ def lost_approval_rows(server: str, known: LockExtension | None, closure: Closur
             yield Row(code=LOST, severity="review", entity="closure", name=server, path="", message=message)
 
 
-def unapproved_script_rows(lock: Lock, files: Mapping[str, bytes]) -> Iterator[Row]:
+def check_script_approvals(lock: Lock, files: Mapping[str, bytes]) -> Iterator[Row]:
     """Every locked package with a script that is not approved, once for each server."""
     reported: set[tuple[str, Digest]] = set()
     for entry in lock.entries:
@@ -89,16 +89,16 @@ def unapproved_script_rows(lock: Lock, files: Mapping[str, bytes]) -> Iterator[R
             key = entry.name, package.files[0].digest
             if key not in reported:
                 reported.add(key)
-                yield _row(entry.name, package)
+                yield _build_row(entry.name, package)
 
 
-def _declared_scripts_text(package: ClosurePackage, store: Store) -> str:
+def _describe_scripts(package: ClosurePackage, store: Store) -> str:
     archive = store.find(package.files[0].digest)
     lines = node.declared_scripts(archive) if archive is not None else {}
     return "".join(f"; {event}: {line[:200]!a}" for event, line in lines.items())
 
 
-def _row(server: str, package: ClosurePackage, details: str = "") -> Row:
+def _build_row(server: str, package: ClosurePackage, details: str = "") -> Row:
     return Row(
         code=SKIPPED,
         severity="info",

@@ -14,7 +14,7 @@ from pinwarden.bundle.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.core.text import show_invisible
-from pinwarden.project.writable_folders import writable_folders
+from pinwarden.project.writable_folders import check_writable_folders
 from pinwarden.registry.log_client import load_log_state
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.system.sandbox import Sandbox
@@ -50,7 +50,7 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
     )
 
 
-def bundle_sandbox(
+def build_bundle_sandbox(
     project: Project, pin: BundlePin, folder: Path, rule: SandboxRule | None = None
 ) -> tuple[Sandbox, str]:
     """The sandbox of a bundle, and its working directory.
@@ -62,12 +62,12 @@ def bundle_sandbox(
     programs = pin.policy.exec == "allow"
     if pin.policy.filesystem == "deny":
         return Sandbox(readable=own, allow_network=network, allow_programs=programs), str(folder / TREE)
-    read, write = _rule_paths(project, rule)
+    read, write = _resolve_rule_paths(project, rule)
     if pin.policy.filesystem != "read_write":
         read, write = (*read, *write), ()
     _refuse_home(project, (*read, *write))
     cwd = next(iter((*write, *read)), str(folder / TREE))
-    writable = writable_folders(project, write)
+    writable = check_writable_folders(project, write)
     return Sandbox(
         readable=(*own, *read),
         writable=writable.folders,
@@ -78,7 +78,7 @@ def bundle_sandbox(
     ), cwd
 
 
-def yank_reason(pin: BundlePin, trust: Path) -> str | None:
+def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
     """Why the locked version was yanked; None if the saved state of its registry's log does not say so."""
     for root in load_trust(trust).registries if pin.log_id is not None else ():
         if root.log.name != pin.log_id:
@@ -92,7 +92,7 @@ def yank_reason(pin: BundlePin, trust: Path) -> str | None:
     return None
 
 
-def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
+def check_yanked_bundles(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
     """One row for each locked bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
     trust = trust_path(project.home, project.variables)
     reported: set[str] = set()
@@ -101,7 +101,7 @@ def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
         if pin is None or entry.name in reported:
             continue
         try:
-            reason = yank_reason(pin, trust)
+            reason = find_yank_reason(pin, trust)
         except PinwardenError:
             continue
         if reason is not None:
@@ -111,15 +111,17 @@ def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
             )
 
 
-def _rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _resolve_rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The folders of the rule. Without a rule, a tool that may use files can read the project and write nothing: other
     programs may act on what it writes, so the user chooses where."""
     if rule is None:
         return (str(project.root.resolve()),), ()
-    return tuple(_folder(project, path) for path in rule.read), tuple(_folder(project, path) for path in rule.write)
+    return tuple(_resolve_folder(project, path) for path in rule.read), tuple(
+        _resolve_folder(project, path) for path in rule.write
+    )
 
 
-def _folder(project: Project, path: str) -> str:
+def _resolve_folder(project: Project, path: str) -> str:
     """A folder of the rule. Raises POLICY_REFUSED if it is outside the project."""
     root = project.root.resolve()
     named = (root / path).resolve() if not path.startswith("~/") else (project.home / path[2:]).resolve()
@@ -130,8 +132,8 @@ def _folder(project: Project, path: str) -> str:
     return str(named)
 
 
-def _refuse_home(project: Project, shown: tuple[str, ...]) -> None:
-    for path in shown:
+def _refuse_home(project: Project, folders: tuple[str, ...]) -> None:
+    for path in folders:
         if path == "/" or project.home.resolve().is_relative_to(path):
             raise PinwardenError(
                 "POLICY_REFUSED",

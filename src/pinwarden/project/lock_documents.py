@@ -29,7 +29,7 @@ class LockDocument(Record):
     problems: tuple[Problem, ...]
     """All problems, whatever their severity."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """The approved texts next to the lock, by the path that the lock names."""
+    """The approved surfaces and closures next to the lock, by the path that the lock names."""
 
     @property
     def broken(self) -> tuple[Problem, ...]:
@@ -38,7 +38,7 @@ class LockDocument(Record):
 
 
 def read_lock(path: Path) -> LockDocument:
-    """Read a lockfile and verify it together with the approved texts next to it."""
+    """Read a lockfile and verify it together with the surface and closure files next to it."""
     data = lock_store.read_bytes(path)
     with lock_store.naming_lockfile(path):
         lock = lockfile.parse(data)
@@ -55,8 +55,8 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
     With policies, the summary is the digest to keep outside the repository; it covers the lock and the policies.
     """
     document = read_lock(path)
-    digest, broken = digest_of(document.lock), document.broken
-    seal = seal_of_file(document.lock)
+    digest, broken = compute_toolpin_digest(document.lock), document.broken
+    seal = find_seal(document.lock)
     sealed = None if policies is None else policies.digest_with_seal(str(seal or digest))
     count = f"{len(broken)} problem{'' if len(broken) == 1 else 's'}"
     return Report(
@@ -64,20 +64,20 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
         subject=path.name,
         summary=f"{path.name} is not what was approved: {count}" if broken else str(sealed or digest),
         exit_code=EXIT_REFUSED if broken else EXIT_CLEAN,
-        rows=problem_rows(document),
+        rows=build_problem_rows(document),
         facts={
             "digest": digest,
             "seal": seal,
             **({} if sealed is None else {"sealed": sealed}),
             "entries": len(document.lock.entries),
             "ok": not broken,
-            "problems": problem_facts(document.problems),
+            "problems": problems_to_json(document.problems),
         },
         rule_texts=PROBLEMS,
     )
 
 
-def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
+def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
     """The entries of ``SERVER``, or the entry ``SERVER:client``. Raises an error with a suggestion if there is none."""
     entries = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
     if entries:
@@ -87,7 +87,7 @@ def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
     raise not_locked_error(lock.entries, text)
 
 
-def digest_of(lock: Lock) -> str | None:
+def compute_toolpin_digest(lock: Lock) -> str | None:
     """ToolPin's digest of the whole lock; None if two keys have the same canonical form."""
     try:
         return lockfile.digest(lock)
@@ -97,7 +97,7 @@ def digest_of(lock: Lock) -> str | None:
         return None
 
 
-def problem_rows(document: LockDocument) -> tuple[Row, ...]:
+def build_problem_rows(document: LockDocument) -> tuple[Row, ...]:
     """Each problem of a lockfile as a row of a report, with its line."""
     if not document.problems:
         return ()
@@ -120,7 +120,7 @@ def problem_rows(document: LockDocument) -> tuple[Row, ...]:
     )
 
 
-def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+def problems_to_json(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     """Each problem as JSON."""
     return [
         {
@@ -134,7 +134,7 @@ def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     ]
 
 
-def seal_of_file(lock: Lock) -> str | None:
+def find_seal(lock: Lock) -> str | None:
     """The digest in Pinwarden's seal, which covers the whole file; None if there is no seal."""
     integrity = lock.seal.get("integrity") if lock.seal is not None else None
     return integrity if isinstance(integrity, str) else None

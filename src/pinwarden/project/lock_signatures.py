@@ -14,7 +14,13 @@ from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import PROBLEMS, refuse_if_tampered
 from pinwarden.lock.signature import ENVELOPE_SCHEMA, RequiredSigners, SignatureReport
-from pinwarden.project.lock_documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
+from pinwarden.project.lock_documents import (
+    LockDocument,
+    build_problem_rows,
+    compute_toolpin_digest,
+    problems_to_json,
+    read_lock,
+)
 from pinwarden.project.policy_commands import policy_digest
 from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.key_files import create_key_file, generate_key
@@ -52,12 +58,12 @@ def sign_lock(signing: SigningRequest) -> Report:
     refuse_if_tampered(document.problems)
     policy = policy_digest(signing.policy)
     if signing.dsse:
-        envelope: Any = _dsse_envelope(document.data, signing, policy)
+        envelope: Any = _build_dsse_envelope(document.data, signing, policy)
         data = lock_signature.dsse_to_bytes(envelope)
     else:
-        data = _single_signature(document, signing, policy)
+        data = _sign_digest(document, signing, policy)
     write_atomically(signing.output, data)
-    return _signing_report(document, signing, policy)
+    return _build_signing_report(document, signing, policy)
 
 
 def verify_lock_signatures(
@@ -77,25 +83,25 @@ def verify_lock_signatures(
     return Report(
         command="lock verify-signature",
         subject=lock.name,
-        summary=f"{lock.name} is signed by {signers}" if ok else _failure_summary(lock, report.missing, document),
+        summary=f"{lock.name} is signed by {signers}" if ok else _summarize_failure(lock, report.missing, document),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
-        rows=(*problem_rows(document), *_rows(report)),
+        rows=(*build_problem_rows(document), *_build_rows(report)),
         facts={
             "ok": ok,
-            "digest": digest_of(document.lock),
+            "digest": compute_toolpin_digest(document.lock),
             "policy_digest": digest,
             "signers": [
                 {"name": name, "did": keys[name].did, "fingerprint": keys[name].fingerprint} for name in report.signers
             ],
             "missing": list(report.missing),
             "rejected": list(report.rejected),
-            "problems": problem_facts(document.problems),
+            "problems": problems_to_json(document.problems),
         },
         rule_texts={**PROBLEMS, **collect_kind_reasons(SIGNATURE_KINDS)},
     )
 
 
-class SignatureCheck(Record):
+class SignatureOptions(Record):
     """Which signatures ``ci`` requires, and the files they are in."""
 
     files: tuple[Path, ...]
@@ -105,13 +111,13 @@ class SignatureCheck(Record):
     """The policy that the signatures must cover; None for the project's policy."""
 
 
-def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) -> tuple[Row, ...]:
+def check_signatures(data: bytes, check: SignatureOptions, gate_policy: str | None) -> tuple[Row, ...]:
     """Problems with the signatures of a lock. A missing file counts as a missing signature."""
     digest = gate_policy if check.policy is None else policy_digest(check.policy)
     absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
     report = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
-    return (*_rows(report), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
+    return (*_build_rows(report), *(_build_row("signature_rejected", f"there is no {path.name}") for path in absent))
 
 
 def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
@@ -147,12 +153,12 @@ def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
     )
 
 
-def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
+def _sign_digest(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
         raise PinwardenError(
             "USAGE", "this format holds only one signature", hint="To add more signatures, sign with --dsse."
         )
-    digest = digest_of(document.lock)
+    digest = compute_toolpin_digest(document.lock)
     if digest is None:
         raise PinwardenError(
             "LOCK_INVALID", "the lock has no digest, because two of its keys have the same canonical form"
@@ -161,7 +167,7 @@ def _single_signature(document: LockDocument, signing: SigningRequest, policy: s
     return lock_signature.to_bytes(envelope)
 
 
-def _dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> dict[str, Any]:
+def _build_dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> dict[str, Any]:
     if not signing.add:
         return lock_signature.sign_file(data, signing.keys, signing.now, policy_digest=policy)
     envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
@@ -174,7 +180,7 @@ def _dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> 
     return envelope
 
 
-def _signing_report(document: LockDocument, signing: SigningRequest, policy: str | None) -> Report:
+def _build_signing_report(document: LockDocument, signing: SigningRequest, policy: str | None) -> Report:
     notes: list[str] = []
     if not signing.dsse and document.lock.is_extended:
         notes.append(
@@ -193,7 +199,7 @@ def _signing_report(document: LockDocument, signing: SigningRequest, policy: str
             "file": str(signing.lock),
             "signature": str(signing.output),
             "form": "dsse" if signing.dsse else ENVELOPE_SCHEMA,
-            "digest": digest_of(document.lock),
+            "digest": compute_toolpin_digest(document.lock),
             "policy_digest": policy,
             "signed_at": signing.now,
             "signers": [{"did": key.public_key.did, "fingerprint": key.public_key.fingerprint} for key in signing.keys],
@@ -202,20 +208,20 @@ def _signing_report(document: LockDocument, signing: SigningRequest, policy: str
     )
 
 
-def _rows(report: SignatureReport) -> tuple[Row, ...]:
+def _build_rows(report: SignatureReport) -> tuple[Row, ...]:
     return (
-        *(_row("signature_missing", text) for text in report.missing),
-        *(_row("signature_rejected", text) for text in report.rejected),
+        *(_build_row("signature_missing", text) for text in report.missing),
+        *(_build_row("signature_rejected", text) for text in report.rejected),
     )
 
 
-def _row(code: str, message: str) -> Row:
+def _build_row(code: str, message: str) -> Row:
     return Row(
         code=code, severity=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message
     )
 
 
-def _failure_summary(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
+def _summarize_failure(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
         return f"{lock.name} is not signed as required: {'; '.join(missing)}"
     return f"{lock.name} is signed, but was changed: {document.broken[0].message}"

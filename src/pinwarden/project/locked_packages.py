@@ -45,9 +45,9 @@ _ECOSYSTEMS: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
     "cargo": "cargo",
 }
 
-_PROVED = ("npm", "pypi", "oci", "mcpb")
-_MISSING = "its dependencies are not locked, so they are missing here; lock them with pinwarden prove"
-_MISSING_OF_SCRIPT = "it is a local program, whose dependencies are unknown and missing here"
+_LOCKABLE_TYPES = ("npm", "pypi", "oci", "mcpb")
+_DEPENDENCIES_NOT_LOCKED = "its dependencies are not locked, so they are missing here; lock them with pinwarden prove"
+_LOCAL_PROGRAM_INCOMPLETE = "it is a local program, whose dependencies are unknown and missing here"
 
 
 def find_advisories(project: Project, export: Path) -> Report:
@@ -55,9 +55,9 @@ def find_advisories(project: Project, export: Path) -> Report:
     document = read_lock(project.lock)
     lock = document.lock
     refuse_if_tampered(document.problems)
-    packages = locked_packages(lock, document.files)
+    packages = list_locked_packages(lock, document.files)
     vulnerabilities = vulnerable_packages(read_export(export), packages)
-    rows = (*vulnerable_rows(vulnerabilities, packages), *_unchecked_rows(lock))
+    rows = (*build_vulnerability_rows(vulnerabilities, packages), *_report_unchecked(lock))
     return Report(
         command="advisories",
         subject=project.lock.name,
@@ -66,14 +66,14 @@ def find_advisories(project: Project, export: Path) -> Report:
         rows=rows,
         facts={
             "packages": len(packages),
-            "findings": [_facts(vulnerable, packages) for vulnerable in vulnerabilities],
+            "findings": [_vulnerability_to_json(vulnerable, packages) for vulnerable in vulnerabilities],
             "not_looked_up": [row.name for row in rows if row.code == NOT_CHECKED],
         },
         rule_texts=collect_kind_reasons(VULNERABILITY_KINDS),
     )
 
 
-def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
+def list_locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
     """Every package in the lock with an exact version, and the servers that need it.
 
     ``files`` are the files next to the lock, by the path that the lock pins.
@@ -83,12 +83,12 @@ def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, 
     }
     servers_by_package: dict[PackageRef, set[str]] = {}
     for entry in lock.entries:
-        for package in _packages_of(entry, closures):
+        for package in _list_packages(entry, closures):
             servers_by_package.setdefault(package, set()).add(entry.name)
     return {package: tuple(sorted(servers)) for package, servers in servers_by_package.items()}
 
 
-def vulnerable_rows(
+def build_vulnerability_rows(
     vulnerabilities: tuple[VulnerablePackage, ...], packages: Mapping[PackageRef, tuple[str, ...]]
 ) -> tuple[Row, ...]:
     """One row per vulnerability, including those whose versions cannot be compared."""
@@ -99,7 +99,7 @@ def vulnerable_rows(
             entity="package",
             name=str(vulnerable.package),
             path="",
-            message=_message(vulnerable, packages[vulnerable.package]),
+            message=_describe_vulnerability(vulnerable, packages[vulnerable.package]),
         )
         for vulnerable in vulnerabilities
     )
@@ -112,7 +112,7 @@ class SbomDocument(Record):
     report: Report
 
 
-def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> SbomDocument:
+def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> SbomDocument:
     """The bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
     document = read_lock(lock_path)
     lock = document.lock
@@ -124,7 +124,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
     }
     bill = make_bill(lock, closures, mask_url)
     bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle contains its dependencies
-    packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _PROVED}
+    packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _LOCKABLE_TYPES}
     to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
     rows = tuple(
         Row(
@@ -133,7 +133,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             entity="server",
             name=server.name,
             path="",
-            message=_MISSING if server.name in packaged else _MISSING_OF_SCRIPT,
+            message=_DEPENDENCIES_NOT_LOCKED if server.name in packaged else _LOCAL_PROGRAM_INCOMPLETE,
         )
         for server in bill.servers
         if server.dependencies is None and server.is_installed and server.name not in bundled
@@ -156,8 +156,8 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
     return SbomDocument(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)
 
 
-def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
-    own = _own_package(entry)
+def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
+    own = _find_own_package(entry)
     if own is not None:
         yield own
     extension = extension_of(entry)
@@ -167,7 +167,7 @@ def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pack
             yield PackageRef(ecosystem=closure.ecosystem, name=package.name, version=package.version)
 
 
-def _own_package(entry: Entry) -> PackageRef | None:
+def _find_own_package(entry: Entry) -> PackageRef | None:
     """The package of the server itself; None if it has no exact version."""
     try:
         runs = locked_launch(entry).runs
@@ -184,13 +184,15 @@ def _own_package(entry: Entry) -> PackageRef | None:
     )
 
 
-def _unchecked_rows(lock: Lock) -> Iterator[Row]:
+def _report_unchecked(lock: Lock) -> Iterator[Row]:
     """Servers that were not checked completely. Remote servers have no packages to check."""
     for entry in lock.entries:
         extension = extension_of(entry)
         if (extension is not None and extension.closure is not None) or entry.selected_target.get("kind") == "remote":
             continue
-        checked = "not a package with an exact version" if _own_package(entry) is None else "only its own version was"
+        checked = (
+            "not a package with an exact version" if _find_own_package(entry) is None else "only its own version was"
+        )
         yield Row(
             code=NOT_CHECKED,
             severity="warning",
@@ -201,7 +203,7 @@ def _unchecked_rows(lock: Lock) -> Iterator[Row]:
         )
 
 
-def _message(vulnerable: VulnerablePackage, servers: tuple[str, ...]) -> str:
+def _describe_vulnerability(vulnerable: VulnerablePackage, servers: tuple[str, ...]) -> str:
     names = ", ".join((vulnerable.id, *vulnerable.aliases[:5]))
     text = f"{names}: {vulnerable.summary}" if vulnerable.summary else names
     if not vulnerable.certain:
@@ -210,7 +212,9 @@ def _message(vulnerable: VulnerablePackage, servers: tuple[str, ...]) -> str:
     return f"{text}{fixed}; needed by {', '.join(servers[:5])}"
 
 
-def _facts(vulnerable: VulnerablePackage, packages: Mapping[PackageRef, tuple[str, ...]]) -> dict[str, Any]:
+def _vulnerability_to_json(
+    vulnerable: VulnerablePackage, packages: Mapping[PackageRef, tuple[str, ...]]
+) -> dict[str, Any]:
     return {
         "ecosystem": vulnerable.package.ecosystem,
         "package": vulnerable.package.name,

@@ -20,7 +20,7 @@ from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 if TYPE_CHECKING:
     from pinwarden.clients.command_line import LockedStart
 
-_Bytes = tuple[object, ...]
+_PinnedBytes = tuple[object, ...]
 
 
 class LockedServer(Record):
@@ -29,14 +29,15 @@ class LockedServer(Record):
     entries: tuple[Entry, ...]
     identity: ServerIdentity | None
     """None if the configuration cannot be understood."""
-    pinned: _Bytes | None
+    pinned: _PinnedBytes | None
     """The pinned bytes in comparable form; None if no bytes are pinned."""
 
     @property
     def entry(self) -> Entry:
         """The entry to start the server from: preferably with pinned bytes, an approved surface and no prompts."""
         return min(
-            self.entries, key=lambda entry: (_pinned_bytes(entry) is None, not has_surface(entry), _prompts_user(entry))
+            self.entries,
+            key=lambda entry: (_list_pinned_bytes(entry) is None, not has_surface(entry), _prompts_user(entry)),
         )
 
     @property
@@ -45,13 +46,13 @@ class LockedServer(Record):
         return tuple(entry.client for entry in self.entries)
 
 
-def servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer, ...]]:
+def group_servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer, ...]]:
     """All servers, in the order of the lock. A name has several servers if clients use it for different ones."""
     by_name: dict[str, list[LockedServer]] = {}
     for entry in entries:
         servers = by_name.setdefault(entry.name, [])
-        identity, pinned = identify_entry(entry), _pinned_bytes(entry)
-        index = next((index for index, server in enumerate(servers) if _is_same(server, identity, pinned)), None)
+        identity, pinned = identify_entry(entry), _list_pinned_bytes(entry)
+        index = next((index for index, server in enumerate(servers) if _is_same_server(server, identity, pinned)), None)
         if index is None:
             servers.append(LockedServer(entries=(entry,), identity=identity, pinned=pinned))
         else:
@@ -62,13 +63,13 @@ def servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer
     return {name: tuple(servers) for name, servers in by_name.items()}
 
 
-def locked_server(entries: Iterable[Entry], name: str, client: str | None, command: str) -> LockedServer:
+def find_locked_server(entries: Iterable[Entry], name: str, client: str | None, command: str) -> LockedServer:
     """The server of this name, for one client or for all.
 
     ``command`` is the command to suggest with ``--client`` if clients have different servers of that name.
     """
     known = tuple(entries)
-    by_name = servers_by_name(entry for entry in known if entry.name == name and is_for_client(entry, client))
+    by_name = group_servers_by_name(entry for entry in known if entry.name == name and is_for_client(entry, client))
     if name not in by_name:
         raise not_locked_error(known, name, _other_client_hint(known, name, command))
     servers = by_name[name]
@@ -76,7 +77,7 @@ def locked_server(entries: Iterable[Entry], name: str, client: str | None, comma
         raise PinwardenError(
             "USAGE",
             f"{name[:120]!a} is {describe_differences(servers)}",
-            hint=f"Name the client: {_for_client(command, name, servers[0])}",
+            hint=f"Name the client: {_build_client_command(command, name, servers[0])}",
         )
     return servers[0]
 
@@ -84,14 +85,14 @@ def locked_server(entries: Iterable[Entry], name: str, client: str | None, comma
 def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
     """The entry that a ``pinwarden run`` command starts. Raises the error that ``pinwarden run`` would raise."""
     known = tuple(entries)
-    server = locked_server(known, start.name, start.client, "run")
+    server = find_locked_server(known, start.name, start.client, "run")
     entry = server.entry
     name = start.name[:120]
     if start.requires_lock and not any(map(has_surface, server.entries)):
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
             f"nothing of the surface of {name!a} is approved in the lock",
-            hint=f"Review and approve it: {approve_command(entry, known)}",
+            hint=f"Review and approve it: {build_approve_command(entry, known)}",
         )
     extension = extension_of(entry)
     if extension is not None and extension.bundle is not None:
@@ -103,9 +104,9 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
     return entry
 
 
-def approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
+def build_approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
     """The command that shows a server's surface and approves it. Names the client if the name alone is ambiguous."""
-    servers = servers_by_name(other for other in entries if other.name == entry.name).get(entry.name, ())
+    servers = group_servers_by_name(other for other in entries if other.name == entry.name).get(entry.name, ())
     client = f" --client {entry.client}" if len(servers) > 1 else ""
     return f"pinwarden approve {shlex.quote(entry.name[:120])}{client} --allow-execute"
 
@@ -116,7 +117,7 @@ def is_for_client(entry: Entry, client: str | None) -> bool:
     return client is None or client == entry.client or (where is not None and where.client == client)
 
 
-def has_bytes(entry: Entry) -> bool:
+def has_pinned_bytes(entry: Entry) -> bool:
     """Whether the bytes of an entry were ever pinned."""
     extension = extension_of(entry)
     return extension is not None and bool(extension.artifacts or extension.image)
@@ -147,21 +148,21 @@ def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> s
     if not named:
         hint = "Lock a configured server with pinwarden init --accept NAME; pinwarden list shows the locked ones."
         return hint if command == "approve" else None
-    servers = servers_by_name(named)[name]
+    servers = group_servers_by_name(named)[name]
     clients = ", ".join(entry.client for entry in named)
-    return f"It is locked for {clients}: {_for_client(command, name, servers[0])}"
+    return f"It is locked for {clients}: {_build_client_command(command, name, servers[0])}"
 
 
-def _for_client(command: str, name: str, server: LockedServer) -> str:
+def _build_client_command(command: str, name: str, server: LockedServer) -> str:
     return f"pinwarden {command} {shlex.quote(name[:120])} --client {server.clients[0]}"
 
 
-def _is_same(server: LockedServer, identity: ServerIdentity | None, pinned: _Bytes | None) -> bool:
+def _is_same_server(server: LockedServer, identity: ServerIdentity | None, pinned: _PinnedBytes | None) -> bool:
     same_bytes = None in (server.pinned, pinned) or server.pinned == pinned
     return identity is not None and server.identity == identity and same_bytes
 
 
-def _pinned_bytes(entry: Entry) -> _Bytes | None:
+def _list_pinned_bytes(entry: Entry) -> _PinnedBytes | None:
     """The bundle, the image, or the closure with the install scripts that may run."""
     extension = extension_of(entry)
     if extension is None:

@@ -20,14 +20,14 @@ from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.project.artifact_check import (
     ArtifactCheck,
     check_artifact,
-    declared_package,
     fetch_artifact,
-    package_of_entry,
+    parse_declared_package,
+    parse_package_of_entry,
 )
-from pinwarden.project.fetch import chosen_entries
+from pinwarden.project.fetch import select_entries
 from pinwarden.project.fetch_context import FetchContext
-from pinwarden.project.install_scripts import lost_approval_rows
-from pinwarden.project.locked_servers import has_bytes
+from pinwarden.project.install_scripts import report_lost_approvals
+from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.project import Project
 from pinwarden.project.prove import VerifiedArtifact, resolve_closure, verify_bundle, write_pins
 from pinwarden.surface.drift.changes import change_row
@@ -63,15 +63,17 @@ class DependencyUpdate(Record):
         )
 
 
-def dependency_updates(
+def find_dependency_updates(
     project: Project, names: Sequence[str], context: FetchContext, now: str, *, without: frozenset[str] = frozenset()
 ) -> list[DependencyUpdate]:
     """Resolve the dependencies of every server with pinned bytes again, and compare them with the lock.
 
     ``without`` are the names of servers to skip, because they get a newer release anyway.
     """
-    entries = [entry for entry in chosen_entries(project, names) if has_bytes(entry) and entry.name not in without]
-    return [_dependency_update(project, entry, context, now) for entry in entries]
+    entries = [
+        entry for entry in select_entries(project, names) if has_pinned_bytes(entry) and entry.name not in without
+    ]
+    return [_find_dependency_update(project, entry, context, now) for entry in entries]
 
 
 def write_dependency_update(project: Project, update: DependencyUpdate, now: str) -> None:
@@ -80,19 +82,21 @@ def write_dependency_update(project: Project, update: DependencyUpdate, now: str
         write_pins(project, update.entry, update.verified, now)
 
 
-def release_rows(entry: Entry, latest: ServerEntry, context: FetchContext, now: str) -> Iterator[Row]:
+def compare_listed_release(entry: Entry, latest: ServerEntry, context: FetchContext, now: str) -> Iterator[Row]:
     """Compare publisher and bytes of a newer release with those of the locked one."""
     kind = str(entry.selected_target.get("registryType") or "")
     target = next((declared for declared in latest.packages if declared.registry_type == kind), None)
-    package = declared_package(target) if target is not None else None
+    package = parse_declared_package(target) if target is not None else None
     if package is not None:
-        yield from package_rows(entry, package, context, now)
+        yield from compare_package_release(entry, package, context, now)
 
 
-def package_rows(entry: Entry, package: PackageRef, context: FetchContext, now: str) -> Iterator[Row]:
+def compare_package_release(entry: Entry, package: PackageRef, context: FetchContext, now: str) -> Iterator[Row]:
     """Compare publisher and bytes of a package at its newer release with those of the locked one."""
     try:
-        before = _as_pinned(entry, fetch_artifact(package_of_entry(entry)[0], context, now=now, server=entry.name))
+        before = _with_pinned_publisher(
+            entry, fetch_artifact(parse_package_of_entry(entry)[0], context, now=now, server=entry.name)
+        )
         after = fetch_artifact(package, context, now=now, server=entry.name)
     except PinwardenError as err:
         yield Row(
@@ -108,17 +112,17 @@ def package_rows(entry: Entry, package: PackageRef, context: FetchContext, now: 
             )
 
 
-def _dependency_update(project: Project, entry: Entry, context: FetchContext, now: str) -> DependencyUpdate:
+def _find_dependency_update(project: Project, entry: Entry, context: FetchContext, now: str) -> DependencyUpdate:
     try:
         check = check_artifact(entry, context, now)
         rows = [row for row in check.rows if row.severity != "info"]
         if any(row.severity == "critical" for row in rows):
             return DependencyUpdate(entry=entry, verified=None, rows=tuple(rows))
         verified = _verify_current(check, context)
-        before = _pinned_closure(project, entry)
+        before = _read_pinned_closure(project, entry)
         if before is not None and verified.closure is not None:
-            rows += _closure_rows(entry, compare_closures(before, verified.closure), context, now)
-            rows += lost_approval_rows(entry.name, extension_of(entry), verified.closure)
+            rows += _report_closure_changes(entry, compare_closures(before, verified.closure), context, now)
+            rows += report_lost_approvals(entry.name, extension_of(entry), verified.closure)
         return DependencyUpdate(entry=entry, verified=verified if rows else None, rows=tuple(rows))
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
@@ -136,7 +140,7 @@ def _verify_current(check: ArtifactCheck, context: FetchContext) -> VerifiedArti
     return VerifiedArtifact(artifact_check=check, closure=closure, data=closure_document.to_bytes(closure))
 
 
-def _pinned_closure(project: Project, entry: Entry) -> Closure | None:
+def _read_pinned_closure(project: Project, entry: Entry) -> Closure | None:
     extension = extension_of(entry)
     if extension is None or extension.closure is None:
         return None
@@ -146,12 +150,14 @@ def _pinned_closure(project: Project, entry: Entry) -> Closure | None:
     return closure_document.parse(data)
 
 
-def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], context: FetchContext, now: str) -> Iterator[Row]:
+def _report_closure_changes(
+    entry: Entry, changes: Sequence[ClosureChange], context: FetchContext, now: str
+) -> Iterator[Row]:
     ecosystem = "npm" if any(change.path.startswith("node_modules/") for change in changes) else "pypi"
     for index, change in enumerate(changes):
         message = change.message
         if change.after is not None and index < _MAX_PUBLISHER_LOOKUPS:
-            message += _publication_text(ecosystem, change, context, now)
+            message += _describe_publication(ecosystem, change, context, now)
         kind = DEPENDENCY_KINDS[f"dependency_{change.kind}"]
         yield Row(
             code=kind.kind,
@@ -165,14 +171,14 @@ def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], context: Fetch
         )
 
 
-def _as_pinned(entry: Entry, artifact: FetchedArtifact) -> FetchedArtifact:
+def _with_pinned_publisher(entry: Entry, artifact: FetchedArtifact) -> FetchedArtifact:
     """The artifact with the pinned publisher: the registry could rewrite what it says about an old release."""
     extension = extension_of(entry)
     known = extension.publisher if extension is not None else None
     return replace(artifact, publisher=known) if known is not None else artifact
 
 
-def _publication_text(ecosystem: str, change: ClosureChange, context: FetchContext, now: str) -> str:
+def _describe_publication(ecosystem: str, change: ClosureChange, context: FetchContext, now: str) -> str:
     """Who published a package and when, according to its registry."""
     if change.after is None:
         return ""

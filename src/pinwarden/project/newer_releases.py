@@ -30,10 +30,10 @@ from pinwarden.lock.locked_config import SOURCE, UNLISTED, configured_in
 from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, locked_launch
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.project.artifact_check import (
-    newest_release,
-    package_of_launch,
+    find_newest_release,
+    find_registry_url,
+    parse_package_of_launch,
     refuse_other_index,
-    registry_of,
 )
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.configs import build_config_view
@@ -123,9 +123,9 @@ class PackageRelease(Record):
     def package(self) -> PackageRef:
         """The package at its newest release."""
         if self.latest is None:
-            return package_of_launch(self.launched)
+            return parse_package_of_launch(self.launched)
         if self.launched.kind != "oci":
-            return replace(package_of_launch(self.launched), version=self.latest.version)
+            return replace(parse_package_of_launch(self.launched), version=self.latest.version)
         return PackageRef(ecosystem="oci", name=f"{self.launched.identity}:{self.latest.version}")
 
     @property
@@ -226,7 +226,7 @@ def look_up_releases(project: Project, names: Sequence[str], context: FetchConte
     )
 
 
-def release_row(release: Release) -> Row:
+def build_release_row(release: Release) -> Row:
     """A row for a newer release, or for a failed lookup."""
     if release.problem:
         code, level, message = COULD_NOT_CHECK, "review", release.problem
@@ -250,16 +250,16 @@ class PackageUpdater:
         self.warnings: list[Row] = []
         """Scan warnings because of which the surface of a new release was not approved."""
 
-    def updated_entry(self, release: PackageRelease) -> tuple[ConfiguredServer, Entry]:
+    def build_updated_entry(self, release: PackageRelease) -> tuple[ConfiguredServer, Entry]:
         """The server as it would be configured, and its entry in the lock; nothing is written."""
-        server = self._configured(release.entry)
-        changed = _at_newest(release, server, locked_launch(release.entry))
+        server = self._find_configured_server(release.entry)
+        changed = _replace_release(release, server, locked_launch(release.entry))
         return changed, build_plain_entry(changed, self._lock_options.now)
 
     def write_lock(self, release: PackageRelease) -> ConfiguredServer:
         """Write the lock. Returns the server as its client's file must have it; that file is not written yet."""
         lock_options = self._lock_options
-        server, entry = self.updated_entry(release)
+        server, entry = self.build_updated_entry(release)
         published = release.latest.published_at if release.latest else None
         refuse_policy_violations(self._policies, entry.document, lock_options.now, published)
         if not is_enforced(release.entry):
@@ -281,7 +281,7 @@ class PackageUpdater:
 
         return probe_server(prepare_probe(self._project, server.name, server.target, self._lock_options.probe))
 
-    def _configured(self, entry: Entry) -> ConfiguredServer:
+    def _find_configured_server(self, entry: Entry) -> ConfiguredServer:
         """The server in its client's file. Raises an error if it is missing or configured differently than approved."""
         where = configured_in(entry)
         for server in build_config_view(self._project, (), self._project.find_configs()).servers:
@@ -315,12 +315,14 @@ def _look_up_listed(project: Project, wanted: Sequence[Entry], *, offline: bool)
 
 def _look_up_packages(entries: Iterable[Entry], context: FetchContext) -> list[PackageRelease]:
     """The newest releases of all configured packages. ``problem`` says why a lookup failed."""
-    releases = [release for entry in entries if (release := _package_release(entry)) is not None]
+    releases = [release for entry in entries if (release := _parse_package_release(entry)) is not None]
     with ThreadPoolExecutor(_MAX_LOOKUPS) as pool:
-        return list(pool.map(lambda release: release if release.is_floating else _look_up(release, context), releases))
+        return list(
+            pool.map(lambda release: release if release.is_floating else _look_up_package(release, context), releases)
+        )
 
 
-def _package_release(entry: Entry) -> PackageRelease | None:
+def _parse_package_release(entry: Entry) -> PackageRelease | None:
     """The package that an entry starts, if its releases can be looked up and compared."""
     try:
         runs = locked_launch(entry).runs
@@ -333,13 +335,13 @@ def _package_release(entry: Entry) -> PackageRelease | None:
     return PackageRelease(entry=entry, launched=package, is_floating=not exact)
 
 
-def _look_up(release: PackageRelease, context: FetchContext) -> PackageRelease:
+def _look_up_package(release: PackageRelease, context: FetchContext) -> PackageRelease:
     try:
-        package = package_of_launch(release.launched)
+        package = parse_package_of_launch(release.launched)
         refuse_other_index(locked_launch(release.entry))
-        if _registry_changed(release.entry, package, context):
+        if _has_registry_changed(release.entry, package, context):
             return replace(release, problem="its bytes were locked from another registry than the one configured now")
-        latest = newest_release(package, context)
+        latest = find_newest_release(package, context)
     except PinwardenError as err:
         return replace(release, problem=err.message)
     return replace(
@@ -347,14 +349,14 @@ def _look_up(release: PackageRelease, context: FetchContext) -> PackageRelease:
     )
 
 
-def _registry_changed(entry: Entry, package: PackageRef, context: FetchContext) -> bool:
+def _has_registry_changed(entry: Entry, package: PackageRef, context: FetchContext) -> bool:
     """Whether the bytes were locked from another registry than the one configured now."""
     extension = extension_of(entry)
     pinned = extension.registry if extension is not None else None
-    return pinned is not None and registry_of(package, context) != pinned
+    return pinned is not None and find_registry_url(package, context) != pinned
 
 
-def _at_newest(release: PackageRelease, server: ConfiguredServer, launch: LockedLaunch) -> ConfiguredServer:
+def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: LockedLaunch) -> ConfiguredServer:
     """The server with the newest release in its command in place of the locked one."""
     latest = release.latest
     known = extension_of(release.entry)

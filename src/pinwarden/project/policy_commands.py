@@ -88,9 +88,9 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
         digest = parse_toolpin_policy(data).digest.sri
     else:
         path = project.root / OWN_POLICY
-        data = _with_other_tables(path, _own_policy(recommended), force)
+        data = _merge_into_file(path, _render_template(recommended), force)
         digest = parse_policy(data).digest.sri
-    action = _write(path, data, replace=force or not toolpin)
+    action = _write_policy(path, data, replace=force or not toolpin)
     shown = project.display_path(path)
     return Report(
         command="policy init",
@@ -104,15 +104,17 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
     """The report of ``pinwarden policy check``. A lock that was tampered with is refused."""
     from pinwarden.lock.lockfile import refuse_if_tampered
-    from pinwarden.project.lock_documents import entries_named, read_lock
+    from pinwarden.project.lock_documents import find_entries, read_lock
 
     document = read_lock(project.lock)
     lock = document.lock
     refuse_if_tampered(document.problems)
-    entries = lock.entries if server is None else entries_named(lock, server)
+    entries = lock.entries if server is None else find_entries(lock, server)
     # This command verifies neither bytes nor signatures.
-    judged = [(entry, find_broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
-    refused = sum(any(rule.refuses for rule in rules) for _, rules in judged)
+    broken_rules_by_entry = [
+        (entry, find_broken_rules(policies, entry.document, now, verified_evidence=frozenset())) for entry in entries
+    ]
+    refused = sum(any(rule.refuses for rule in rules) for _, rules in broken_rules_by_entry)
     counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
     recorded = f"{RECORDED_EVIDENCE.format(count=counted)} (both are options of pinwarden ci)"
     return Report(
@@ -121,24 +123,26 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
         summary=f"{refused} of {counted} refused by the policy" if refused else f"{counted} allowed by the policy",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=tuple(
-            _row(entry, rule) for entry, rules in judged for rule in sorted(rules, key=lambda rule: not rule.refuses)
+            _build_row(entry, rule)
+            for entry, rules in broken_rules_by_entry
+            for rule in sorted(rules, key=lambda rule: not rule.refuses)
         ),
         notes=(recorded,) if entries and requires_evidence(policies) else (),
         facts={
             "ok": not refused,
             "environment": policies.environment,
-            "policies": _digests(policies),
-            "entries": [_facts(entry, rules) for entry, rules in judged],
+            "policies": _list_digests(policies),
+            "entries": [_entry_to_json(entry, rules) for entry, rules in broken_rules_by_entry],
         },
     )
 
 
-def policy_digest_report(project: Project, named: Path | None = None) -> Report:
+def report_policy_digest(project: Project, named: Path | None = None) -> Report:
     """The report of ``pinwarden policy digest``."""
     if named is not None:
         shown, digest = str(named), read_policy(named).digest.sri
     else:
-        policies = required_policies(project, None)
+        policies = load_required_policies(project, None)
         present = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
         if len(present) > 1:
             raise PinwardenError(
@@ -157,7 +161,7 @@ def policy_digest_report(project: Project, named: Path | None = None) -> Report:
     )
 
 
-def required_policies(project: Project, named: Path | None, environment: str = "default") -> Policies:
+def load_required_policies(project: Project, named: Path | None, environment: str = "default") -> Policies:
     """The named policy, or those of the project. Raises an error if there is none."""
     if named is None:
         policies = load_policies(project, environment)
@@ -166,7 +170,7 @@ def required_policies(project: Project, named: Path | None, environment: str = "
         own = policy if isinstance(policy, Policy) else None
         toolpin = policy if isinstance(policy, ToolPinPolicy) else None
         policies = Policies(own=own, toolpin=toolpin, environment=environment)
-    if not policies.any:
+    if not policies.has_policy:
         raise PinwardenError(
             "FILE_UNREADABLE",
             f"this project has no policy: neither {OWN_POLICY} with a table [policy] nor {TOOLPIN_POLICY}",
@@ -187,11 +191,11 @@ def policy_digest(path: Path | None) -> str | None:
     return None if path is None else read_policy(path).digest.sri
 
 
-def _own_policy(recommended: bool) -> bytes:
+def _render_template(recommended: bool) -> bytes:
     return _TEMPLATE.format(mark="" if recommended else "# ").encode()
 
 
-def _with_other_tables(path: Path, policy: bytes, force: bool) -> bytes:
+def _merge_into_file(path: Path, policy: bytes, force: bool) -> bytes:
     """The new content of our file. Other tables in it are kept; an existing policy is replaced only with ``force``."""
     if not (path.exists() or path.is_symlink()):
         return policy
@@ -210,7 +214,7 @@ def _with_other_tables(path: Path, policy: bytes, force: bool) -> bytes:
     return policy
 
 
-def _write(path: Path, data: bytes, *, replace: bool) -> str:
+def _write_policy(path: Path, data: bytes, *, replace: bool) -> str:
     if path.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{path} is a symbolic link", hint="Replace the link by a file.")
     try:
@@ -226,7 +230,7 @@ def _write(path: Path, data: bytes, *, replace: bool) -> str:
     return "changed"
 
 
-def _row(entry: Entry, rule: PolicyFinding) -> Row:
+def _build_row(entry: Entry, rule: PolicyFinding) -> Row:
     return Row(
         code=rule.code,
         severity="critical" if rule.refuses else "info",
@@ -237,7 +241,7 @@ def _row(entry: Entry, rule: PolicyFinding) -> Row:
     )
 
 
-def _facts(entry: Entry, rules: tuple[PolicyFinding, ...]) -> dict[str, Any]:
+def _entry_to_json(entry: Entry, rules: tuple[PolicyFinding, ...]) -> dict[str, Any]:
     return {
         "key": entry.key,
         "server": entry.name,
@@ -247,18 +251,18 @@ def _facts(entry: Entry, rules: tuple[PolicyFinding, ...]) -> dict[str, Any]:
             {
                 "code": rule.code,
                 "message": rule.message,
-                **({"waiver": _waiver(rule.waiver)} if rule.waiver else {}),
-                **({"expired_waiver": _waiver(rule.expired_waiver)} if rule.expired_waiver else {}),
+                **({"waiver": _waiver_to_json(rule.waiver)} if rule.waiver else {}),
+                **({"expired_waiver": _waiver_to_json(rule.expired_waiver)} if rule.expired_waiver else {}),
             }
             for rule in rules
         ],
     }
 
 
-def _waiver(waiver: Waiver) -> dict[str, str]:
+def _waiver_to_json(waiver: Waiver) -> dict[str, str]:
     return {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.expires.isoformat()}
 
 
-def _digests(policies: Policies) -> dict[str, str]:
+def _list_digests(policies: Policies) -> dict[str, str]:
     named = {"pinwarden": policies.own, "toolpin": policies.toolpin}
     return {name: policy.digest.sri for name, policy in named.items() if policy is not None}

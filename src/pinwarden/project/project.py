@@ -91,14 +91,14 @@ class Policies(Record):
     """From the system clock; SOURCE_DATE_EPOCH does not change it."""
 
     @property
-    def any(self) -> bool:
+    def has_policy(self) -> bool:
         """Whether the project has a policy."""
         return self.own is not None or self.toolpin is not None
 
     def digest_with_seal(self, seal: str) -> str:
         """The digest to keep outside the repository. It covers the lock and the policies; without policies, it is the
         seal of the lock itself."""
-        if not self.any:
+        if not self.has_policy:
             return seal
         from pinwarden.core.canonical import canonicalize
         from pinwarden.core.digest import Digest
@@ -141,15 +141,15 @@ def find_broken_rules(
     now: str,
     *,
     published_at: str | None = None,
-    proved: frozenset[str] | None = None,
+    verified_evidence: frozenset[str] | None = None,
 ) -> tuple[PolicyFinding, ...]:
-    """Every rule that a plan or lock entry breaks, waived ones included.
+    """Find every policy rule that an install plan or lock entry breaks, including waived rules.
 
-    ``published_at`` is the release date, if the entry does not record it yet. ``proved`` is the evidence that this run
-    verified itself; None if the recorded evidence is trusted.
+    ``published_at`` is the release date for an entry that does not record one. ``verified_evidence`` has the codes of
+    the evidence that this run verified itself; with None, the evidence recorded in the lock counts.
     """
     try:
-        return tuple(dict.fromkeys(_evaluate_policies(policies, plan, now, published_at, proved)))
+        return tuple(dict.fromkeys(_evaluate_policies(policies, plan, now, published_at, verified_evidence)))
     except (KeyError, TypeError, AttributeError) as err:
         from pinwarden.lock.policy_rules import PolicyFinding
 
@@ -198,11 +198,15 @@ def _exists(path: Path) -> bool:
 
 
 def _evaluate_policies(
-    policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None, proved: frozenset[str] | None
+    policies: Policies,
+    plan: Mapping[str, Any],
+    now: str,
+    published_at: str | None,
+    verified_evidence: frozenset[str] | None,
 ) -> list[PolicyFinding]:
     rules: list[PolicyFinding] = []
     blocked = plan["trust"]["tier"] == "blocked"
-    if not (blocked or policies.any):
+    if not (blocked or policies.has_policy):
         return rules
     from pinwarden.lock.policy_rules import PolicyFinding, Release, evaluate_policy, evaluate_toolpin
 
@@ -216,10 +220,10 @@ def _evaluate_policies(
         from pinwarden.lock.extension import policy_facts
 
         evidence, recorded_at = policy_facts(plan)
-        release = Release(published_at=published_at or recorded_at, proved=proved)
+        release = Release(published_at=published_at or recorded_at, proved=verified_evidence)
         evaluation = evaluate_policy(
             policies.own,
-            _add_recorded_evidence(plan, evidence),
+            _merge_recorded_evidence(plan, evidence),
             now=now,
             environment=policies.environment,
             release=release,
@@ -229,9 +233,9 @@ def _evaluate_policies(
     return rules
 
 
-def _add_recorded_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
+def _merge_recorded_evidence(plan: Mapping[str, Any], verified_evidence: Sequence[Any]) -> Mapping[str, Any]:
     """The entry with the evidence that was recorded after it was locked and is not in its trust report."""
-    if not proved:
+    if not verified_evidence:
         return plan
     trust = plan["trust"]
-    return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *proved]}}
+    return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *verified_evidence]}}

@@ -31,9 +31,14 @@ from pinwarden.lock.extension import (
 )
 from pinwarden.lock.lockfile import relock
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
-from pinwarden.project.fetch import chosen_entries
-from pinwarden.project.fetch_context import FetchContext, npm_closure, pypi_closure
-from pinwarden.project.install_scripts import AllowedScripts, add_approvals, skipped_script_rows, unknown_script_rows
+from pinwarden.project.fetch import select_entries
+from pinwarden.project.fetch_context import FetchContext, resolve_npm_closure, resolve_pypi_closure
+from pinwarden.project.install_scripts import (
+    AllowedScripts,
+    add_approvals,
+    report_skipped_scripts,
+    report_unknown_scripts,
+)
 from pinwarden.project.project import Project
 
 
@@ -70,23 +75,23 @@ def prove_servers(
     pinned: list[dict[str, Any]] = []
     closures: list[Closure] = []
     failures: list[tuple[str, PinwardenError]] = []
-    for entry in chosen_entries(project, names):
+    for entry in select_entries(project, names):
         try:
             artifact_check = check_artifact(entry, context, now)
             rows += artifact_check.rows
             if not artifact_check.refused:
-                verified = _verify(project, entry, artifact_check, context)
+                verified = _verify_closure(project, entry, artifact_check, context)
                 if verified.closure is not None:
                     closures.append(verified.closure)
                     verified = replace(verified, scripts=allowed.approvals(verified.closure, now))
                 approved = write_pins(project, entry, verified, now)
                 if verified.closure is not None:
-                    rows += skipped_script_rows(entry.name, verified.closure, approved, context.store)
-                pinned.append(_server_facts(entry, verified, approved))
+                    rows += report_skipped_scripts(entry.name, verified.closure, approved, context.store)
+                pinned.append(_server_to_json(entry, verified, approved))
         except PinwardenError as err:
-            rows.append(_failure(entry, err))
+            rows.append(_build_failure_row(entry, err))
             failures.append((entry.name, err))
-    rows += unknown_script_rows(allowed, closures)
+    rows += report_unknown_scripts(allowed, closures)
     open_rows = [row for row in rows if is_failing(row)]
     exit_code = EXIT_CLEAN
     if open_rows:
@@ -94,7 +99,7 @@ def prove_servers(
     return Report(
         command="prove",
         subject=project.lock.name,
-        summary=_summary(pinned, open_rows, failures),
+        summary=_summarize(pinned, open_rows, failures),
         exit_code=exit_code,
         rows=tuple(rows),
         notes=hints_for_failures(failures),
@@ -112,22 +117,22 @@ def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> No
     if artifact_check.refused:
         reason = next(row.message for row in artifact_check.rows if is_failing(row))
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of its new release were refused: {reason}")
-    write_pins(project, entry, _verify(project, entry, artifact_check, context), now)
+    write_pins(project, entry, _verify_closure(project, entry, artifact_check, context), now)
 
 
 def verify_bundle(artifact_check: ArtifactCheck, context: FetchContext) -> VerifiedArtifact:
     """Verify an MCPB bundle and digest its files. The bundle stays in the store."""
-    from pinwarden.project.server_environments import unpacked_tree
+    from pinwarden.project.server_environments import compute_bundle_tree
 
-    tree = unpacked_tree(artifact_check.package.name, artifact_check.artifact.files[0].sha256, context)
+    tree = compute_bundle_tree(artifact_check.package.name, artifact_check.artifact.files[0].sha256, context)
     return VerifiedArtifact(artifact_check=artifact_check, closure=None, tree=tree)
 
 
 def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
     """Resolve the dependencies of a package."""
     if package.ecosystem == "npm":
-        return npm_closure(package.name, package.version, context)
-    return pypi_closure(package.name, package.version, (), context)
+        return resolve_npm_closure(package.name, package.version, context)
+    return resolve_pypi_closure(package.name, package.version, (), context)
 
 
 def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: str) -> frozenset[Digest]:
@@ -140,8 +145,8 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
     def change(old: Any) -> lock_store.LockWrite:
         nonlocal approved
         same = [other for other in old.entries if _is_same_server(other, entry)]
-        path = _closure_file(project, entry, [other for other in old.entries if other not in same])
-        made = [with_pins(other, verified, path, now) for other in same]
+        path = _choose_closure_path(project, entry, [other for other in old.entries if other not in same])
+        made = [add_pins(other, verified, path, now) for other in same]
         approved = frozenset().union(*(approved_digests(extension_of(changed)) for changed in made))
         return lock_store.LockWrite(lock=relock(old, made, now), files={path: verified.data} if verified.data else {})
 
@@ -149,7 +154,7 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
     return approved
 
 
-def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
+def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
     """The entry with the verified bytes in Pinwarden's record."""
     known, artifact = extension_of(entry) or LockExtension(), verified.artifact_check.artifact
     pin = None
@@ -162,20 +167,20 @@ def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> 
     fresh = replace(
         known,
         artifacts=() if artifact.image is not None else artifacts,
-        image=_image_pin(artifact),
+        image=_build_image_pin(artifact),
         closure=pin,
         registry=artifact.registry,
         provenance=identity_to_json(verified.artifact_check.identity) if verified.artifact_check.identity else None,
         install_scripts=scripts,
         bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
-        evidence=_evidence_rows(known, verified.artifact_check, now),
+        evidence=_choose_evidence(known, verified.artifact_check, now),
         published_at=artifact.published_at or known.published_at,
-        publisher=known.publisher or _publisher(artifact),
+        publisher=known.publisher or _find_publisher(artifact),
     )
     return extended(entry, fresh)
 
 
-def _summary(
+def _summarize(
     pinned: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
 ) -> str:
     """How many servers were pinned, refused, or could not be downloaded and keep their earlier pins."""
@@ -192,14 +197,16 @@ def _summary(
     return "; ".join(parts)
 
 
-def _failure(entry: Entry, err: PinwardenError) -> Row:
+def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:
     code, level = err.code.lower(), "info" if err.code == "NOTHING_TO_RUN" else "critical"
     if level == "critical" and err.exit_code != EXIT_REFUSED:
         code, level = COULD_NOT_CHECK, "review"
     return Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
-def _verify(project: Project, entry: Entry, artifact_check: ArtifactCheck, context: FetchContext) -> VerifiedArtifact:
+def _verify_closure(
+    project: Project, entry: Entry, artifact_check: ArtifactCheck, context: FetchContext
+) -> VerifiedArtifact:
     """Resolve the closure, or read the one that the lock pins already."""
     known = extension_of(entry)
     if artifact_check.package.ecosystem == "mcpb":
@@ -226,7 +233,7 @@ def _refuse_other_bytes(closure: Closure, artifact: FetchedArtifact) -> None:
             )
 
 
-def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
+def _choose_closure_path(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
     """The file for the closure. Clients with different servers of the same name do not share one."""
     taken = {known.closure.path for entry in others if (known := extension_of(entry)) is not None and known.closure}
     path = closure_path(project.lock.stem, surface_path(entry.name))
@@ -241,12 +248,12 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
     return entry.name == other.name and (entry.key == other.key or identity == identify_entry(other) is not None)
 
 
-def _publisher(artifact: FetchedArtifact) -> str | None:
+def _find_publisher(artifact: FetchedArtifact) -> str | None:
     """The publisher of the release. Only npm records it; other registries name the current owner of the project."""
     return (artifact.publisher or None) if artifact.package.ecosystem == "npm" else None
 
 
-def _image_pin(artifact: FetchedArtifact) -> ImagePin | None:
+def _build_image_pin(artifact: FetchedArtifact) -> ImagePin | None:
     if artifact.image is None:
         return None
     return ImagePin(
@@ -255,7 +262,7 @@ def _image_pin(artifact: FetchedArtifact) -> ImagePin | None:
     )
 
 
-def _evidence_rows(known: LockExtension, artifact_check: ArtifactCheck, now: str) -> tuple[Mapping[str, Any], ...]:
+def _choose_evidence(known: LockExtension, artifact_check: ArtifactCheck, now: str) -> tuple[Mapping[str, Any], ...]:
     """The evidence to record. Evidence that did not change keeps its time for the rest of the day.
 
     So a second ``prove`` leaves the lock unchanged to the byte, and its signatures stay valid.
@@ -271,7 +278,7 @@ def _evidence_rows(known: LockExtension, artifact_check: ArtifactCheck, now: str
     return tuple(rows)
 
 
-def _server_facts(entry: Entry, verified: VerifiedArtifact, approved: frozenset[Digest]) -> dict[str, Any]:
+def _server_to_json(entry: Entry, verified: VerifiedArtifact, approved: frozenset[Digest]) -> dict[str, Any]:
     artifact, closure = verified.artifact_check.artifact, verified.closure
     server: dict[str, Any] = {
         "server": entry.name,

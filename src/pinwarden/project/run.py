@@ -3,7 +3,7 @@
 1. Find the entry in the lock, and verify the lock (`find_entry`).
 2. Parse the locked command, and read the closure that the lock pins.
 3. Build the environment from verified files, or check the one that was built before.
-4. Assemble the command line and the variables that were approved (`prepare_locked`).
+4. Assemble the command line and the variables that were approved (`prepare_locked_launch`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
-from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, environment_of, is_mcpb
+from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.target import expand_placeholders
 
@@ -50,31 +50,33 @@ class ServerLaunch(Record):
     """The sandbox that a bundle was accepted with and always runs in."""
 
 
-def prepare_locked(
+def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Make the command that starts a locked server. The entry comes from `find_entry`."""
     launch = locked_launch(entry)
     if is_mcpb(entry):
-        return _mcpb_start(project, entry, launch, arguments_given, notify)
+        return _prepare_mcpb(project, entry, launch, arguments_given, notify)
     if is_bundle(entry):
-        return _bundle_start(project, entry, launch, arguments_given, notify)
+        return _prepare_bundle(project, entry, launch, arguments_given, notify)
     if launch.runs.wrappers:
-        raise _nothing_to_run(entry.name, f"is started by {launch.runs.wrappers[0]}, which Pinwarden cannot reproduce")
+        raise _nothing_to_run_error(
+            entry.name, f"is started by {launch.runs.wrappers[0]}, which Pinwarden cannot reproduce"
+        )
     runs = launch.runs.via or launch.runs  # for a package that connects to an address, start the package
     arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
-    arguments = tuple(_fill_in(word, project.variables) for word in arguments)
+    arguments = tuple(_expand_placeholders(word, project.variables) for word in arguments)
     environment = build_child_environment({}, project.variables, launch.variables)
     if runs.kind == "oci":
-        line = _container_command(entry, launch, project, environment, notify)
+        line = _build_engine_command(entry, launch, project, environment, notify)
         return ServerLaunch(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
-        raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is not a package")
-    closure, digest = pinned_closure(project, entry)
+        raise _nothing_to_run_error(entry.name, f"starts {runs.identity[:120]!a}, which is not a package")
+    closure, digest = read_pinned_closure(project, entry)
     store = Store(locate_store(project))
     scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
-    built = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
+    built = plan_environment(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ensure_environment(built, store, notify=notify)
     command = (*built.command(folder, runs.program), *arguments)
     return ServerLaunch(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *built.reads))
@@ -95,12 +97,12 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     entries = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
     if len(entries) == 1:
         return entries[0]  # the usual case, without comparing servers
-    from pinwarden.project.locked_servers import locked_server
+    from pinwarden.project.locked_servers import find_locked_server
 
-    return locked_server(lock.entries, name, client, "run").entry
+    return find_locked_server(lock.entries, name, client, "run").entry
 
 
-def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
+def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     """The closure that an entry pins, and the digest of its file."""
     extension = extension_of(entry)
     if extension is None or extension.closure is None:
@@ -112,45 +114,45 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     return closure_document.parse(data), pin.file_digest
 
 
-def container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
+def build_container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
     """The command that starts a locked image by its digest."""
     launch = locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
-    return (*_container_command(entry, launch, project, environment, notify), *launch.runs.arguments)
+    return (*_build_engine_command(entry, launch, project, environment, notify), *launch.runs.arguments)
 
 
-def _mcpb_start(
+def _prepare_mcpb(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Start an MCPB bundle: its manifest has the whole command line, so further arguments are refused."""
-    from pinwarden.project.server_environments import mcpb_environment, mcpb_start, pinned_mcpb
+    from pinwarden.project.server_environments import build_mcpb_start, find_pinned_mcpb, plan_mcpb_environment
 
     _refuse_other_arguments((), arguments_given)
     store = Store(locate_store(project))
-    folder = ensure_environment(mcpb_environment(pinned_mcpb(entry), store), store, notify=notify)
-    start = mcpb_start(folder, project.home, project.variables)
+    folder = ensure_environment(plan_mcpb_environment(find_pinned_mcpb(entry), store), store, notify=notify)
+    start = build_mcpb_start(folder, project.home, project.variables)
     environment = build_child_environment(start.env, project.variables, launch.variables)
     reads = (str(folder), sys.base_prefix)
     return ServerLaunch(command=start.command, environment=environment, cwd=launch.cwd, readable=reads)
 
 
-def _bundle_start(
+def _prepare_bundle(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Start an installed bundle: unpacked as accepted, in the sandbox that it was accepted with."""
     from pinwarden.bundle import environment as bundle_environment
     from pinwarden.bundle.bundle_pin import find_bundle_pin
-    from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
+    from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bundle
 
     pin = find_bundle_pin(entry)
     if pin is None:
         raise PinwardenError("LOCK_INVALID", f"the lock entry of {entry.name[:120]!a} lacks the record of its bundle")
     _refuse_other_arguments((), arguments_given)
-    _report_revoked(project, pin, notify)
-    _report_yanked(project, entry, notify)
+    _warn_if_revoked(project, pin, notify)
+    _warn_if_yanked(project, entry, notify)
     folder = ensure_bundle(pin, Store(locate_store(project)), notify=notify)
-    rule = _sandbox_rule(project, entry.name)
-    sandbox, cwd = bundle_sandbox(project, pin, folder, rule)
+    rule = _find_sandbox_rule(project, entry.name)
+    sandbox, cwd = build_bundle_sandbox(project, pin, folder, rule)
     if pin.policy.filesystem == "read_write" and (rule is None or not rule.write):
         notify(
             f"{entry.name} may write files, but no folder is named for it, so it can only read. Name folders in "
@@ -165,7 +167,7 @@ def _bundle_start(
     )
 
 
-def _report_revoked(project: Project, pin: BundlePin, notify: Callable[[str], None]) -> None:
+def _warn_if_revoked(project: Project, pin: BundlePin, notify: Callable[[str], None]) -> None:
     """Warn about revoked attestation keys. Replaced keys are revoked too, so the server still starts."""
     from pinwarden.bundle.trust_files import load_trust, trust_path
 
@@ -179,41 +181,41 @@ def _report_revoked(project: Project, pin: BundlePin, notify: Callable[[str], No
             )
 
 
-def _report_yanked(project: Project, entry: Entry, notify: Callable[[str], None]) -> None:
+def _warn_if_yanked(project: Project, entry: Entry, notify: Callable[[str], None]) -> None:
     """Warn about a yanked version. It still starts, because it was approved."""
-    from pinwarden.project.installed_bundles import yank_rows
+    from pinwarden.project.installed_bundles import check_yanked_bundles
 
-    for row in yank_rows(project, (entry,)):
+    for row in check_yanked_bundles(project, (entry,)):
         notify(f"{row.message}; run: pinwarden update")
 
 
-def _nothing_to_run(name: str, why: str) -> PinwardenError:
+def _nothing_to_run_error(name: str, why: str) -> PinwardenError:
     hint = f"Give its command: pinwarden run --name {name:.120} -- COMMAND. Its surface is still checked."
     return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
 
 
-def _container_command(
+def _build_engine_command(
     entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], notify: Callable[[str], None]
 ) -> tuple[str, ...]:
     from pinwarden.artifacts.environments.images import ContainerEngine
-    from pinwarden.project.server_environments import image_to_start, locked_digest
+    from pinwarden.project.server_environments import choose_image, find_locked_digest
     from pinwarden.system.files import find_program
 
     runs = launch.runs
-    locked_digest(entry, runs)  # refuse an image that is not locked, even if no engine is installed
+    find_locked_digest(entry, runs)  # refuse an image that is not locked, even if no engine is installed
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
-            options = tuple(_fill_in(word, project.variables) for word in runs.options)
+            options = tuple(_expand_placeholders(word, project.variables) for word in runs.options)
             engine = ContainerEngine(program=program, variables=environment)
-            name = image_to_start(entry, runs, engine, Store(locate_store(project)), notify)
+            name = choose_image(entry, runs, engine, Store(locate_store(project)), notify)
             return (str(program), "run", *options, name)
     raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
 
 
 def _refuse_other_arguments(locked: Sequence[str], arguments_given: Sequence[str]) -> None:
     """Compare arguments with the approved ones. Placeholders may have any value."""
-    same = len(locked) == len(arguments_given) and all(map(_is_approved, locked, arguments_given))
+    same = len(locked) == len(arguments_given) and all(map(_matches_approved, locked, arguments_given))
     if not same:
         raise PinwardenError(
             "ARGUMENTS_CHANGED",
@@ -222,18 +224,18 @@ def _refuse_other_arguments(locked: Sequence[str], arguments_given: Sequence[str
         )
 
 
-def _is_approved(locked: str, arguments_given: str) -> bool:
+def _matches_approved(locked: str, arguments_given: str) -> bool:
     if locked == arguments_given:
         return True
     fixed = _PLACEHOLDER.split(locked)
     return len(fixed) > 1 and re.fullmatch(".*".join(map(re.escape, fixed)), arguments_given, re.DOTALL) is not None
 
 
-def _fill_in(word: str, variables: Mapping[str, str]) -> str:
+def _expand_placeholders(word: str, variables: Mapping[str, str]) -> str:
     return expand_placeholders(word, variables) if "${" in word else word
 
 
-def _sandbox_rule(project: Project, name: str) -> SandboxRule | None:
+def _find_sandbox_rule(project: Project, name: str) -> SandboxRule | None:
     from pinwarden.project.project import load_policies
 
     own = load_policies(project).own

@@ -39,15 +39,15 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
     by_path = {file.path: file for file in view.files}
     declared = audit_locked(view.installed, by_path, project.find_install_paths()).findings
     configured = (*audit_servers(view.servers).findings, *audit_inputs(view.files))
-    findings = _unique((*declared, *configured, *_lock_findings(project, view)))
-    findings += _unreadable_findings(view, findings)
-    rows = [_row(project, finding) for finding in findings]
+    findings = _remove_duplicates((*declared, *configured, *_audit_lock(project, view)))
+    findings += _report_unreadable(view, findings)
+    rows = [_build_row(project, finding) for finding in findings]
     open_secrets = sum(row.severity == "critical" for row in rows)
     unread = sum(row.severity == "review" for row in rows)
     return Report(
         command="secrets audit",
         subject=project.lock.name,
-        summary=_summary(view, open_secrets, unread),
+        summary=_summarize(view, open_secrets, unread),
         exit_code=EXIT_REFUSED if open_secrets else EXIT_UNCHECKED if unread else EXIT_CLEAN,
         rows=tuple(sorted(rows, key=severity_rank)),
         notes=() if view.document else (f"there is no {project.lock.name}; only client configurations were searched",),
@@ -55,13 +55,13 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
             "ok": not open_secrets and not unread,
             "checked": len(view.locked),
             "servers": len(view.servers),
-            "findings": [_facts(project, finding) for finding in findings],
+            "findings": [_finding_to_json(project, finding) for finding in findings],
         },
         rule_texts=collect_kind_reasons(SECRET_KINDS),
     )
 
 
-def _lock_findings(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]:
+def _audit_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]:
     """Secrets in the lock, which is usually committed and shared."""
     entries = [(locked, locked.client) for locked in view.installed]
     entries += [(located.locked, located.client) for located in view.located]
@@ -73,7 +73,7 @@ def _lock_findings(project: Project, view: ConfigView) -> tuple[SecretFinding, .
     return audit_servers(servers).findings
 
 
-def _unique(findings: Iterable[SecretFinding]) -> list[SecretFinding]:
+def _remove_duplicates(findings: Iterable[SecretFinding]) -> list[SecretFinding]:
     """One finding per location; the first one wins, so that ToolPin's wording is kept."""
     unique: dict[tuple[Any, ...], SecretFinding] = {}
     for finding in findings:
@@ -82,7 +82,7 @@ def _unique(findings: Iterable[SecretFinding]) -> list[SecretFinding]:
     return list(unique.values())
 
 
-def _unreadable_findings(view: ConfigView, findings: Iterable[SecretFinding]) -> Iterator[SecretFinding]:
+def _report_unreadable(view: ConfigView, findings: Iterable[SecretFinding]) -> Iterator[SecretFinding]:
     reported = {finding.file for finding in findings if finding.kind == "unreadable_config"}
     for file in view.files:
         if file.fault and file.path not in reported:
@@ -97,7 +97,7 @@ def _unreadable_findings(view: ConfigView, findings: Iterable[SecretFinding]) ->
             )
 
 
-def _row(project: Project, finding: SecretFinding) -> Row:
+def _build_row(project: Project, finding: SecretFinding) -> Row:
     several = ", " in finding.file
     return Row(
         code=finding.kind,
@@ -110,13 +110,13 @@ def _row(project: Project, finding: SecretFinding) -> Row:
     )
 
 
-def _facts(project: Project, finding: SecretFinding) -> dict[str, Any]:
+def _finding_to_json(project: Project, finding: SecretFinding) -> dict[str, Any]:
     shown = finding.to_json()
     shown["file"] = ", ".join(project.display_path(path) for path in finding.file.split(", ")) if finding.file else ""
     return shown
 
 
-def _summary(view: ConfigView, secrets: int, unread: int) -> str:
+def _summarize(view: ConfigView, secrets: int, unread: int) -> str:
     searched = f"{len(view.locked)} locked and {len(view.servers)} configured servers"
     if secrets:
         return f"{searched}: {secrets} secret{'' if secrets == 1 else 's'} in plain text"

@@ -44,16 +44,16 @@ class ScriptPermissions(Record):
     without_sandbox: bool = False
 
 
-def environment_of(
+def plan_environment(
     closure: Closure, digest: Digest, store: Store, search_path: str, scripts: ScriptPermissions
 ) -> ServerEnvironment:
     """The environment of a closure, whose file has this digest."""
     if closure.ecosystem == "npm":
-        return _node(closure, digest, store, search_path, scripts)
-    return _python(closure, digest, store)
+        return _plan_node(closure, digest, store, search_path, scripts)
+    return _plan_python(closure, digest, store)
 
 
-def _node(
+def _plan_node(
     closure: Closure, digest: Digest, store: Store, search_path: str, scripts: ScriptPermissions
 ) -> ServerEnvironment:
     from pinwarden.artifacts.environments import node
@@ -90,12 +90,12 @@ def _node(
     )
 
 
-def _python(closure: Closure, digest: Digest, store: Store) -> ServerEnvironment:
+def _plan_python(closure: Closure, digest: Digest, store: Store) -> ServerEnvironment:
     from pinwarden.artifacts.environments import python
 
     current = python.Interpreter.current()
     key = python.environment_key(digest, current)
-    closure = replace(closure, packages=tuple(_with_known_content(package, store) for package in closure.packages))
+    closure = replace(closure, packages=tuple(_add_stored_digests(package, store) for package in closure.packages))
     return ServerEnvironment(
         key=key,
         files=lambda: tuple(file for _, file in python.choose_packages(closure)),
@@ -108,7 +108,7 @@ def _python(closure: Closure, digest: Digest, store: Store) -> ServerEnvironment
     )
 
 
-def _with_known_content(package: ClosurePackage, store: Store) -> ClosurePackage:
+def _add_stored_digests(package: ClosurePackage, store: Store) -> ClosurePackage:
     """The package with the file digests that the store knows, if the lock has none for this platform."""
     if any(file.tree is not None for file in package.files):
         return package
@@ -150,7 +150,7 @@ def is_mcpb(entry: Entry) -> bool:
     return entry.selected_target.get("registryType") == "mcpb"
 
 
-def pinned_mcpb(entry: Entry) -> PinnedMcpb:
+def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
     """The bundle that an entry pins."""
     extension, url = extension_of(entry), entry.selected_target.get("identifier")
     tree = extension.bundle_tree if extension is not None else None
@@ -179,14 +179,14 @@ def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
         return context.store.keep_copy(staged.path, digest)
 
 
-def unpacked_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
+def compute_bundle_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
     """The digest of the files in a bundle whose bytes were verified."""
     from pinwarden.artifacts.environments import mcpb
 
     return mcpb.bundle_tree_digest(fetch_mcpb(url, digest, context))
 
 
-def mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
+def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
     """How a bundle becomes an environment."""
     from pinwarden.artifacts.environments import mcpb
 
@@ -200,7 +200,7 @@ def mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
     )
 
 
-def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
+def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
     """The command of a built bundle, with the user's settings from environment variables."""
     from pinwarden.artifacts.environments import mcpb
     from pinwarden.artifacts.environments.python import Interpreter
@@ -210,7 +210,7 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
     settings = {
         name: tuple(value.split(os.pathsep)) if setting.multiple else value
         for name, setting in mcpb.read_built_manifest(folder).settings.items()
-        if (value := variables.get(variable_of(name)))
+        if (value := variables.get(setting_variable(name)))
     }
     folders = {
         "HOME": str(home),
@@ -219,12 +219,12 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
     return mcpb.start_command(folder, runtimes, settings, folders=folders)
 
 
-def variable_of(setting: str) -> str:
+def setting_variable(setting: str) -> str:
     """The environment variable of a setting. Several values are separated like those of PATH."""
     return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
 
 
-def locked_digest(entry: Entry, runs: Launch) -> Digest:
+def find_locked_digest(entry: Entry, runs: Launch) -> Digest:
     """The digest that an entry pins: of its index, or of its only manifest."""
     extension = extension_of(entry)
     image = extension.image if extension else None
@@ -245,7 +245,7 @@ def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     from pinwarden.artifacts.oci_reference import parse_reference
     from pinwarden.artifacts.oci_registry import OciRegistry
 
-    digest = locked_digest(entry, runs)
+    digest = find_locked_digest(entry, runs)
     extension = extension_of(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
     current = tuple(
@@ -267,13 +267,13 @@ def _is_same_platform(platform: str, listed: str) -> bool:
     return listed == platform or listed.startswith(f"{platform}/")
 
 
-def image_to_start(
+def choose_image(
     entry: Entry, runs: Launch, engine: ContainerEngine, store: Store, notify: Callable[[str], None]
 ) -> str:
     """The image name for the engine, always by digest; loaded from the store if the image was fetched."""
     from pinwarden.artifacts.environments.images import ensure_loaded, read_stored_image
 
-    digest = locked_digest(entry, runs)
+    digest = find_locked_digest(entry, runs)
     folder = store.image_folder(digest)
     if folder.is_dir():
         image = read_stored_image(folder, digest)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pinwarden.system.target import StdioTarget, Target
 
 # There are no bytes to start from: no package, or its bytes are not locked or not in the store.
-_NO_BYTES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
+_NO_BYTES_CODES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
 
-_STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
+_STORE_VARIABLES = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
 
 
 class PreparedStart(Record):
@@ -59,7 +59,7 @@ def prepare_start(
     """
     policy = load_policies(project).own
     started = find()
-    chosen = _sandbox(project, policy, name, started, wanted=sandbox)
+    chosen = _choose_sandbox(project, policy, name, started, requested=sandbox)
     if chosen is not None and (confine or started.sandbox is None):
         from pinwarden.system.sandbox import build_sandbox_command
 
@@ -82,7 +82,7 @@ def prepare_probe(
     policy = load_policies(project).own
     if not isinstance(target, StdioTarget) or not options.allow_execute:
         return PreparedProbe(target=target, options=options)
-    started = None if entry is None else _locked_command(project, entry, target)
+    started = None if entry is None else _prepare_locked_command(project, entry, target)
     if started is None:
         started = ServerLaunch(command=target.command, environment={}, cwd=target.cwd)
     else:
@@ -90,7 +90,7 @@ def prepare_probe(
     if options.sandbox is not None:  # stricter than any policy
         chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.readable))
     else:
-        chosen = _sandbox(project, policy, name, started, wanted=False)
+        chosen = _choose_sandbox(project, policy, name, started, requested=False)
     return PreparedProbe(target=target, options=replace(options, sandbox=chosen))
 
 
@@ -98,7 +98,7 @@ def prepare_locked_probe(
     project: Project, entry: Entry, files: Sequence[ConfigFile], options: ProbeOptions
 ) -> PreparedProbe:
     """Prepare the probe of a locked server: the approved command, with this machine's own values."""
-    return prepare_probe(project, entry.name, probe_target(entry, files), options, entry)
+    return prepare_probe(project, entry.name, find_probe_target(entry, files), options, entry)
 
 
 def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -> PreparedProbe:
@@ -124,7 +124,7 @@ def probe_prepared(
     return probe_all(targets, [probe.options for probe in prepared], on_progress=on_progress)
 
 
-def probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
+def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     """What to start or contact for this entry, with the values in the client's file if that is as approved."""
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.drift import compare_entries
@@ -152,26 +152,26 @@ def with_store_variables(target: Target) -> Target:
     from pinwarden.system.target import StdioTarget
 
     if isinstance(target, StdioTarget) and target.command[:2] == ("pinwarden", "run"):
-        return replace(target, env={**_STORE, **target.env})
+        return replace(target, env={**_STORE_VARIABLES, **target.env})
     return target
 
 
-def _sandbox(
-    project: Project, policy: Policy | None, name: str, started: ServerLaunch, *, wanted: bool
+def _choose_sandbox(
+    project: Project, policy: Policy | None, name: str, started: ServerLaunch, *, requested: bool
 ) -> Sandbox | None:
     if started.sandbox is not None:
         return started.sandbox
     rule = None if policy is None else policy.sandbox_rule(name)
-    if rule is None and not wanted:
+    if rule is None and not requested:
         return None
-    from pinwarden.project.writable_folders import writable_folders
+    from pinwarden.project.writable_folders import check_writable_folders
     from pinwarden.system.sandbox import Sandbox
 
     if rule is None:
         return Sandbox(readable=started.readable)
-    writable = writable_folders(project, tuple(_folder(project, path) for path in rule.write))
+    writable = check_writable_folders(project, tuple(_resolve_folder(project, path) for path in rule.write))
     return Sandbox(
-        readable=(*started.readable, *(_folder(project, path) for path in rule.read)),
+        readable=(*started.readable, *(_resolve_folder(project, path) for path in rule.read)),
         writable=writable.folders,
         read_only=writable.protected,
         forbidden_names=writable.forbidden,
@@ -179,12 +179,12 @@ def _sandbox(
     )
 
 
-def _folder(project: Project, path: str) -> str:
+def _resolve_folder(project: Project, path: str) -> str:
     named = project.home / path[2:] if path.startswith("~/") else project.root / path
     return str(named.resolve())
 
 
-def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerLaunch | None:
+def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerLaunch | None:
     """The locked command; None if the client starts something else, or if there are no bytes.
 
     The locked bytes are started because a registry may serve others by now, and without a gateway in between, because
@@ -192,7 +192,7 @@ def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> Serv
     """
     from pinwarden.lock import lock_store
     from pinwarden.lock.lockfile import refuse_if_tampered, verify
-    from pinwarden.project.run import prepare_locked
+    from pinwarden.project.run import prepare_locked_launch
 
     through_run = _starts_through_run(entry, target)
     if not through_run and not _is_locked_command(entry, target):
@@ -201,9 +201,9 @@ def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> Serv
         lock = lock_store.read(project.lock)
         if lock is not None:
             refuse_if_tampered(verify(lock))
-        return prepare_locked(project, entry, arguments_given=(), notify=lambda _: None)
+        return prepare_locked_launch(project, entry, arguments_given=(), notify=lambda _: None)
     except PinwardenError as err:
-        if err.code in _NO_BYTES and not through_run:
+        if err.code in _NO_BYTES_CODES and not through_run:
             return None
         raise
 

@@ -25,16 +25,16 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
     return Report(
         command="diff",
         subject=subject,
-        summary=_diff_summary(counts, blocked),
+        summary=_summarize_changes(counts, blocked),
         exit_code=EXIT_REFUSED if blocked else EXIT_CLEAN,
         rows=tuple(change_row(change, whole=whole) for change in changes),
-        notes=_diff_notes(before, after),
+        notes=_build_diff_notes(before, after),
         facts={
             "changes": [change.to_json() for change in changes],
             "blocked_by_default": blocked,
             "counts": {level: counts[level] for level in ("critical", "review", "info")},
-            "digests": {"before": _digest_text(before), "after": _digest_text(after)},
-            "notes": list(_diff_notes(before, after)),
+            "digests": {"before": _format_digest(before), "after": _format_digest(after)},
+            "notes": list(_build_diff_notes(before, after)),
         },
         rule_texts=collect_kind_reasons(CHANGE_KINDS),
     )
@@ -52,9 +52,9 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
     return Report(
         command="scan",
         subject=", ".join(surfaces),
-        summary=_scan_summary(counts, len(surfaces)),
+        summary=_summarize_scan(counts, len(surfaces)),
         exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
-        rows=tuple(scan_row(finding, name if several else "") for name, finding in findings),
+        rows=tuple(build_scan_row(finding, name if several else "") for name, finding in findings),
         facts={
             "findings": [{"server": name, **as_dict(finding)} for name, finding in findings],
             "counts": {"warning": counts["warning"], "info": counts["info"]},
@@ -62,7 +62,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
     )
 
 
-def scan_row(finding: ScanFinding, server: str = "") -> Row:
+def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
     """A finding as a row of a report."""
     return Row(
         code=finding.code,
@@ -75,9 +75,9 @@ def scan_row(finding: ScanFinding, server: str = "") -> Row:
     )
 
 
-def warning_rows(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
+def scan_for_warnings(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
     """Scan warnings about text that is not in an approved surface."""
-    return tuple(scan_row(finding, server) for finding in new_warnings(surface, approved))
+    return tuple(build_scan_row(finding, server) for finding in new_warnings(surface, approved))
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:
@@ -96,10 +96,10 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
     return Report(
         command="inspect",
         subject=subject,
-        summary=_inspect_summary(surface),
+        summary=_summarize_surface(surface),
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=refused,
-        facts={"surface": surface_document(surface), "digests": surface_digests(surface)},
+        facts={"surface": surface_to_json(surface), "digests": surface_digests(surface)},
     )
 
 
@@ -117,37 +117,37 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
     )
 
 
-def surface_document(surface: Surface) -> Any:
+def surface_to_json(surface: Surface) -> Any:
     """The surface document as a value."""
     return strict_json.parse_json(encode_surface(surface))
 
 
-def _diff_summary(counts: Counter[str], blocked: bool) -> str:
+def _summarize_changes(counts: Counter[str], blocked: bool) -> str:
     if not counts:
         return "no change"
     counts_text = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
     return f"{counts_text}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
 
 
-def _diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
+def _build_diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
     notes: list[str] = []
     if before.server is None or after.server is None:
         notes.append("server information was not recorded on both sides; only new instructions are compared")
     return tuple(notes)
 
 
-def _digest_text(surface: Surface) -> str | None:
+def _format_digest(surface: Surface) -> str | None:
     return str(surface.digest) if surface.digest else None
 
 
-def _scan_summary(counts: Mapping[str, int], servers: int) -> str:
+def _summarize_scan(counts: Mapping[str, int], servers: int) -> str:
     over = f" in {servers} servers" if servers > 1 else ""
     if not sum(counts.values()):
         return f"nothing suspicious found{over}"
     return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{over} (advisory)"
 
 
-def _inspect_summary(surface: Surface) -> str:
+def _summarize_surface(surface: Surface) -> str:
     counted = ", ".join(
         f"{len(surface.items_of_kind(kind))} {kind.entity}{'' if len(surface.items_of_kind(kind)) == 1 else 's'}"
         for kind in ITEM_KINDS

@@ -18,14 +18,14 @@ from pinwarden.lock.install_plan import install_plan
 from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.project.approval_candidate import warnings_to_json
-from pinwarden.project.client_install import ClientEntries, locked_entry, not_updated
+from pinwarden.project.client_install import ClientEntries, build_not_updated_row, read_locked_entry
 from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry
-from pinwarden.project.locked_servers import approve_command, has_bytes
+from pinwarden.project.locked_servers import build_approve_command, has_pinned_bytes
 from pinwarden.project.newer_dependencies import (
     DependencyUpdate,
-    dependency_updates,
-    package_rows,
-    release_rows,
+    compare_listed_release,
+    compare_package_release,
+    find_dependency_updates,
     write_dependency_update,
 )
 from pinwarden.project.newer_releases import (
@@ -34,9 +34,9 @@ from pinwarden.project.newer_releases import (
     PackageUpdater,
     Release,
     ReleaseLookup,
+    build_release_row,
     latest_version,
     look_up_releases,
-    release_row,
 )
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ NOTHING_CHANGED = "nothing was changed; add --yes to update the lock and the cli
 _NOT_APPROVED = (
     "text with scan warnings was not approved: read it, then pinwarden approve NAME, or repeat with --approve-warnings"
 )
-_VOLATILE = ("generatedAt", "pinwarden", "serverVersion")  # the row about the newer release shows the version
+_VOLATILE_MEMBERS = ("generatedAt", "pinwarden", "serverVersion")  # the row about the newer release shows the version
 
 
 def outdated(project: Project, context: FetchContext, *, offline: bool) -> Report:
     """The report of ``pinwarden outdated``."""
     lookup = look_up_releases(project, [], context, offline=offline)
-    rows = [release_row(release) for release in lookup.releases if release.is_newer or release.problem]
+    rows = [build_release_row(release) for release in lookup.releases if release.is_newer or release.problem]
     newer = sum(release.is_newer for release in lookup.releases)
     return Report(
         command="outdated",
@@ -101,15 +101,15 @@ def update(project: Project, request: UpdateRequest, policies: Policies, lock_op
     """
     lookup = look_up_releases(project, request.names, request.fetch_context, offline=lock_options.offline)
     updater = PackageUpdater(project, policies, lock_options)
-    proposal = _compare(project, request, lookup, updater, lock_options)
-    report = _proposal_report(project, request, proposal)
+    proposal = _build_proposal(project, request, lookup, updater, lock_options)
+    report = _report_proposal(project, request, proposal)
     if not request.confirmed:
         return report
     writer = _ReleaseWriter(project, request, policies, lock_options, updater)
     failures = writer.write(proposal.writable)
     for dependency_update in proposal.dependencies:
         write_dependency_update(project, dependency_update, lock_options.now)
-    return _written_report(report, proposal, lock_store.read(project.lock), failures, writer.warnings)
+    return _report_written(report, proposal, lock_store.read(project.lock), failures, writer.warnings)
 
 
 class _Proposal(Record):
@@ -122,7 +122,7 @@ class _Proposal(Record):
     changes: tuple[Row, ...]
     failures: tuple[Row, ...]
     """What could not be looked up or downloaded."""
-    rejected: frozenset[str]
+    refused_names: frozenset[str]
     """The names of servers whose newer release has a critical finding about its bytes."""
     has_critical: bool
     """Whether there is a critical finding about the bytes of a release or dependency."""
@@ -130,7 +130,7 @@ class _Proposal(Record):
     @property
     def writable(self) -> list[Release]:
         """The newer releases that may be written."""
-        return [release for release in self.newer if release.entry.name not in self.rejected]
+        return [release for release in self.newer if release.entry.name not in self.refused_names]
 
     @property
     def dependencies(self) -> list[DependencyUpdate]:
@@ -141,15 +141,15 @@ class _Proposal(Record):
 # Step 2: compare
 
 
-def _compare(
+def _build_proposal(
     project: Project, request: UpdateRequest, lookup: ReleaseLookup, updater: PackageUpdater, options: LockOptions
 ) -> _Proposal:
     newer = tuple(release for release in lookup.releases if release.is_newer)
-    dependencies = () if options.offline else _dependency_updates(project, request, newer, options.now)
-    published = () if options.offline else tuple(_published_rows(request, newer, options.now))
+    dependencies = () if options.offline else _find_dependency_updates(project, request, newer, options.now)
+    published = () if options.offline else tuple(_check_newer_bytes(request, newer, options.now))
     bytes_rows = (*(row for update in dependencies for row in update.rows), *published)
     failures = (
-        *(release_row(release) for release in lookup.failed),
+        *(build_release_row(release) for release in lookup.failed),
         *(row for row in bytes_rows if row.code == COULD_NOT_CHECK),
     )
     return _Proposal(
@@ -157,53 +157,56 @@ def _compare(
         newer=newer,
         checked_dependencies=dependencies,
         changes=(
-            *(row for release in newer for row in _release_changes(release, updater, options.now)),
+            *(row for release in newer for row in _compare_release(release, updater, options.now)),
             *(row for row in bytes_rows if row.code != COULD_NOT_CHECK),
             *lookup.floating_rows,
         ),
         failures=tuple({(row.name, row.message): row for row in failures}.values()),
-        rejected=frozenset(row.name for row in published if row.severity == "critical"),
+        refused_names=frozenset(row.name for row in published if row.severity == "critical"),
         has_critical=any(row.severity == "critical" for row in bytes_rows),
     )
 
 
-def _dependency_updates(
+def _find_dependency_updates(
     project: Project, request: UpdateRequest, newer: Sequence[Release], now: str
 ) -> tuple[DependencyUpdate, ...]:
     names = frozenset(release.entry.name for release in newer)
-    return tuple(dependency_updates(project, request.names, request.fetch_context, now, without=names))
+    return tuple(find_dependency_updates(project, request.names, request.fetch_context, now, without=names))
 
 
-def _published_rows(request: UpdateRequest, newer: Sequence[Release], now: str) -> Iterator[Row]:
+def _check_newer_bytes(request: UpdateRequest, newer: Sequence[Release], now: str) -> Iterator[Row]:
     """Publisher and bytes of the newer releases of servers whose bytes are pinned, once per server."""
     reported: set[str] = set()
     for release in newer:
-        if release.latest is None or not has_bytes(release.entry) or release.entry.name in reported:
+        if release.latest is None or not has_pinned_bytes(release.entry) or release.entry.name in reported:
             continue
         reported.add(release.entry.name)
         if isinstance(release, ListedRelease):
-            yield from release_rows(release.entry, release.latest, request.fetch_context, now)
+            yield from compare_listed_release(release.entry, release.latest, request.fetch_context, now)
         else:
-            yield from package_rows(release.entry, release.package, request.fetch_context, now)
+            yield from compare_package_release(release.entry, release.package, request.fetch_context, now)
 
 
-def _release_changes(release: Release, updater: PackageUpdater, now: str) -> list[Row]:
+def _compare_release(release: Release, updater: PackageUpdater, now: str) -> list[Row]:
     """What the newer release declares differently than the locked one."""
     if isinstance(release, ListedRelease):
         if release.latest is None:
             return []
-        return _plan_rows(release, install_plan(release.latest, release.entry.client, now=now))
+        return _compare_plans(release, install_plan(release.latest, release.entry.client, now=now))
     try:
-        fresh = updater.updated_entry(release)[1].document
+        fresh = updater.build_updated_entry(release)[1].document
     except PinwardenError as err:
-        return [release_row(release), not_updated(release.entry.name, f"{release.entry.client}: {err.message}")]
-    return _plan_rows(release, fresh)
+        return [
+            build_release_row(release),
+            build_not_updated_row(release.entry.name, f"{release.entry.client}: {err.message}"),
+        ]
+    return _compare_plans(release, fresh)
 
 
-def _plan_rows(release: Release, plan: Mapping[str, Any]) -> list[Row]:
+def _compare_plans(release: Release, plan: Mapping[str, Any]) -> list[Row]:
     enforced = is_enforced(release.entry)
-    old = {**release.entry.document, **({"config": _launch_config(release.entry)} if enforced else {})}
-    rows = [release_row(release)]
+    old = {**release.entry.document, **({"config": _build_launch_config(release.entry)} if enforced else {})}
+    rows = [build_release_row(release)]
     for member, subject in (
         ("selectedTarget", "what is installed"),
         ("config", "what pinwarden run starts" if enforced else "the client configuration"),
@@ -219,8 +222,8 @@ def _plan_rows(release: Release, plan: Mapping[str, Any]) -> list[Row]:
                     name=release.entry.name,
                     path=f"/{member}",
                     message=f"{subject} would change",
-                    before=_to_text(before),
-                    after=_to_text(after),
+                    before=_encode_text(before),
+                    after=_encode_text(after),
                 )
             )
     before_tier, after_tier = old["trust"]["tier"], plan["trust"]["tier"]
@@ -233,7 +236,7 @@ def _plan_rows(release: Release, plan: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def _launch_config(entry: Entry) -> Any:
+def _build_launch_config(entry: Entry) -> Any:
     """The client configuration with the locked command in place of ``pinwarden run NAME``."""
     from pinwarden.clients.documents import config_with
     from pinwarden.project.enforce import replace_command
@@ -246,11 +249,11 @@ def _launch_config(entry: Entry) -> Any:
 
 def _without_volatile(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_volatile(member) for name, member in value.items() if name not in _VOLATILE}
+        return {name: _without_volatile(member) for name, member in value.items() if name not in _VOLATILE_MEMBERS}
     return value
 
 
-def _to_text(value: Any) -> str:
+def _encode_text(value: Any) -> str:
     from json import dumps
 
     return dumps(value, ensure_ascii=False, sort_keys=True)
@@ -259,7 +262,7 @@ def _to_text(value: Any) -> str:
 # Step 3: report the proposal
 
 
-def _proposal_report(project: Project, request: UpdateRequest, proposal: _Proposal) -> Report:
+def _report_proposal(project: Project, request: UpdateRequest, proposal: _Proposal) -> Report:
     lookup, newer = proposal.lookup, proposal.newer
     pending = bool(newer or proposal.dependencies) and not request.confirmed
     refused = pending or proposal.has_critical
@@ -269,9 +272,9 @@ def _proposal_report(project: Project, request: UpdateRequest, proposal: _Propos
         summary=lookup.summary(f"{len(newer)} with a newer release" if newer else "each at its latest release"),
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if proposal.failures else EXIT_CLEAN,
         rows=(*proposal.failures, *proposal.changes),
-        notes=(*_notes(proposal), *((NOTHING_CHANGED,) if pending else ())),
+        notes=(*_build_notes(proposal), *((NOTHING_CHANGED,) if pending else ())),
         facts={
-            "updates": [_update_facts(release) for release in newer],
+            "updates": [_release_to_json(release) for release in newer],
             "renewals": [update.entry.name for update in proposal.dependencies],
             "written": False,
             "changes": [{"code": row.code, "name": row.name, "message": row.message} for row in proposal.changes],
@@ -280,7 +283,7 @@ def _proposal_report(project: Project, request: UpdateRequest, proposal: _Propos
     )
 
 
-def _notes(proposal: _Proposal) -> Iterator[str]:
+def _build_notes(proposal: _Proposal) -> Iterator[str]:
     """What was checked without a finding, and what is never looked up."""
     unchanged = sum(not update.rows for update in proposal.checked_dependencies)
     if unchanged:
@@ -290,7 +293,7 @@ def _notes(proposal: _Proposal) -> Iterator[str]:
         yield f"releases of local programs and remote addresses cannot be looked up: {names}"
 
 
-def _update_facts(release: Release) -> dict[str, Any]:
+def _release_to_json(release: Release) -> dict[str, Any]:
     facts = {
         "name": release.entry.name,
         "client": release.entry.client,
@@ -340,7 +343,7 @@ class _ReleaseWriter:
             try:
                 self._write_server([release for release in releases if release.entry.name == name], client_entries)
             except PinwardenError as err:
-                failures.append(not_updated(name, f"{self._client}: {err.message}; nothing was changed"))
+                failures.append(build_not_updated_row(name, f"{self._client}: {err.message}; nothing was changed"))
         return failures
 
     def _write_server(self, releases: Sequence[Release], client_entries: ClientEntries) -> None:
@@ -375,7 +378,7 @@ class _ReleaseWriter:
         )
         locked = lock_from_registry(self._project, request, self._policies, self._lock_options)
         self._warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
-        return client_entries.updated_server(release.entry.key)
+        return client_entries.build_updated_server(release.entry.key)
 
     def _pin_bytes(self, entry: Entry) -> None:
         from pinwarden.project.prove import pin_entry
@@ -397,19 +400,19 @@ class _ReleaseWriter:
             edits.replace_entry(server, server.entry)
             return
         options = EnforceOptions(project=self._project, servers=(), now=self._lock_options.now, edits=edits)
-        enforce_entry(options, locked_entry(self._project, entry.key), server)
+        enforce_entry(options, read_locked_entry(self._project, entry.key), server)
 
 
 # Step 5: report what was written
 
 
-def _written_report(
+def _report_written(
     report: Report, proposal: _Proposal, lock: Lock | None, failures: Sequence[Row], warnings: Sequence[Row]
 ) -> Report:
     facts = {**report.facts, "written": lock != proposal.lookup.lock}
     failed = {row.name for row in failures}
     written = [release for release in proposal.writable if release.entry.name not in failed]
-    report = _with_outcomes(report, lock, written, proposal.dependencies)
+    report = _add_outcomes(report, lock, written, proposal.dependencies)
     if not failures and not warnings:
         return replace(report, facts=facts)
     facts["configs"] = [{"name": row.name, "message": row.message} for row in failures]
@@ -418,7 +421,7 @@ def _written_report(
     return replace(report, rows=(*report.rows, *failures, *warnings), notes=notes, facts=facts, exit_code=EXIT_REFUSED)
 
 
-def _with_outcomes(
+def _add_outcomes(
     report: Report, lock: Lock | None, written: Sequence[Release], dependencies: Sequence[DependencyUpdate]
 ) -> Report:
     if not written and not dependencies:
@@ -428,14 +431,14 @@ def _with_outcomes(
     outcomes = [f"{release.entry.name} updated to {latest_version(release)}" for release in written]
     outcomes += [f"dependencies of {update.entry.name} updated" for update in dependencies]
     summary = "; ".join((report.summary, *dict.fromkeys(outcomes)))
-    return replace(report, rows=rows, summary=summary, notes=(*report.notes, *_next_steps(lock, names)))
+    return replace(report, rows=rows, summary=summary, notes=(*report.notes, *_list_next_steps(lock, names)))
 
 
 def _in_past_tense(message: str) -> str:
     return message.replace(" would change", " changed").replace("its tier would be ", "its tier is ")
 
 
-def _next_steps(lock: Lock | None, names: Collection[str]) -> Iterator[str]:
+def _list_next_steps(lock: Lock | None, names: Collection[str]) -> Iterator[str]:
     """The commands that pin the bytes of an updated server and approve its surface."""
     entries = lock.entries if lock is not None else ()
     steps: dict[str, None] = {}
@@ -444,6 +447,6 @@ def _next_steps(lock: Lock | None, names: Collection[str]) -> Iterator[str]:
             extension = extension_of(entry)
             name = shlex.quote(entry.name[:120])
             prove = "" if extension is not None and extension.has_bytes else f"pinwarden prove {name}, then "
-            approve = approve_command(entry, entries)
+            approve = build_approve_command(entry, entries)
             steps[f"next: {prove}{approve} to review what the new release tells the model"] = None
     yield from steps

@@ -68,7 +68,7 @@ class WritableFolders(Record):
     forbidden: tuple[str, ...] = ()
 
 
-def writable_folders(project: Project, folders: Sequence[str]) -> WritableFolders:
+def check_writable_folders(project: Project, folders: Sequence[str]) -> WritableFolders:
     """Check the folders that a server may write. Raises POLICY_REFUSED for a folder that is too dangerous."""
     if not folders:
         return WritableFolders()
@@ -79,16 +79,18 @@ def writable_folders(project: Project, folders: Sequence[str]) -> WritableFolder
         try:
             protected_paths = list(find_forbidden_paths(folder, names))
         except TooManyFilesError:
-            raise _refused(
+            raise _refused_error(
                 folder, f"has more than {MAX_ENTRIES} files, which cannot be checked at every start"
             ) from None
         except OSError as err:
-            raise _refused(folder, f"cannot be searched ({err.strerror}: {str(err.filename)[:300]!a})") from err
+            raise _refused_error(folder, f"cannot be searched ({err.strerror}: {str(err.filename)[:300]!a})") from err
         for path in protected_paths:
             if Path(path).is_symlink():
-                raise _refused(folder, f"contains a link that other programs act on ({path[:300]!a})")
+                raise _refused_error(folder, f"contains a link that other programs act on ({path[:300]!a})")
             if Path(path).name.casefold() in REPOSITORY_NAMES or Path(path).name.casefold() == "head":
-                raise _refused(folder, f"contains a repository ({path[:300]!a}), whose configuration names programs")
+                raise _refused_error(
+                    folder, f"contains a repository ({path[:300]!a}), whose configuration names programs"
+                )
         kept += (str(Path(path).resolve()) for path in protected_paths)
     return WritableFolders(folders=tuple(folders), protected=tuple(dict.fromkeys(kept)), forbidden=tuple(sorted(names)))
 
@@ -108,19 +110,21 @@ def _refuse_protected(project: Project, folder: str, names: frozenset[str]) -> N
     path = Path(folder).resolve()
     for own in (project.home.resolve() / name for name in _STARTUP_PATHS):
         if own.is_relative_to(path) or path.is_relative_to(own):
-            raise _refused(folder, f"contains what runs when you log in or open a shell, such as {str(own)[:300]!a}")
+            raise _refused_error(
+                folder, f"contains what runs when you log in or open a shell, such as {str(own)[:300]!a}"
+            )
     for base in (project.root.resolve(), project.home.resolve()):
         if not path.is_relative_to(base):
             continue
         below = path.relative_to(base).parts
         if any(part.casefold() in names for part in below):
-            raise _refused(folder, "belongs to files that other programs act on")
+            raise _refused_error(folder, "belongs to files that other programs act on")
         for above in (path, *path.parents[: len(below)]):
             if above.is_dir() and find_forbidden_names([child.name for child in above.iterdir()], ()):
-                raise _refused(folder, f"is in a bare git repository ({str(above)[:300]!a})")
+                raise _refused_error(folder, f"is in a bare git repository ({str(above)[:300]!a})")
         return
 
 
-def _refused(folder: str, why: str) -> PinwardenError:
+def _refused_error(folder: str, why: str) -> PinwardenError:
     message = f"a sandboxed server must not write to {folder[:300]!a}: it {why}"
     return PinwardenError("POLICY_REFUSED", message, hint=_HINT)

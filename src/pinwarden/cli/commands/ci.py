@@ -17,7 +17,7 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_USAGE, PinwardenError
 from pinwarden.project.project import Project, load_policies
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.gate_report import ProjectCheck
+    from pinwarden.project.gate.gate_report import GateResult
 
 _WORKFLOW_FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
 
@@ -98,20 +98,22 @@ def ci(args: Namespace) -> int:
       pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
       pinwarden ci --project services/search --project services/mail
     """
-    from pinwarden.project.gate.gate_report import gate_report
-    from pinwarden.project.gate.repository_check import coverage_rows, in_repository, with_coverage
+    from pinwarden.project.gate.gate_report import build_gate_report
+    from pinwarden.project.gate.repository_check import add_coverage, check_coverage, locate_in_repository
     from pinwarden.system.repository import find_repository_root
 
     projects = projects_from(args)
     _refuse_single_project_options(args, projects)
     root = find_repository_root(projects[0].root)
     single = len(projects) == 1
-    checked = [in_repository(project, _check(args, project, single=single), root, alone=single) for project in projects]
+    checked = [
+        locate_in_repository(project, _check(args, project, single=single), root, alone=single) for project in projects
+    ]
     if root is not None and not args.no_configs and args.scope != "global":
         # Reports have one section per project and none for the repository, so the first project gets these rows.
         policies = load_policies(projects[0], args.environment)
-        checked[0] = with_coverage(checked[0], coverage_rows(root, projects, policies))
-    return emit_report(gate_report(checked), args)
+        checked[0] = add_coverage(checked[0], check_coverage(root, projects, policies))
+    return emit_report(build_gate_report(checked), args)
 
 
 def _configure_init_ci(parser: ArgumentParser) -> None:
@@ -163,19 +165,19 @@ def init_ci(args: Namespace) -> int:
     return EXIT_CLEAN
 
 
-def _check(args: Namespace, project: Project, *, single: bool) -> ProjectCheck:
+def _check(args: Namespace, project: Project, *, single: bool) -> GateResult:
     """Check one project. With several projects, an error in one becomes part of the report."""
     try:
         return _run_checks(args, project)
     except PinwardenError as err:
         if single or err.exit_code == EXIT_USAGE:
             raise
-        from pinwarden.project.gate.repository_check import unchecked_project
+        from pinwarden.project.gate.repository_check import build_unchecked_result
 
-        return unchecked_project(project, err)
+        return build_unchecked_result(project, err)
 
 
-def _run_checks(args: Namespace, project: Project) -> ProjectCheck:
+def _run_checks(args: Namespace, project: Project) -> GateResult:
     from pinwarden.project.gate.check import GateOptions, check_project
     from pinwarden.system.clock import now
 

@@ -68,11 +68,11 @@ def policy_check(args: Namespace) -> int:
       pinwarden policy check
       pinwarden policy check notes --environment production
     """
-    from pinwarden.project.policy_commands import check_policy, required_policies
+    from pinwarden.project.policy_commands import check_policy, load_required_policies
     from pinwarden.system.clock import now
 
     project = project_from(args)
-    policies = required_policies(project, Path(args.policy) if args.policy else None, args.environment)
+    policies = load_required_policies(project, Path(args.policy) if args.policy else None, args.environment)
     return emit(check_policy(project, policies, now=now(), server=args.server), args.format)
 
 
@@ -91,9 +91,9 @@ def policy_digest(args: Namespace) -> int:
     Examples:
       pinwarden policy digest
     """
-    from pinwarden.project.policy_commands import policy_digest_report
+    from pinwarden.project.policy_commands import report_policy_digest
 
-    return emit(policy_digest_report(project_from(args), Path(args.policy) if args.policy else None), args.format)
+    return emit(report_policy_digest(project_from(args), Path(args.policy) if args.policy else None), args.format)
 
 
 def _configure_policy_generate(parser: ArgumentParser) -> None:

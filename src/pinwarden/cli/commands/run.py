@@ -216,7 +216,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
     from pinwarden.lock.extension import has_surface
-    from pinwarden.project.run import find_entry, is_bundle, prepare_locked
+    from pinwarden.project.run import find_entry, is_bundle, prepare_locked_launch
     from pinwarden.project.server_start import prepare_start
 
     policy = load_gateway_policy(project)
@@ -231,7 +231,7 @@ def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     prepared = prepare_start(
         project,
         args.server,
-        lambda: prepare_locked(project, entry, arguments_given=args.command, notify=print_notice),
+        lambda: prepare_locked_launch(project, entry, arguments_given=args.command, notify=print_notice),
         sandbox=args.sandbox,
         confine=not is_bundle(entry) or _can_sandbox(args),
     )

@@ -33,11 +33,11 @@ def sbom(args: Namespace) -> int:
     """
     from pinwarden import __version__
     from pinwarden.core.text import show_invisible
-    from pinwarden.project.locked_packages import bill_of_materials
+    from pinwarden.project.locked_packages import build_sbom
     from pinwarden.system.clock import now
     from pinwarden.system.files import create_file
 
-    bill = bill_of_materials(project_from(args).lock, args.kind, now(), __version__)
+    bill = build_sbom(project_from(args).lock, args.kind, now(), __version__)
     if args.output != "-":
         create_file(Path(args.output), bill.data)
         return emit(bill.report, args.format)

@@ -25,8 +25,8 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
-from pinwarden.project.locked_servers import LockedServer, describe_differences, servers_by_name
-from pinwarden.project.server_start import probe_target
+from pinwarden.project.locked_servers import LockedServer, describe_differences, group_servers_by_name
+from pinwarden.project.server_start import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program
 from pinwarden.system.net.connections import NetworkRules
@@ -158,7 +158,7 @@ class UpstreamFactory:
         return Upstream(name, slug, guard, loop_recorder, opener, self.tracing)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
-        target = probe_target(entry, self._project.find_configs())
+        target = find_probe_target(entry, self._project.find_configs())
         if isinstance(target, HttpTarget):
             return self._remote_opener(name, target)
         return self._process_opener(name, target)
@@ -173,11 +173,11 @@ class UpstreamFactory:
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
         """The command that starts the server: its verified bytes or, with --allow-execute, the configured command."""
-        from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked
+        from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
 
         def locked() -> ServerLaunch:
-            return prepare_locked(
+            return prepare_locked_launch(
                 self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._say
             )
 
@@ -250,7 +250,7 @@ def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
     """Select one server per name. A name that clients use for different servers is a problem."""
     unique: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
-    for name, servers in servers_by_name(lock.entries).items():
+    for name, servers in group_servers_by_name(lock.entries).items():
         if len(servers) == 1:
             unique[name] = servers[0]
         else:

@@ -17,18 +17,18 @@ from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.gate.gate_report import (
     CHECKS,
-    ProjectCheck,
-    checked_project,
+    GateResult,
+    build_gate_result,
     has_closures,
-    outdated_surface_rows,
+    report_outdated_surfaces,
 )
 from pinwarden.project.gate.integrity import (
-    collision_rows,
-    digest_rows,
-    forged_rows,
-    lock_rows,
-    signature_rows_of,
-    stripped_rows,
+    check_entry_consistency,
+    check_expected_digest,
+    check_lock,
+    check_name_collisions,
+    check_records,
+    check_required_signatures,
 )
 from pinwarden.project.project import OWN_POLICY, RECORDED_EVIDENCE, find_broken_rules, requires_evidence
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.gate.online import ByteCheck
-    from pinwarden.project.lock_signatures import SignatureCheck
+    from pinwarden.project.lock_signatures import SignatureOptions
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.probe.probe import ProbeOptions
 
@@ -60,7 +60,7 @@ class GateOptions(Record):
     require_lock: bool = False
     require_extension: bool = False
     require_policy: bool = False
-    signatures: SignatureCheck | None = None
+    signatures: SignatureOptions | None = None
     """If given, the lock must be signed by these keys, under the policy of this project."""
     fetch_context: FetchContext | None = None
     """If given, the locked artifacts are fetched and hashed again."""
@@ -87,52 +87,54 @@ POLICY_KINDS: FindingKinds = build_kind_table(
 )
 
 
-def check_project(project: Project, policies: Policies, options: GateOptions) -> ProjectCheck:
+def check_project(project: Project, policies: Policies, options: GateOptions) -> GateResult:
     """Run the checks of ``pinwarden ci`` on one project.
 
     1. The lock and the files next to it, and the expected digest that is kept outside the repository.
     2. The signatures, if requested.
     3. Every client configuration.
     4. The bytes of locked artifacts, if requested.
-    5. The policies, with the evidence that counts (`_evidence_to_count`).
+    5. The policies, with the evidence that counts (`_choose_evidence`).
     6. The registry, if requested.
     7. The live servers, if requested. A server with a problem in the steps before is not started.
     8. Yanked bundles, install scripts that are not approved, and known vulnerabilities.
 
     Without a lock, only its absence is checked.
     """
-    lock, texts = lock_store.read_with_files(project.lock)
+    lock, pinned_files = lock_store.read_with_files(project.lock)
     if lock is None:
-        return _without_lock(project, policies, options)
+        return _check_without_lock(project, policies, options)
     integrity = [
-        *lock_rows(project, lock, texts, options),
-        *digest_rows(project, lock, policies, options),
-        *stripped_rows(project, lock),
-        *collision_rows(project),
-        *(forged_rows(project, lock) if policies.any else ()),
+        *check_lock(project, lock, pinned_files, options),
+        *check_expected_digest(project, lock, policies, options),
+        *check_records(project, lock),
+        *check_name_collisions(project),
+        *(check_entry_consistency(project, lock) if policies.has_policy else ()),
     ]
-    signed = signature_rows_of(project, lock, policies, options)
-    configs = _config_rows(project, lock, policies, options)
-    byte_check = _byte_check(lock, options)
-    evidence = _evidence_to_count(options, (*integrity, *signed), byte_check)
+    signed = check_required_signatures(project, lock, policies, options)
+    configs = _check_configs(project, lock, policies, options)
+    byte_check = _check_bytes(lock, options)
+    evidence = _choose_evidence(options, (*integrity, *signed), byte_check)
     refused = [
-        *_policy_rows(lock, policies, options, evidence),
-        *(() if _is_policy_covered(options, (*integrity, *signed)) else _loosened_rows(project, policies)),
+        *_check_policies(lock, policies, options, evidence),
+        *(() if _is_policy_covered(options, (*integrity, *signed)) else _check_loosened_policy(project, policies)),
     ]
-    registry = _registry_rows(lock, options)
-    live = _live_rows(project, lock, texts, options, _servers_not_to_start(lock, (*integrity, *signed), refused))
+    registry = _check_registries(lock, options)
+    live = _check_live_servers(
+        project, lock, pinned_files, options, _find_servers_not_to_start(lock, (*integrity, *signed), refused)
+    )
     rows_by_check = {
-        "integrity": [*integrity, *_yank_rows(project, lock)],
+        "integrity": [*integrity, *_check_yanked(project, lock)],
         "signature": signed,
         "configs": configs,
         "policy": refused,
         "registry": registry,
         "bytes": byte_check.rows if byte_check is not None else (),
-        "scripts": _script_rows(lock, texts, whole=not integrity),
-        "advisories": _advisory_rows(lock, texts, options, whole=not integrity),
+        "scripts": _check_scripts(lock, pinned_files, whole=not integrity),
+        "advisories": _check_advisories(lock, pinned_files, options, whole=not integrity),
         "live": live,
     }
-    checked = checked_project(project, lock, rows_by_check, options, policies)
+    checked = build_gate_result(project, lock, rows_by_check, options, policies)
     if evidence is None or not requires_evidence(policies):
         return checked
     unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
@@ -142,7 +144,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     return replace(checked, notes=(*checked.notes, note))
 
 
-def _evidence_to_count(
+def _choose_evidence(
     options: GateOptions, lock_problems: Iterable[Row], byte_check: ByteCheck | None
 ) -> Mapping[str, frozenset[str]] | None:
     """The evidence that the policies may rely on, by entry; None if the evidence recorded in the lock counts.
@@ -152,19 +154,19 @@ def _evidence_to_count(
     """
     if options.signatures is not None and not any(map(is_failing, lock_problems)):
         return None
-    return {} if byte_check is None else byte_check.proved
+    return {} if byte_check is None else byte_check.verified_evidence
 
 
-def _yank_rows(project: Project, lock: Lock) -> list[Row]:
+def _check_yanked(project: Project, lock: Lock) -> list[Row]:
     """Locked bundles that were yanked, by the last known state of their registry's log."""
     if not any(entry.source == INSTALLED for entry in lock.entries):
         return []
-    from pinwarden.project.installed_bundles import yank_rows
+    from pinwarden.project.installed_bundles import check_yanked_bundles
 
-    return list(yank_rows(project, lock.entries))
+    return list(check_yanked_bundles(project, lock.entries))
 
 
-def _without_lock(project: Project, policies: Policies, options: GateOptions) -> ProjectCheck:
+def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:
     """A repository that configures no MCP servers needs no lock, unless an option requires one."""
     configs = project.find_configs()
     inside = [file for file in configs if options.scope == "global" or file.scope == "project"]
@@ -178,23 +180,23 @@ def _without_lock(project: Project, policies: Policies, options: GateOptions) ->
     notes: tuple[str, ...] = ()
     if any(file.servers for file in configs):
         notes = (f"the servers in your own client files are not checked: there is no {project.lock.name}",)
-    return ProjectCheck(
+    return GateResult(
         subject=project.display_path(project.lock),
         unconfigured=not rows,
-        rows_by_check={"integrity": rows, "policy": [*_missing_policy_rows(policies, options)]},
-        not_done=dict.fromkeys(CHECKS, "none"),
+        rows_by_check={"integrity": rows, "policy": [*_check_policy_exists(policies, options)]},
+        checks_not_done=dict.fromkeys(CHECKS, "none"),
         notes=notes,
         rule_texts=collect_kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )
 
 
-def _policy_rows(
+def _check_policies(
     lock: Lock, policies: Policies, options: GateOptions, evidence: Mapping[str, frozenset[str]] | None
 ) -> Iterator[Row]:
-    yield from _missing_policy_rows(policies, options)
+    yield from _check_policy_exists(policies, options)
     for entry in lock.entries:
-        proved = None if evidence is None else evidence.get(entry.key, frozenset())
-        for rule in find_broken_rules(policies, entry.document, options.now, proved=proved):
+        verified_evidence = None if evidence is None else evidence.get(entry.key, frozenset())
+        for rule in find_broken_rules(policies, entry.document, options.now, verified_evidence=verified_evidence):
             level = "critical" if rule.refuses else "info"
             yield Row(code=rule.code, severity=level, entity="policy", name=entry.name, path="", message=rule.message)
 
@@ -205,7 +207,7 @@ def _is_policy_covered(options: GateOptions, lock_problems: Iterable[Row]) -> bo
     return (options.expect_digest is not None or signed) and not any(map(is_failing, lock_problems))
 
 
-def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:
+def _check_loosened_policy(project: Project, policies: Policies) -> Iterator[Row]:
     """What the repository's policy allows that is blocked by default. Anyone who can change the repository could have
     written it."""
     gateway = policies.own.gateway if policies.own is not None else None
@@ -222,8 +224,8 @@ def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:
         )
 
 
-def _missing_policy_rows(policies: Policies, options: GateOptions) -> Iterator[Row]:
-    if options.require_policy and not policies.any:
+def _check_policy_exists(policies: Policies, options: GateOptions) -> Iterator[Row]:
+    if options.require_policy and not policies.has_policy:
         yield Row(
             code="policy_missing",
             severity=POLICY_KINDS["policy_missing"].severity,
@@ -234,7 +236,7 @@ def _missing_policy_rows(policies: Policies, options: GateOptions) -> Iterator[R
         )
 
 
-def _config_rows(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
+def _check_configs(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
     files = project.find_configs() if options.configs else []
     if not files:
         return []
@@ -243,15 +245,15 @@ def _config_rows(project: Project, lock: Lock, policies: Policies, options: Gate
     return list(check_configs(project, lock, files, options.scope, policies))
 
 
-def _registry_rows(lock: Lock, options: GateOptions) -> list[Row]:
+def _check_registries(lock: Lock, options: GateOptions) -> list[Row]:
     if options.registries is None:
         return []
-    from pinwarden.project.gate.online import registry_rows
+    from pinwarden.project.gate.online import check_registries
 
-    return list(registry_rows(lock, options.registries, options))
+    return list(check_registries(lock, options.registries, options))
 
 
-def _byte_check(lock: Lock, options: GateOptions) -> ByteCheck | None:
+def _check_bytes(lock: Lock, options: GateOptions) -> ByteCheck | None:
     if options.fetch_context is None:
         return None
     from pinwarden.project.gate.online import check_bytes
@@ -259,41 +261,45 @@ def _byte_check(lock: Lock, options: GateOptions) -> ByteCheck | None:
     return check_bytes(lock, options.fetch_context, options.now)
 
 
-def _script_rows(lock: Lock, texts: Mapping[str, bytes], *, whole: bool) -> list[Row]:
+def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, whole: bool) -> list[Row]:
     """Install scripts that are not approved. Files next to a tampered lock are not read."""
     if not whole or not has_closures(lock):
         return []
-    from pinwarden.project.install_scripts import unapproved_script_rows
+    from pinwarden.project.install_scripts import check_script_approvals
 
-    return list(unapproved_script_rows(lock, texts))
+    return list(check_script_approvals(lock, pinned_files))
 
 
-def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], options: GateOptions, *, whole: bool) -> list[Row]:
+def _check_advisories(lock: Lock, pinned_files: Mapping[str, bytes], options: GateOptions, *, whole: bool) -> list[Row]:
     """Known vulnerabilities. A tampered lock does not say reliably which packages it holds."""
     if options.osv is None or not whole:
         return []
     from pinwarden.artifacts.osv import vulnerable_packages
     from pinwarden.artifacts.osv_export import read_export
-    from pinwarden.project.locked_packages import locked_packages, vulnerable_rows
+    from pinwarden.project.locked_packages import build_vulnerability_rows, list_locked_packages
 
-    packages = locked_packages(lock, texts)
-    return list(vulnerable_rows(vulnerable_packages(read_export(options.osv), packages), packages))
+    packages = list_locked_packages(lock, pinned_files)
+    return list(build_vulnerability_rows(vulnerable_packages(read_export(options.osv), packages), packages))
 
 
-def _servers_not_to_start(lock: Lock, doubts: Iterable[Row], refused: Iterable[Row]) -> dict[str, str]:
+def _find_servers_not_to_start(lock: Lock, lock_problems: Iterable[Row], refused: Iterable[Row]) -> dict[str, str]:
     """Servers that must not be started, with the reason: consent to start servers covers approved ones only."""
-    if any(map(is_failing, doubts)):
+    if any(map(is_failing, lock_problems)):
         return dict.fromkeys((entry.name for entry in lock.entries), "the lock is not the one that was approved")
     # Our own verdict blocks only addresses, where nothing is started.
     broken = (row for row in refused if row.severity == "critical" and row.code != "verdict_blocked")
     return {row.name: "the policy refuses it" for row in broken}
 
 
-def _live_rows(
-    project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions, not_to_start: Mapping[str, str]
+def _check_live_servers(
+    project: Project,
+    lock: Lock,
+    pinned_files: Mapping[str, bytes],
+    options: GateOptions,
+    not_to_start: Mapping[str, str],
 ) -> list[Row]:
     if options.probe is None:
-        return list(outdated_surface_rows(lock))
-    from pinwarden.project.gate.online import live_rows
+        return list(report_outdated_surfaces(lock))
+    from pinwarden.project.gate.online import check_live_servers
 
-    return list(live_rows(project, lock, texts, options.probe, not_to_start))
+    return list(check_live_servers(project, lock, pinned_files, options.probe, not_to_start))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHECKS = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
 
 
-class ProjectCheck(Record):
+class GateResult(Record):
     """The outcome of the checks in one project."""
 
     subject: str
@@ -44,7 +44,7 @@ class ProjectCheck(Record):
     """Whether there is neither a lock nor a configured server."""
     rows_by_check: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     """The rows of each check in ``CHECKS``."""
-    not_done: Mapping[str, str] = field(default_factory=dict)
+    checks_not_done: Mapping[str, str] = field(default_factory=dict)
     """The checks that were ``skipped``, and those for which there was ``none`` to check."""
     entry_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -56,25 +56,25 @@ class ProjectCheck(Record):
         return tuple(row for group in self.rows_by_check.values() for row in group)
 
 
-def checked_project(
+def build_gate_result(
     project: Project, lock: Lock, rows_by_check: Mapping[str, Sequence[Row]], options: GateOptions, policies: Policies
-) -> ProjectCheck:
+) -> GateResult:
     """The outcome for a project that has a lock."""
     failed_names = {
         name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in rows_by_check.items()
     }
-    checked = ProjectCheck(
+    checked = GateResult(
         subject=project.display_path(project.lock),
         entries=len(lock.entries),
         rows_by_check=rows_by_check,
-        not_done=_nothing_to_check(lock, options, policies),
-        entry_counts=_entry_counts(lock, options),
-        notes=tuple(_coverage_notes(lock, options, failed_names)),
+        checks_not_done=_list_checks_not_done(lock, options, policies),
+        entry_counts=_count_entries(lock, options),
+        notes=tuple(_describe_coverage(lock, options, failed_names)),
     )
-    return replace(checked, rule_texts=_rule_texts(options, checked.rows))
+    return replace(checked, rule_texts=_collect_rule_texts(options, checked.rows))
 
 
-def gate_report(projects: Sequence[ProjectCheck]) -> Report:
+def build_gate_report(projects: Sequence[GateResult]) -> Report:
     """The report of all checks, in one project or several."""
     rows = [row for checked in projects for row in checked.rows]
     unchecked = [row for row in rows if row.code == COULD_NOT_CHECK]
@@ -84,7 +84,7 @@ def gate_report(projects: Sequence[ProjectCheck]) -> Report:
     return Report(
         command="ci",
         subject=", ".join(checked.subject for checked in projects),
-        summary=_summary(projects, drift, unchecked, rows),
+        summary=_summarize(projects, drift, unchecked, rows),
         exit_code=exit_code,
         rows=tuple(sorted(rows, key=severity_rank)),
         notes=notes,
@@ -92,7 +92,9 @@ def gate_report(projects: Sequence[ProjectCheck]) -> Report:
         facts={
             "ok": exit_code == EXIT_CLEAN,
             "checkedEntries": sum(checked.entries for checked in projects),
-            "checks": {name: _worst(_status(checked, name) for checked in projects) for name in CHECKS},
+            "checks": {
+                name: _choose_worst_state(_find_state(checked, name) for checked in projects) for name in CHECKS
+            },
             "asked": {
                 name: sum(project.entry_counts.get(name, 0) for project in projects)
                 for name in ("registry", "bytes", "live")
@@ -106,7 +108,7 @@ def gate_report(projects: Sequence[ProjectCheck]) -> Report:
                 {
                     "lock": checked.subject,
                     "checkedEntries": checked.entries,
-                    "checks": {name: _status(checked, name) for name in CHECKS},
+                    "checks": {name: _find_state(checked, name) for name in CHECKS},
                 }
                 for checked in projects
             ],
@@ -120,11 +122,11 @@ def has_closures(lock: Lock) -> bool:
     return any((known := extension_of(entry)) is not None and known.closure is not None for entry in lock.entries)
 
 
-def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
+def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
     """Servers whose surface was approved for another release or configuration than they start now. The gateway still
     enforces the approved surface; what the server offers now is known only after it was started."""
     from pinwarden.lock.locked_launch import launch_label
-    from pinwarden.project.locked_servers import approve_command
+    from pinwarden.project.locked_servers import build_approve_command
 
     for entry in lock.entries:
         extension = extension_of(entry)
@@ -138,20 +140,20 @@ def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
             path="",
             message=(
                 f"its surface was approved for {extension.surface_of[:200]}; {launch_label(entry)} was not started "
-                f"since. What differs is blocked. Review it: {approve_command(entry, lock.entries)}"
+                f"since. What differs is blocked. Review it: {build_approve_command(entry, lock.entries)}"
             ),
         )
 
 
-def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
+def report_unpinned_servers(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
     """Servers that ``--live`` cannot compare, if it can compare others."""
     if not any(map(has_pin, lock.entries)):
         return
-    from pinwarden.project.locked_servers import approve_command
+    from pinwarden.project.locked_servers import build_approve_command
 
     for entry in lock.entries:
         if not has_pin(entry):
-            command = approve_command(entry, lock.entries)
+            command = build_approve_command(entry, lock.entries)
             yield Row(
                 code=UNPINNED,
                 severity=LIVE_KINDS[UNPINNED].severity,
@@ -162,18 +164,18 @@ def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]
             )
 
 
-def nothing_to_check_row(check: str, why: str) -> Row:
+def build_nothing_to_check_row(check: str, why: str) -> Row:
     """A check that was requested and has nothing to check."""
     return Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=f"{check}: {why}")
 
 
-def _worst(states: Iterable[str]) -> str:
+def _choose_worst_state(states: Iterable[str]) -> str:
     """The state of a check over several projects: failed if it failed in one, ok if it was done in any."""
     known = set(states)
     return next(state for state in ("failed", "ok", "none", "skipped") if state in known)
 
 
-def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
+def _collect_rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
     texts = {**PROBLEMS, **(collect_kind_reasons(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
     if options.signatures is not None:
         from pinwarden.project.lock_signatures import SIGNATURE_KINDS
@@ -206,15 +208,15 @@ def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
     return texts
 
 
-def _status(checked: ProjectCheck, name: str) -> str:
+def _find_state(checked: GateResult, name: str) -> str:
     failing = [row for row in checked.rows_by_check.get(name, ()) if is_failing(row)]
-    nothing = checked.not_done.get(name)
+    nothing = checked.checks_not_done.get(name)
     if failing and not (nothing == "none" and all(row.code == COULD_NOT_CHECK for row in failing)):
         return "failed"
     return nothing or "ok"
 
 
-def _nothing_to_check(lock: Lock, options: GateOptions, policies: Policies) -> dict[str, str]:
+def _list_checks_not_done(lock: Lock, options: GateOptions, policies: Policies) -> dict[str, str]:
     """The checks that cannot be ok: those that were ``skipped``, and those for which there was ``none`` to check."""
     off = {
         "signature": options.signatures is None,
@@ -225,19 +227,19 @@ def _nothing_to_check(lock: Lock, options: GateOptions, policies: Policies) -> d
         "live": options.probe is None,
     }
     empty = {
-        "policy": not policies.any,
+        "policy": not policies.has_policy,
         "scripts": not has_closures(lock),
-        **{name: count == 0 for name, count in _entry_counts(lock, options).items()},
+        **{name: count == 0 for name, count in _count_entries(lock, options).items()},
     }
     return {name: "none" for name, nothing in empty.items() if nothing} | {
         name: "skipped" for name, skipped in off.items() if skipped
     }
 
 
-_Names = Mapping[str, Collection[str]]
+_NamesByCheck = Mapping[str, Collection[str]]
 
 
-def _entry_counts(lock: Lock, options: GateOptions, without: _Names = MappingProxyType({})) -> dict[str, int]:
+def _count_entries(lock: Lock, options: GateOptions, without: _NamesByCheck = MappingProxyType({})) -> dict[str, int]:
     """How many entries each online check covers, not counting the names in ``without``."""
 
     def count(kind: str, is_on: bool, fits: Callable[[Entry], bool]) -> int:
@@ -251,9 +253,9 @@ def _entry_counts(lock: Lock, options: GateOptions, without: _Names = MappingPro
 
 
 def _has_bytes(entry: Entry) -> bool:
-    from pinwarden.project.locked_servers import has_bytes
+    from pinwarden.project.locked_servers import has_pinned_bytes
 
-    return has_bytes(entry)
+    return has_pinned_bytes(entry)
 
 
 def _has_live_pin(entry: Entry) -> bool:
@@ -262,7 +264,7 @@ def _has_live_pin(entry: Entry) -> bool:
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
 
 
-def _coverage_notes(lock: Lock, options: GateOptions, failed_names: _Names) -> Iterator[str]:
+def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByCheck) -> Iterator[str]:
     """What was checked and what was not; ``failed_names`` are the names a check failed for."""
     if options.configs:
         yield f"searched the configuration files of {len(supported_client_titles())} clients (--format json lists them)"
@@ -277,8 +279,8 @@ def _coverage_notes(lock: Lock, options: GateOptions, failed_names: _Names) -> I
         yield f"{unpinned} of {entries} entries have no approved surface: changes of their tools are not detected"
     if hashed:
         yield f"{hashed} of {entries} entries have only ToolPin's tool hashes, which cover just a part of each tool"
-    yield from _unchecked_member_notes(lock)
-    covered = _entry_counts(lock, options, failed_names)
+    yield from _describe_unchecked_members(lock)
+    covered = _count_entries(lock, options, failed_names)
     # --live includes the registry lookup; do not mention it for a lock without registry entries.
     if options.registries is not None and (options.registry_requested or covered["registry"]):
         option = "--registry" if options.registry_requested else "--live"
@@ -291,7 +293,7 @@ def _coverage_notes(lock: Lock, options: GateOptions, failed_names: _Names) -> I
         yield f"--live checked the servers of {covered['live']} of {plural(entries, 'entry', 'entries')}"
 
 
-def _unchecked_member_notes(lock: Lock) -> Iterator[str]:
+def _describe_unchecked_members(lock: Lock) -> Iterator[str]:
     from pinwarden.lock.locked_config import locked_config, uncovered
     from pinwarden.system.redaction import list_redacted_members
 
@@ -301,8 +303,8 @@ def _unchecked_member_notes(lock: Lock) -> Iterator[str]:
             yield uncovered(entry.name, unseen)
 
 
-def _summary(
-    projects: Sequence[ProjectCheck], drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]
+def _summarize(
+    projects: Sequence[GateResult], drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]
 ) -> str:
     if all(checked.unconfigured for checked in projects) and not (drift or unchecked):
         return "No MCP servers are configured here: nothing to check"

@@ -33,12 +33,12 @@ LOCK_KINDS: FindingKinds = build_kind_table(
 )
 
 
-def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions) -> Iterator[Row]:
+def check_lock(project: Project, lock: Lock, pinned_files: Mapping[str, bytes], options: GateOptions) -> Iterator[Row]:
     """Problems of the lock and the files next to it."""
-    problems = [*verify(lock, require_extension=options.require_extension), *verify_files(lock, texts)]
+    problems = [*verify(lock, require_extension=options.require_extension), *verify_files(lock, pinned_files)]
     locations: dict[str, tuple[int, int]] = {}
     if problems:
-        locations = _locations(project, [problem.path for problem in problems])
+        locations = _locate_pointers(project, [problem.path for problem in problems])
     for problem in problems:
         line, column = locations.get(problem.path, (None, None))
         yield Row(
@@ -54,7 +54,7 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options:
         )
 
 
-def digest_rows(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> Iterator[Row]:
+def check_expected_digest(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> Iterator[Row]:
     """Compare with the digest that is kept outside the repository. For a sealed lock it covers approvals and surfaces
     (through the seal) and the policy, including that there is none."""
     if options.expect_digest is None:
@@ -88,7 +88,7 @@ def digest_rows(project: Project, lock: Lock, policies: Policies, options: GateO
     )
 
 
-def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
+def check_records(project: Project, lock: Lock) -> Iterator[Row]:
     """Entries from configurations and bundles always have Pinwarden's record; if it is missing, it was removed."""
     for entry in lock.entries:
         if entry.source in UNLISTED and EXTENSION not in entry.manifest:
@@ -103,7 +103,7 @@ def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
             )
 
 
-def collision_rows(project: Project) -> Iterator[Row]:
+def check_name_collisions(project: Project) -> Iterator[Row]:
     """Other spellings of the names of the lock, its files and the policies.
 
     On a file system that ignores case only one of two such files exists after a checkout, and it may not be the one
@@ -126,7 +126,7 @@ def collision_rows(project: Project) -> Iterator[Row]:
         )
 
 
-def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
+def check_entry_consistency(project: Project, lock: Lock) -> Iterator[Row]:
     """Entries whose summary (hosts, packages, tier) does not follow from their configuration."""
     from pinwarden.project.configured_entry import INCONSISTENT_MESSAGE, find_inconsistent_entries
 
@@ -142,21 +142,21 @@ def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
         )
 
 
-def signature_rows_of(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
+def check_required_signatures(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
     """Problems of the signatures, if signatures are required."""
     if options.signatures is None:
         return []
-    from pinwarden.project.lock_signatures import signature_rows
+    from pinwarden.project.lock_signatures import check_signatures
 
     data = lock_store.read_bytes(project.lock)
     if lockfile.parse(data) != lock:
         raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being checked")
-    policy = _policy_digest(policies) if options.signatures.policy is None else None
+    policy = _find_policy_digest(policies) if options.signatures.policy is None else None
     file = project.display_path(project.lock)
-    return [replace(row, file=file) for row in signature_rows(data, options.signatures, policy)]
+    return [replace(row, file=file) for row in check_signatures(data, options.signatures, policy)]
 
 
-def _locations(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _locate_pointers(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     from pinwarden.core.json_values import locate_pointers
     from pinwarden.lock.entry import LOCK_LIMITS
     from pinwarden.system.files import read_file
@@ -164,7 +164,7 @@ def _locations(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, i
     return locate_pointers(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
 
 
-def _policy_digest(policies: Policies) -> str | None:
+def _find_policy_digest(policies: Policies) -> str | None:
     """The digest of this project's policy, which a signature must name."""
     stated = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
     if len(stated) > 1:

@@ -20,8 +20,8 @@ from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.toolpin_pins import compare_pins, has_pins
 from pinwarden.project.artifact_check import check_artifact
 from pinwarden.project.fetch_context import FetchContext
-from pinwarden.project.gate.gate_report import nothing_to_check_row, unpinned_rows
-from pinwarden.project.locked_servers import has_bytes
+from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
+from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import change_row, stderr_tail
 from pinwarden.surface.drift.compare import compare
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pinwarden.surface.probe.probe import ProbeOptions
 
 
-def live_rows(
+def check_live_servers(
     project: Project,
     lock: Lock,
-    texts: Mapping[str, bytes],
+    pinned_files: Mapping[str, bytes],
     options: ProbeOptions,
     not_to_start: Mapping[str, str],
 ) -> Iterator[Row]:
@@ -49,42 +49,45 @@ def live_rows(
     """
     if lock.entries and not any(map(_has_pin, lock.entries)):
         yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
-    yield from unpinned_rows(lock, _has_pin)
+    yield from report_unpinned_servers(lock, _has_pin)
     checks: list[_LiveCheck] = []
     files = project.find_configs()
     for entry in lock.entries:
         if entry.name in not_to_start:
             if _has_pin(entry):
-                yield _unchecked(entry, f"was not started: {not_to_start[entry.name]}")
+                yield _build_unchecked_row(entry, f"was not started: {not_to_start[entry.name]}")
             continue
         try:
-            check = _live_check(entry, texts, lambda locked: prepare_locked_probe(project, locked, files, options))
+            check = _prepare_live_check(
+                entry, pinned_files, lambda locked: prepare_locked_probe(project, locked, files, options)
+            )
         except PinwardenError as err:
-            yield _unchecked(entry, f"could not be probed: {err.message}")
+            yield _build_unchecked_row(entry, f"could not be probed: {err.message}")
             continue
         if check is not None:
             checks.append(check)
     outcomes = probe_prepared([check.prepared for check in checks])
     for check, outcome in zip(checks, outcomes, strict=True):
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
-            yield _row(check.entry, "secret_repeated", outcome.message)
+            yield _build_row(check.entry, "secret_repeated", outcome.message)
         elif isinstance(outcome, PinwardenError):
             option = " (--allow-execute)" if outcome.code == "CONSENT_REQUIRED" else ""
             yield replace(
-                _unchecked(check.entry, f"could not be probed: {outcome.message}{option}"), excerpt=stderr_tail(outcome)
+                _build_unchecked_row(check.entry, f"could not be probed: {outcome.message}{option}"),
+                excerpt=stderr_tail(outcome),
             )
         elif check.approved is not None:
-            yield from _surface_rows(check.entry, check.approved, outcome)
+            yield from _compare_surface(check.entry, check.approved, outcome)
         else:
-            yield from _hash_rows(check.entry, outcome)
+            yield from _compare_hashes(check.entry, outcome)
 
 
-def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
+def check_registries(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
     """Look up every version that came from a registry again."""
     from pinwarden.lock.server_entry import from_value
 
     if gate_options.registry_requested and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
-        yield nothing_to_check_row("--registry", _NOTHING_REGISTERED)
+        yield build_nothing_to_check_row("--registry", _NOTHING_REGISTERED)
     for entry in lock.entries:
         if entry.source in UNLISTED:
             continue
@@ -93,22 +96,22 @@ def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions)
         except PinwardenError as err:
             if err.code == "SERVER_NOT_FOUND":
                 message = f"version {entry.version} is no longer in any registry"
-                yield _registry_row(entry, "version_gone", message)
+                yield _build_registry_row(entry, "version_gone", message)
             else:
-                yield _registry_row(entry, COULD_NOT_CHECK, err.message)
+                yield _build_registry_row(entry, COULD_NOT_CHECK, err.message)
             continue
         if current.status != "active":
-            yield _registry_row(
+            yield _build_registry_row(
                 entry, f"entry_{current.status}", f"the registry marks this version as {current.status}"
             )
-        yield from _metadata_rows(entry, current, gate_options.now)
+        yield from _compare_metadata(entry, current, gate_options.now)
 
 
 class ByteCheck(Record):
     """The outcome of downloading and hashing again."""
 
     rows: tuple[Row, ...] = ()
-    proved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    verified_evidence: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By entry key, the codes of the evidence that passed; empty for a refused artifact."""
 
 
@@ -116,8 +119,8 @@ def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
     """Download and hash every pinned artifact again, each package once."""
     rows: list[Row] = []
     known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
-    proved: dict[str, frozenset[str]] = {}
-    for entry in filter(has_bytes, lock.entries):
+    verified_evidence: dict[str, frozenset[str]] = {}
+    for entry in filter(has_pinned_bytes, lock.entries):
         try:
             key = entry.name, locked_launch(entry).command
             if key not in known:
@@ -126,13 +129,13 @@ def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
                 rows += (row for row in check.rows if row.severity != "info")
                 passed = (str(row["code"]) for row in check.outcome.evidence if row["status"] == "passed")
                 known[key] = frozenset() if check.refused else frozenset(passed)
-            proved[entry.key] = known[key]
+            verified_evidence[entry.key] = known[key]
         except PinwardenError as err:
-            rows.append(_failure(entry, err))
-    if lock.entries and not any(map(has_bytes, lock.entries)):
+            rows.append(_build_failure_row(entry, err))
+    if lock.entries and not any(map(has_pinned_bytes, lock.entries)):
         why = "--bytes: no entry has pinned bytes, so there is nothing to hash; pin them with pinwarden prove"
         rows.append(Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=why))
-    return ByteCheck(rows=tuple(rows), proved=proved)
+    return ByteCheck(rows=tuple(rows), verified_evidence=verified_evidence)
 
 
 class _LiveCheck(Record):
@@ -154,51 +157,53 @@ def _has_pin(entry: Entry) -> bool:
     return has_pins(entry.manifest) or (extension is not None and extension.surface is not None)
 
 
-def _live_check(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]) -> _LiveCheck | None:
+def _prepare_live_check(
+    entry: Entry, pinned_files: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]
+) -> _LiveCheck | None:
     extension = extension_of(entry)
     pin = extension.surface if extension else None
     if pin is not None:
-        if pin.path not in texts:
+        if pin.path not in pinned_files:
             return None  # the missing file is reported with the lock
-        return _LiveCheck(entry=entry, prepared=start(entry), approved=parse_surface(texts[pin.path]))
+        return _LiveCheck(entry=entry, prepared=start(entry), approved=parse_surface(pinned_files[pin.path]))
     if not has_pins(entry.manifest):
         return None
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 
 
-def _surface_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
+def _compare_surface(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
     for change in compare(approved, seen):
         row = change_row(change)
         yield replace(row, entity=f"{entry.name}: {row.entity}")
 
 
-def _hash_rows(entry: Entry, seen: Surface) -> Iterator[Row]:
+def _compare_hashes(entry: Entry, seen: Surface) -> Iterator[Row]:
     tools: list[Any] = []
     for item in seen.items_of_kind(TOOL):
         if item.digest is None:
             message = f"{item.key[:120]!a} has no canonical form, so it cannot be an approved tool: {item.problem}"
-            yield _row(entry, "tool_undigestable", message)
+            yield _build_row(entry, "tool_undigestable", message)
             return
         tools.append(item.value)
     try:
         findings = compare_pins(entry.manifest, tools)
     except PinwardenError as err:
-        yield _row(entry, "tool_undigestable", err.message)
+        yield _build_row(entry, "tool_undigestable", err.message)
         return
     for finding in findings:
         if finding.decided:
-            yield _row(
+            yield _build_row(
                 entry, finding.code, f"{finding.message}; the lock has only a hash, so the change cannot be shown"
             )
         else:
-            yield _unchecked(entry, f"could not be compared: {finding.message}")
+            yield _build_unchecked_row(entry, f"could not be compared: {finding.message}")
 
 
-def _row(entry: Entry, code: str, message: str) -> Row:
+def _build_row(entry: Entry, code: str, message: str) -> Row:
     return Row(code=code, severity="critical", entity="server", name=entry.name, path="", message=message)
 
 
-def _unchecked(entry: Entry, why: str) -> Row:
+def _build_unchecked_row(entry: Entry, why: str) -> Row:
     return Row(code=COULD_NOT_CHECK, severity="review", entity="server", name=entry.name, path="", message=why)
 
 
@@ -225,36 +230,38 @@ _NOTHING_REGISTERED = (
 )
 
 
-def _metadata_rows(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
+def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
     """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
     from pinwarden.lock.install_plan import PlanOptions, install_plan
     from pinwarden.lock.lockfile import same_json
 
     approved = entry.selected_target
-    target = _current_target(current, approved)
+    target = _find_current_target(current, approved)
     try:
         how = PlanOptions(scope="global" if entry.scope == "global" else "project", target=target)
         plan = install_plan(current, entry.client, now=now, options=how)
     except PinwardenError as err:
-        yield _registry_row(entry, "no_install_target", err.message)
+        yield _build_registry_row(entry, "no_install_target", err.message)
         return
     if not same_json(plan["selectedTarget"], dict(approved)):
-        yield _registry_row(entry, "target_changed", "selected install target changed")
+        yield _build_registry_row(entry, "target_changed", "selected install target changed")
     if not same_json(plan["config"], entry.config):
-        yield _registry_row(entry, "config_changed", "client config changed")
-    if not same_json(_comparable_manifest(plan["capabilityManifest"]), _comparable_manifest(entry.manifest)):
-        yield _registry_row(entry, "manifest_changed", "capability manifest changed")
+        yield _build_registry_row(entry, "config_changed", "client config changed")
+    if not same_json(
+        _select_comparable_members(plan["capabilityManifest"]), _select_comparable_members(entry.manifest)
+    ):
+        yield _build_registry_row(entry, "manifest_changed", "capability manifest changed")
     before, after = entry.trust.get("score"), plan["trust"]["score"]
     if isinstance(before, int) and after < before:
-        yield _registry_row(entry, "score_decreased", f"trust score decreased {before} -> {after}")
+        yield _build_registry_row(entry, "score_decreased", f"trust score decreased {before} -> {after}")
     old, new = entry.trust.get("tier"), plan["trust"]["tier"]
     # An entry is `verified` because of hashed bytes. Metadata alone cannot reach that, so one tier lower is expected.
     best_without_bytes = min(tier_rank(old), tier_rank("conditional"))
     if tier_rank(new) < best_without_bytes:
-        yield _registry_row(entry, "tier_decreased", f"trust tier decreased {old} -> {new}")
+        yield _build_registry_row(entry, "tier_decreased", f"trust tier decreased {old} -> {new}")
 
 
-def _current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
+def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
     """The target to compare: the approved one if it still comes first, else the first of its kind, else any."""
     from pinwarden.lock.launch_choice import choose_target, selected_target
     from pinwarden.lock.lockfile import same_json
@@ -270,17 +277,17 @@ def _current_target(current: ServerEntry, approved: Mapping[str, Any]) -> Launch
         return target
 
 
-def _comparable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _select_comparable_members(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest without its timestamp, and without what only a live server can say."""
     return {name: manifest[name] for name in HASHED_MANIFEST if name in manifest}
 
 
-def _registry_row(entry: Entry, code: str, message: str) -> Row:
+def _build_registry_row(entry: Entry, code: str, message: str) -> Row:
     level = "review" if code == COULD_NOT_CHECK else REGISTRY_KINDS[code].severity
     return Row(code=code, severity=level, entity="registry", name=entry.name, path="", message=message)
 
 
-def _failure(entry: Entry, err: PinwardenError) -> Row:
+def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:
     refused = err.exit_code == EXIT_REFUSED
     return Row(
         code=err.code.lower() if refused else COULD_NOT_CHECK,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing
-from pinwarden.project.gate.gate_report import ProjectCheck
+from pinwarden.project.gate.gate_report import GateResult
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -27,12 +27,12 @@ _MAX_LOCATED_BYTES = 4 * 1024 * 1024
 """Largest file to search for the line of a finding; in larger files, findings are at line 1."""
 
 
-def in_repository(project: Project, checked: ProjectCheck, root: Path | None, *, alone: bool) -> ProjectCheck:
+def locate_in_repository(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
     """The findings with paths relative to the repository's root and with line numbers, as pull request viewers need.
 
     A row without a file is about the lock; the lock is named unless the project is ``alone`` in the report.
     """
-    prefix = _prefix(project.root, root)
+    prefix = _find_prefix(project.root, root)
     lines = _LineFinder(project.root)
     lock = project.display_path(project.lock)
 
@@ -40,14 +40,14 @@ def in_repository(project: Project, checked: ProjectCheck, root: Path | None, *,
         file = row.file or lock
         line = row.line
         if line is None and not file.startswith("~/"):
-            line = lines.line_of(Path(file), [row.name])
-        return replace(row, file=None if alone and row.file is None else _prefixed(file, prefix), line=line)
+            line = lines.find_line(Path(file), [row.name])
+        return replace(row, file=None if alone and row.file is None else _add_prefix(file, prefix), line=line)
 
     rows_by_check = {name: [located(row) for row in rows] for name, rows in checked.rows_by_check.items()}
-    return replace(checked, subject=_prefixed(checked.subject, prefix), rows_by_check=rows_by_check)
+    return replace(checked, subject=_add_prefix(checked.subject, prefix), rows_by_check=rows_by_check)
 
 
-def unchecked_project(project: Project, err: PinwardenError) -> ProjectCheck:
+def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
     """The outcome for a project that could not be checked; it must not hide the others."""
     lock, root = project.lock, project.root
     # Not resolved: a symbolic link is named by its own path.
@@ -61,10 +61,10 @@ def unchecked_project(project: Project, err: PinwardenError) -> ProjectCheck:
         message=f"{err.message} [{err.code}]; {err.hint}",
         file=file,
     )
-    return ProjectCheck(subject=file, rows_by_check={"integrity": [row]})
+    return GateResult(subject=file, rows_by_check={"integrity": [row]})
 
 
-def with_coverage(checked: ProjectCheck, rows: Iterable[Row]) -> ProjectCheck:
+def add_coverage(checked: GateResult, rows: Iterable[Row]) -> GateResult:
     """Add findings about the repository outside of all projects."""
     rows = list(rows)
     if not rows:
@@ -73,12 +73,12 @@ def with_coverage(checked: ProjectCheck, rows: Iterable[Row]) -> ProjectCheck:
     return replace(
         checked,
         rows_by_check=rows_by_check,
-        not_done={name: state for name, state in checked.not_done.items() if name != "configs"},
+        checks_not_done={name: state for name, state in checked.checks_not_done.items() if name != "configs"},
         rule_texts={**checked.rule_texts, **collect_kind_reasons(COVERAGE_KINDS)},
     )
 
 
-def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
+def check_coverage(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
     """Servers configured in folders of the repository that this run does not check as projects, and risky settings in
     their files, such as hooks or switches that start servers without asking."""
     from pinwarden.clients.files import discover_project, project_names
@@ -93,10 +93,10 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
             if folder not in checked:
                 nested = replace(first, root=folder, lock=folder / first.lock.name)
                 if nested.lock.exists() or nested.lock.is_symlink():
-                    yield from _nested_rows(root, nested)
+                    yield from _check_nested_project(root, nested)
                 for file in discover_project(folder, first.system):
                     if file.servers or file.fault:
-                        yield _coverage_row(root, folder, file, first.lock.name, policies)
+                        yield _build_coverage_row(root, folder, file, first.lock.name, policies)
                     if not file.fault:  # settings are reported even where a lock covers the servers
                         shown = Path(file.path).relative_to(root).as_posix()
                         yield from (build_waivable_row(finding, shown, policies) for finding in file_findings(file))
@@ -105,7 +105,7 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
         yield Row(code=COULD_NOT_CHECK, severity="critical", entity="repository", name="", path="", message=message)
 
 
-def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
+def _check_nested_project(root: Path, project: Project) -> Iterator[Row]:
     """Failures in a project that is not among those to check.
 
     Its lock is checked offline and without starting anything: a pull request that adds a configuration can add a lock
@@ -118,11 +118,11 @@ def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
     try:
         checked = check_project(project, load_policies(project), GateOptions(now=now(), scope="project"))
     except PinwardenError as err:
-        checked = unchecked_project(project, err)
-    yield from filter(is_failing, in_repository(project, checked, root, alone=False).rows)
+        checked = build_unchecked_result(project, err)
+    yield from filter(is_failing, locate_in_repository(project, checked, root, alone=False).rows)
 
 
-def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policies: Policies) -> Row:
+def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policies: Policies) -> Row:
     shown = folder.relative_to(root).as_posix()
     names = ", ".join(server.name for server in file.servers)[:200] or (file.problem or "")[:200]
     if (folder / lock).is_file():
@@ -140,7 +140,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
         path="",
         message=message,
         file=Path(file.path).relative_to(root).as_posix(),
-        line=_LineFinder(root).line_of(Path(file.path), [server.name for server in file.servers[:1]]),
+        line=_LineFinder(root).find_line(Path(file.path), [server.name for server in file.servers[:1]]),
     )
     if code != UNCOVERED or policies.own is None:
         return row
@@ -150,7 +150,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
     return replace(row, severity=row.severity if finding.refuses else "info", message=finding.full_message)
 
 
-def _prefix(folder: Path, root: Path | None) -> str:
+def _find_prefix(folder: Path, root: Path | None) -> str:
     """The path from the repository's root to a project, with a trailing slash; empty if they are the same."""
     try:
         prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
@@ -159,7 +159,7 @@ def _prefix(folder: Path, root: Path | None) -> str:
     return "" if prefix == "." else f"{prefix}/"
 
 
-def _prefixed(file: str, prefix: str) -> str:
+def _add_prefix(file: str, prefix: str) -> str:
     return file if file.startswith(("~/", "/")) or file[1:3] == ":/" or file[1:3] == ":\\" else prefix + file
 
 
@@ -170,9 +170,9 @@ class _LineFinder:
         self._root = root
         self._texts: dict[Path, str] = {}
 
-    def line_of(self, file: Path, names: Sequence[str]) -> int:
+    def find_line(self, file: Path, names: Sequence[str]) -> int:
         """The first line that has one of these names as a key or a table; line 1 if there is none."""
-        text = self._text(file)
+        text = self._read_text(file)
         for name in filter(None, names):
             spelt = re.escape(name)
             match = re.search(
@@ -182,7 +182,7 @@ class _LineFinder:
                 return text.count("\n", 0, match.start()) + 1
         return 1
 
-    def _text(self, file: Path) -> str:
+    def _read_text(self, file: Path) -> str:
         if file not in self._texts:
             from pinwarden.system.files import read_file
 
