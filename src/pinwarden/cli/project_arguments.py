@@ -129,7 +129,7 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
         raise PinwardenError(
             "USAGE", "an approval needs a name", hint="Give your name with --by NAME or in PINWARDEN_APPROVER."
         )
-    return Approver(by=by, why=args.why, how=how, approves_warnings=getattr(args, "approve_warnings", False))
+    return Approver(by=by, why=args.why, default_reason=how, approves_warnings=getattr(args, "approve_warnings", False))
 
 
 def open_database(args: Namespace, project: Project | None = None) -> GatewayState:

@@ -180,7 +180,7 @@ class ServerCommand(Record):
 def server_command(prepared: PreparedStart, server: str) -> ServerCommand:
     """The command of a prepared start, with a variable that marks the process as a gated server (`inside_server`)."""
     environment = {**prepared.environment, MARK: server}
-    return ServerCommand(words=prepared.words, environment=environment, cwd=prepared.cwd)
+    return ServerCommand(words=prepared.command, environment=environment, cwd=prepared.cwd)
 
 
 def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:

@@ -368,7 +368,7 @@ def _candidate_approved_before(server: str, served: Surface, _: Surface) -> Appr
 def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
     for plan in plans:
         for candidate in plan.changed.values():
-            if candidate.blocked:
+            if candidate.is_blocked:
                 names = " ".join(review.name for review in plan.reviews[:_MAX_NAMES])
                 hint = f"See pinwarden review show {plan.reviews[0].name}. To approve with the warnings:"
                 raise warnings_not_approved_error(

@@ -54,9 +54,9 @@ def server_identity(entries: Iterable[Entry], name: str, client: str | None = No
         servers = tuple(server for server in servers if client in server.clients)
     if len(servers) != 1 or servers[0].identity is None:
         return ""
-    identity, pinned = servers[0].identity, servers[0].pinned
+    identity, pinned = servers[0].identity, servers[0].pinned_bytes
     content = [
-        list(identity.starts),
+        list(identity.launch_parts),
         list(identity.arguments),
         [list(value) for value in identity.values],
         identity.folder,

@@ -66,7 +66,7 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     ]
     candidate = build_approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
     if candidate is not None:
-        if candidate.blocked:
+        if candidate.is_blocked:
             return _refused(candidate)
         entries = [_with_surface(entry, candidate, request) for entry in entries]
     write_entries(project, entries, candidate, lock_options)

@@ -75,7 +75,7 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         _refuse_other_version(context.project, decision.accepted)
         staged = stage_accepted(request, context, decision.accepted)
         candidate = build_approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
-        if candidate is not None and candidate.blocked:
+        if candidate is not None and candidate.is_blocked:
             raise warnings_not_approved_error(candidate)
         entries = lock_bundle(
             context.project, staged, candidate, context.target, context.policies, context.lock_options

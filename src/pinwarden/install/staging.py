@@ -192,7 +192,7 @@ class RegistryBundleFetcher:
             )
         return known
 
-    def follow(self, pin: BundlePin) -> None:
+    def follow_log(self, pin: BundlePin) -> None:
         """Follow the log of a bundle's registry to its head, and save the state."""
         from pinwarden.install.decision import follow_registry_log
 

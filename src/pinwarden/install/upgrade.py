@@ -247,7 +247,7 @@ def _is_blocked(update: BundleUpdate, on_drift: str) -> bool:
 
 
 def _has_open_warnings(update: BundleUpdate) -> bool:
-    return update.candidate is not None and update.candidate.blocked
+    return update.candidate is not None and update.candidate.is_blocked
 
 
 def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -> None:

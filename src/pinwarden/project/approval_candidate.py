@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 APPROVE_WARNINGS_OPTION = "--approve-warnings"
 
 CONFIGURED = "found in a client's configuration; not shown, not reviewed"
-CONFIGURED_WITH_SURFACE = (
+CONFIGURED_AND_PROBED = (
     "found in a client's configuration; its text was recorded from the server, not shown, not reviewed"
 )
-NAMED = "named with --accept"
-ALL = "taken with --accept-all, not named"
-ANSWERED = "shown on a terminal and approved there"
-YES = "approved with --yes"
-REVIEW_NAMED = "named with pinwarden review"
+NAMED_WITH_ACCEPT = "named with --accept"
+ACCEPTED_WITH_ALL = "taken with --accept-all, not named"
+CONFIRMED_ON_TERMINAL = "shown on a terminal and approved there"
+CONFIRMED_WITH_YES = "approved with --yes"
+NAMED_WITH_REVIEW = "named with pinwarden review"
 
 
 class ApprovalCandidate(Record):
@@ -48,7 +48,7 @@ class ApprovalCandidate(Record):
     """Whether the approver saw these warnings and approved them."""
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether it has warnings that are not approved."""
         return bool(self.warnings) and not self.warnings_approved
 
@@ -59,7 +59,7 @@ class ApprovalCandidate(Record):
 
     def refuse_if_blocked(self) -> None:
         """Raise ``WARNINGS_NOT_APPROVED`` if it has warnings that are not approved."""
-        if self.blocked:
+        if self.is_blocked:
             raise warnings_not_approved_error(self)
 
     def reason(self, why: str) -> str:

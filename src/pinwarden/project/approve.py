@@ -74,7 +74,7 @@ def approve(project: Project, server: LockedServer, surface: Surface, approver: 
     changed = build_approval_report(project, server, surface)
     shown = _add_warnings(changed, candidate)
     name = server.entry.name
-    if candidate.blocked:
+    if candidate.is_blocked:
         warnings_text = plural(len(candidate.warnings), "scan warning")
         summary = f"{name}: not approved because of {warnings_text}; to approve them too: {APPROVE_WARNINGS_OPTION}"
         return replace(shown, exit_code=EXIT_REFUSED, summary=summary)

@@ -110,7 +110,9 @@ def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownSer
     known = {(located.entry.name, located.scope, located.file) for located in view.located}
     # Approved for one file, which need not be the one that the client installs to.
     elsewhere = [located.locked for located in view.located]
-    unknown = find_uncovered_servers(view.installed, view.files, project.find_install_paths(), elsewhere=elsewhere)
+    unknown = find_uncovered_servers(
+        view.installed, view.files, project.find_install_paths(), locked_for_other_files=elsewhere
+    )
     return (
         *find_repeated_servers(view.files),
         *(

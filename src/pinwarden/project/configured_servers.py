@@ -40,8 +40,8 @@ from pinwarden.system.target import HttpTarget, StdioTarget, Target
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
 
-RELEASE = 2
-"""The index of the release in ``ServerIdentity.starts`` of a package."""
+RELEASE_INDEX = 2
+"""The index of the release in ``ServerIdentity.launch_parts`` of a package."""
 _INPUT_REFERENCE = re.compile(r"\$\{input:([^{}]+)\}")
 _MASKED_VALUE = re.compile(r"<([^<>\s]+)>")
 _PROJECT_FOLDERS = ("", ".", "./", "${workspaceFolder}")
@@ -183,15 +183,15 @@ def find_uncovered_servers(
     files: Iterable[ConfigFile],
     paths: Mapping[ConfigLocation, str],
     *,
-    elsewhere: Iterable[LockedConfig] = (),
+    locked_for_other_files: Iterable[LockedConfig] = (),
 ) -> tuple[UnknownServer, ...]:
-    """Every configured server that was not approved for its file, such as a planted one.
+    """Find every configured server that was not approved for the file it is in.
 
-    ``locked`` are approved for the file that their client installs to. ``elsewhere`` are approved for other
-    files, which the caller checks.
+    Entries in ``locked`` are approved for the file that their client installs to. Entries in
+    ``locked_for_other_files`` are approved for a different file; the caller compares them with that file.
     """
     installs = [entry for entry in locked if entry.client in CLIENTS]
-    entries = [*installs, *(entry for entry in elsewhere if entry.client in CLIENTS)]
+    entries = [*installs, *(entry for entry in locked_for_other_files if entry.client in CLIENTS)]
     covered = {(entry.name, path) for entry in installs for path in _list_install_paths(entry, paths)}
     by_name: dict[str, list[LockedConfig]] = {}
     for entry in entries:
@@ -202,7 +202,7 @@ def find_uncovered_servers(
         for server in file.servers:
             same_name = by_name.get(server.name, [])
             if (server.name, server.path) in covered:
-                continue  # compared with this very file elsewhere
+                continue  # compared with this very file locked_for_other_files
             if packages is None:
                 packages = {package for entry in entries if (package := _package_of_entry(entry))}
             change = (
@@ -265,7 +265,7 @@ def _package_of_entry(entry: LockedConfig) -> str | None:
 class ServerIdentity(Record):
     """What makes two configurations the same server."""
 
-    starts: tuple[str, ...]
+    launch_parts: tuple[str, ...]
     """Package, release, program and settings of the launcher; the words of another command; or the address."""
     arguments: tuple[str, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
@@ -284,7 +284,7 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
     target = configured_server(entry.name, redact_entry(approved), client).target
     bundle = find_bundle_pin(entry)
     if isinstance(target, StdioTarget) and bundle is not None:
-        return ServerIdentity(starts=("bundle", bundle.tool), values=_normalize_values(target.env))
+        return ServerIdentity(launch_parts=("bundle", bundle.tool), values=_normalize_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):
         try:
             launch = locked_launch(entry)
@@ -305,15 +305,17 @@ def identify_target(target: Target) -> ServerIdentity:
     if isinstance(target, HttpTarget):
         # A server with two transports at one address is one server, so the transport does not count.
         headers = {name.lower(): value for name, value in target.headers.items()}
-        return ServerIdentity(starts=("url", normalize_placeholders(target.url)), values=_normalize_values(headers))
+        return ServerIdentity(
+            launch_parts=("url", normalize_placeholders(target.url)), values=_normalize_values(headers)
+        )
     runs = parse_launch(target)
     package = runs.via or runs
     folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else normalize_placeholders(target.cwd or "")
     if package.settings is None or package.purl is None or runs.wrappers:
         words = (_normalize_word(word) for word in command_words(target.command))
-        return ServerIdentity(starts=("command", *words), values=_normalize_values(target.env), folder=folder)
+        return ServerIdentity(launch_parts=("command", *words), values=_normalize_values(target.env), folder=folder)
     return ServerIdentity(
-        starts=(
+        launch_parts=(
             package.kind,
             _normalize_package(package),
             _normalize_release(package),

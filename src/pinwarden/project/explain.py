@@ -48,15 +48,19 @@ def list_locked(project: Project) -> Report:
         f"{servers} server{'' if servers == 1 else 's'} in "
         f"{len(lock.entries)} entr{'y' if len(lock.entries) == 1 else 'ies'}"
     )
-    broken = f"; the lock is not what was approved: {len(document.broken)} problems" if document.broken else ""
+    broken = (
+        f"; the lock is not what was approved: {len(document.critical_problems)} problems"
+        if document.critical_problems
+        else ""
+    )
     return Report(
         command="list",
         subject=project.lock.name,
         summary=counted + broken,
-        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if document.critical_problems else EXIT_CLEAN,
         rows=build_problem_rows(document),
         facts={
-            "ok": not document.broken,
+            "ok": not document.critical_problems,
             "entries": [_entry_to_json(entry) for entry in lock.entries],
             "problems": problems_to_json(document.problems),
         },
@@ -71,12 +75,12 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
     entries = find_entries(lock, server)
     explained = [_EntryExplanation(entry, document, now) for entry in entries]
     tiers = ", ".join(f"{explanation.entry.client}: {explanation.today.tier}" for explanation in explained)
-    broken = "; the lock is not what was approved" if document.broken else ""
+    broken = "; the lock is not what was approved" if document.critical_problems else ""
     return Report(
         command="explain",
         subject=server,
         summary=f"{entries[0].name} is locked ({tiers}){broken}",
-        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if document.critical_problems else EXIT_CLEAN,
         rows=build_problem_rows(document),
         facts={
             "server": entries[0].name,

@@ -41,7 +41,7 @@ class BundleFetcher(Protocol):
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Download them, each checked against its digest."""
 
-    def follow(self, pin: BundlePin) -> None:
+    def follow_log(self, pin: BundlePin) -> None:
         """Follow the log of its registry to the head, and save the state."""
 
 
@@ -153,7 +153,7 @@ def _fetch_server(
     closure, digest = read_pinned_closure(project, entry)
     search_path = project.variables.get("PATH", "")
     environment = plan_environment(closure, digest, context.store, search_path, scripts)
-    files = environment.files()
+    files = environment.list_files()
     fetch_files(closure, files, context)
     unknown = [file for file in files if file.tree is None]
     if unknown:
@@ -193,7 +193,7 @@ def _check_yanked(project: Project, names: Sequence[str], options: FetchOptions)
     for pin in {pin.log_id: pin for entry in bundles if (pin := find_bundle_pin(entry)) is not None}.values():
         with suppress(PinwardenError):  # offline, the last known state counts
             if options.bundles is not None:
-                options.bundles.follow(pin)
+                options.bundles.follow_log(pin)
     return list(check_yanked_bundles(project, bundles))
 
 

@@ -81,11 +81,11 @@ def probe_servers(
 def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approver) -> Discovery:
     """Accept one server that was shown on a terminal, and write its entry immediately: the answer is kept whatever
     happens to later questions."""
-    discovery = discovery.accepting(key)
+    discovery = discovery.accept(key)
     lock = _write_entries(
         discovery, [server for server in discovery.servers if server.key == key and server.confirmed], approver, now
     )
-    return replace(discovery, lock=lock, saved=discovery.saved | {key})
+    return replace(discovery, lock=lock, written_keys=discovery.written_keys | {key})
 
 
 def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Report:
@@ -97,15 +97,15 @@ def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Re
     return build_init_report(discovery)
 
 
-def _approval_reason(server: DiscoveredServer) -> str:
+def _choose_approval_reason(server: DiscoveredServer) -> str:
     """How a server came into the lock, as recorded with its approval."""
     if server.confirmed:
-        return approval_reasons.ANSWERED
+        return approval_reasons.CONFIRMED_ON_TERMINAL
     if server.named:
-        return approval_reasons.NAMED
+        return approval_reasons.NAMED_WITH_ACCEPT
     if server.status.state != "first":
-        return approval_reasons.ALL
-    return approval_reasons.CONFIGURED if server.surface is None else approval_reasons.CONFIGURED_WITH_SURFACE
+        return approval_reasons.ACCEPTED_WITH_ALL
+    return approval_reasons.CONFIGURED if server.surface is None else approval_reasons.CONFIGURED_AND_PROBED
 
 
 def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> DiscoveredServer:
@@ -204,7 +204,9 @@ def _probe_all(
 ) -> list[DiscoveredServer]:
     servers = discovery.servers
     if options is None:
-        return [replace(server, not_probed=_NOT_PROBED) if server.refused is None else server for server in servers]
+        return [
+            replace(server, not_probed_reason=_NOT_PROBED) if server.refused is None else server for server in servers
+        ]
     from pinwarden.project.project import load_policies
     from pinwarden.project.server_start import probe_prepared
 
@@ -225,9 +227,9 @@ def _probe_all(
             result.append(replace(server, refused=f"{outcome.message}; a lock must not hold it"))
         elif isinstance(outcome, PinwardenError):
             failure = None if outcome.code == "CONSENT_REQUIRED" else outcome
-            result.append(replace(server, not_probed=outcome.message, probe_error=failure))
+            result.append(replace(server, not_probed_reason=outcome.message, probe_error=failure))
         elif outcome is None:
-            result.append(server if server.refused else replace(server, not_probed="it is disabled"))
+            result.append(server if server.refused else replace(server, not_probed_reason="it is disabled"))
         elif outcome.digest is None:
             result.append(replace(server, refused=f"it cannot be digested: {outcome.problem}"))
         else:
@@ -266,7 +268,9 @@ def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], ap
             )
         extension = LockExtension(
             surface=None if server.surface is None else pin_surface(server.surface, path),
-            approval=build_approval(replace(approver, how=_approval_reason(server)), now, candidates.get(server.key)),
+            approval=build_approval(
+                replace(approver, default_reason=_choose_approval_reason(server)), now, candidates.get(server.key)
+            ),
             configured_in=ConfiguredIn(
                 client=server.server.client,
                 scope=server.server.scope,
@@ -297,7 +301,11 @@ def _remove_refused_entries(discovery: Discovery, old: Lock | None, now: str) ->
 
 
 def _list_refused_after_probe(discovery: Discovery) -> list[str]:
-    return [server.key for server in discovery.servers if server.refused is not None and server.key in discovery.saved]
+    return [
+        server.key
+        for server in discovery.servers
+        if server.refused is not None and server.key in discovery.written_keys
+    ]
 
 
 def _find_probed_release(discovery: Discovery, server: DiscoveredServer) -> str | None:

@@ -181,7 +181,7 @@ class DiscoveredServer(Record):
     warnings_approved: bool = False
     """Whether the scan warnings about its text were shown and approved."""
     surface: Surface | None = None
-    not_probed: str | None = None
+    not_probed_reason: str | None = None
     """Why its live surface was not recorded."""
     probe_error: PinwardenError | None = None
     """Why it could not be probed although that was requested."""
@@ -189,7 +189,7 @@ class DiscoveredServer(Record):
     """Why it was not locked."""
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether the user must accept it first."""
         return self.refused is None and not self.accepted and self.status.state in ("new", "changed")
 
@@ -217,15 +217,15 @@ class Discovery(Record):
     lock: Lock | None
     approved: ApprovedServers
     servers: tuple[DiscoveredServer, ...]
-    saved: frozenset[str] = frozenset()
+    written_keys: frozenset[str] = frozenset()
     """The keys of the entries that were written when they were accepted."""
 
     @property
     def undecided(self) -> tuple[DiscoveredServer, ...]:
         """The servers that need a decision."""
-        return tuple(server for server in self.servers if server.undecided)
+        return tuple(server for server in self.servers if server.is_undecided)
 
-    def accepting(self, key: str) -> Discovery:
+    def accept(self, key: str) -> Discovery:
         """Accept one server that was shown with its warnings."""
         return replace(self, servers=tuple(_accept(server) if server.key == key else server for server in self.servers))
 

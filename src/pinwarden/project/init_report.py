@@ -77,7 +77,7 @@ def build_init_report(discovery: Discovery) -> Report:
 
 def _list_scan_warnings(servers: Sequence[DiscoveredServer]) -> list[Row]:
     """Scan warnings about servers that were decided on: refused, or accepted by name."""
-    return [row for server in servers if not server.undecided for row in server.status.scan_warnings]
+    return [row for server in servers if not server.is_undecided for row in server.status.scan_warnings]
 
 
 def _build_unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
@@ -122,8 +122,10 @@ def _summarize(discovery: Discovery, unread: Sequence[ConfigFile], findings: int
         return f"{broken}; no MCP servers were found in the others" if unread else _NO_SERVERS
     if undecided:
         pending = f"{plural(len(undecided), 'configured server')} new or different"
-        saved = plural(len(discovery.saved), "server")
-        summary = f"{saved} locked in {name}; {pending}" if discovery.saved else f"{name} was not changed: {pending}"
+        saved = plural(len(discovery.written_keys), "server")
+        summary = (
+            f"{saved} locked in {name}; {pending}" if discovery.written_keys else f"{name} was not changed: {pending}"
+        )
     else:
         locked = [server for server in servers if server.refused is None]
         pinned = sum(discovery.is_pinned(server) for server in locked)
@@ -136,7 +138,7 @@ def _summarize(discovery: Discovery, unread: Sequence[ConfigFile], findings: int
 def _build_notes(discovery: Discovery) -> Iterator[str]:
     if discovery.undecided:
         names = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
-        written = "what you accepted was written" if discovery.saved else "nothing was written"
+        written = "what you accepted was written" if discovery.written_keys else "nothing was written"
         yield f"{written}; accept what is new or different with {names}"
         return
     if not discovery.servers or any(file.fault for file in discovery.files):
@@ -146,11 +148,11 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
     for server in discovery.servers:
         if (
             server.refused is None
-            and server.not_probed
+            and server.not_probed_reason
             and server.probe_error is None
             and not discovery.is_pinned(server)
         ):
-            yield f"{server.server.name}: tools not recorded: {server.not_probed}"
+            yield f"{server.server.name}: tools not recorded: {server.not_probed_reason}"
     for server in discovery.servers:
         unseen = list_redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
         if unseen:
@@ -170,9 +172,9 @@ def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str,
         "pinned": launched.pinned if launched else False,
         "state": server.status.state,
         "locked": server.refused is None
-        and (not discovery.undecided or server.status.state == "unchanged" or server.key in discovery.saved),
+        and (not discovery.undecided or server.status.state == "unchanged" or server.key in discovery.written_keys),
         "surface": str(surface.digest) if surface else None,
-        "reason": server.refused or server.not_probed,
+        "reason": server.refused or server.not_probed_reason,
     }
     return dict(facts)
 

@@ -40,7 +40,7 @@ from pinwarden.project.approval_candidate import (
     read_approved_surfaces,
     scan_for_approval,
 )
-from pinwarden.project.configured_servers import RELEASE, identify_entry
+from pinwarden.project.configured_servers import RELEASE_INDEX, identify_entry
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.project import find_broken_rules
 from pinwarden.surface.drift.changes import CRITICAL, change_row
@@ -81,13 +81,13 @@ class Approver(Record):
     why: str
     approves_warnings: bool = False
     """Whether the approver saw the scan's warnings and approves the text with them."""
-    how: str = ""
+    default_reason: str = ""
     """How the approval came about. It is recorded if the approver gives no reason."""
 
     @property
     def reason(self) -> str:
         """The reason to record: the approver's own words, or how the approval came about."""
-        return self.why.strip() or self.how
+        return self.why.strip() or self.default_reason
 
 
 class LockOptions(Record):
@@ -119,7 +119,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
         project, entry.name, _probe(project, entry, request, lock_options), lock_options
     )
     warnings = candidate.warnings if candidate is not None else ()
-    if candidate is not None and candidate.blocked:
+    if candidate is not None and candidate.is_blocked:
         candidate = None
     surface = candidate.surface if candidate is not None else None
     refused = bool(warnings) and surface is None
@@ -351,10 +351,10 @@ def pins_probed_release(before: Entry, entry: Entry) -> bool:
     extension = extension_of(before)
     release = extension.probed_release if extension is not None else None
     was, now = identify_entry(before), identify_entry(entry)
-    if release is None or was is None or now is None or len(was.starts) <= RELEASE:
+    if release is None or was is None or now is None or len(was.launch_parts) <= RELEASE_INDEX:
         return False
-    starts = (*was.starts[:RELEASE], release, *was.starts[RELEASE + 1 :])
-    return replace(was, starts=starts) == now
+    launch_parts = (*was.launch_parts[:RELEASE_INDEX], release, *was.launch_parts[RELEASE_INDEX + 1 :])
+    return replace(was, launch_parts=launch_parts) == now
 
 
 def _keep_earlier_surface(

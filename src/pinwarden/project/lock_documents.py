@@ -32,7 +32,7 @@ class LockDocument(Record):
     """The approved surfaces and closures next to the lock, by the path that the lock names."""
 
     @property
-    def broken(self) -> tuple[Problem, ...]:
+    def critical_problems(self) -> tuple[Problem, ...]:
         """The problems that mean that the lock is not what was approved."""
         return critical(self.problems)
 
@@ -55,7 +55,7 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
     With policies, the summary is the digest to keep outside the repository; it covers the lock and the policies.
     """
     document = read_lock(path)
-    digest, broken = compute_toolpin_digest(document.lock), document.broken
+    digest, broken = compute_toolpin_digest(document.lock), document.critical_problems
     seal = find_seal(document.lock)
     sealed = None if policies is None else policies.digest_with_seal(str(seal or digest))
     count = f"{len(broken)} problem{'' if len(broken) == 1 else 's'}"

@@ -78,7 +78,7 @@ def verify_lock_signatures(
     digest = policy_digest(policy)
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
     report = lock_signature.verify_signatures(document.data, envelopes, keys, required, policy_digest=digest)
-    ok = report.ok and not document.broken
+    ok = report.ok and not document.critical_problems
     signers = ", ".join(report.signers)
     return Report(
         command="lock verify-signature",
@@ -224,4 +224,4 @@ def _build_row(code: str, message: str) -> Row:
 def _summarize_failure(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
         return f"{lock.name} is not signed as required: {'; '.join(missing)}"
-    return f"{lock.name} is signed, but was changed: {document.broken[0].message}"
+    return f"{lock.name} is signed, but was changed: {document.critical_problems[0].message}"

@@ -29,7 +29,7 @@ class LockedServer(Record):
     entries: tuple[Entry, ...]
     identity: ServerIdentity | None
     """None if the configuration cannot be understood."""
-    pinned: _PinnedBytes | None
+    pinned_bytes: _PinnedBytes | None
     """The pinned bytes in comparable form; None if no bytes are pinned."""
 
     @property
@@ -54,11 +54,11 @@ def group_servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[Locked
         identity, pinned = identify_entry(entry), _list_pinned_bytes(entry)
         index = next((index for index, server in enumerate(servers) if _is_same_server(server, identity, pinned)), None)
         if index is None:
-            servers.append(LockedServer(entries=(entry,), identity=identity, pinned=pinned))
+            servers.append(LockedServer(entries=(entry,), identity=identity, pinned_bytes=pinned))
         else:
             known = servers[index]
             servers[index] = LockedServer(
-                entries=(*known.entries, entry), identity=identity, pinned=known.pinned or pinned
+                entries=(*known.entries, entry), identity=identity, pinned_bytes=known.pinned_bytes or pinned
             )
     return {name: tuple(servers) for name, servers in by_name.items()}
 
@@ -158,7 +158,7 @@ def _build_client_command(command: str, name: str, server: LockedServer) -> str:
 
 
 def _is_same_server(server: LockedServer, identity: ServerIdentity | None, pinned: _PinnedBytes | None) -> bool:
-    same_bytes = None in (server.pinned, pinned) or server.pinned == pinned
+    same_bytes = None in (server.pinned_bytes, pinned) or server.pinned_bytes == pinned
     return identity is not None and server.identity == identity and same_bytes
 
 

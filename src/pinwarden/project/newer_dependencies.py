@@ -137,7 +137,7 @@ def _verify_current(check: ArtifactCheck, context: FetchContext) -> VerifiedArti
     if check.package.ecosystem not in ("npm", "pypi"):
         return VerifiedArtifact(artifact_check=check, closure=None)
     closure = resolve_closure(check.package, context)
-    return VerifiedArtifact(artifact_check=check, closure=closure, data=closure_document.to_bytes(closure))
+    return VerifiedArtifact(artifact_check=check, closure=closure, closure_data=closure_document.to_bytes(closure))
 
 
 def _read_pinned_closure(project: Project, entry: Entry) -> Closure | None:

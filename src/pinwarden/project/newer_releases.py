@@ -95,7 +95,7 @@ class PackageRelease(Record):
     """One configured server that starts a package, and the newest release of that package."""
 
     entry: Entry
-    launched: Launch
+    launch: Launch
     """The package, with the version as it is written."""
     latest: NewestRelease | None = None
     problem: str | None = None
@@ -108,25 +108,25 @@ class PackageRelease(Record):
         if self.latest is None:
             return False
         new, old = self.latest.version, self.locked
-        if self.launched.kind == "oci":
+        if self.launch.kind == "oci":
             return is_newer_tag(new, old)
-        if self.launched.kind == "pypi":
+        if self.launch.kind == "pypi":
             return exact_version(new) > exact_version(old)
         return compare_versions(new, old) > 0
 
     @property
     def locked(self) -> str:
         """The release that the configuration names."""
-        return (self.launched.version or "").removeprefix("v" if self.launched.kind == "npm" else "")
+        return (self.launch.version or "").removeprefix("v" if self.launch.kind == "npm" else "")
 
     @property
     def package(self) -> PackageRef:
         """The package at its newest release."""
         if self.latest is None:
-            return parse_package_of_launch(self.launched)
-        if self.launched.kind != "oci":
-            return replace(parse_package_of_launch(self.launched), version=self.latest.version)
-        return PackageRef(ecosystem="oci", name=f"{self.launched.identity}:{self.latest.version}")
+            return parse_package_of_launch(self.launch)
+        if self.launch.kind != "oci":
+            return replace(parse_package_of_launch(self.launch), version=self.latest.version)
+        return PackageRef(ecosystem="oci", name=f"{self.launch.identity}:{self.latest.version}")
 
     @property
     def publication(self) -> str:
@@ -140,10 +140,10 @@ class PackageRelease(Record):
     @property
     def hint(self) -> str:
         """What to do about a configuration that names no exact release."""
-        separator = {"npm": "@", "pypi": "=="}.get(self.launched.kind, ":")
-        example = f"{self.launched.identity}{separator}1.2.3"
+        separator = {"npm": "@", "pypi": "=="}.get(self.launch.kind, ":")
+        example = f"{self.launch.identity}{separator}1.2.3"
         return (
-            f"{self.launched.identity} is configured without an exact version, so the newest release is started; "
+            f"{self.launch.identity} is configured without an exact version, so the newest release is started; "
             f"write the version you reviewed, such as {example}, then run pinwarden init"
         )
 
@@ -265,7 +265,7 @@ class PackageUpdater:
         if not is_enforced(release.entry):
             refuse_uneditable(server, server.entry)
         candidate = build_approval_candidate(self._project, release.entry.name, self._probe(server), lock_options)
-        if candidate is not None and candidate.blocked:
+        if candidate is not None and candidate.is_blocked:
             self.warnings += candidate.warnings
             candidate = None
         extension = build_extension(candidate, self._project, entry.key, lock_options)
@@ -332,12 +332,12 @@ def _parse_package_release(entry: Entry) -> PackageRelease | None:
     if package.kind not in _ECOSYSTEMS or (package.kind == "oci" and package.digest and package.version is None):
         return None  # a digest alone cannot be compared with tags
     exact = is_release_tag(package.version or "") if package.kind == "oci" else package.pinned
-    return PackageRelease(entry=entry, launched=package, is_floating=not exact)
+    return PackageRelease(entry=entry, launch=package, is_floating=not exact)
 
 
 def _look_up_package(release: PackageRelease, context: FetchContext) -> PackageRelease:
     try:
-        package = parse_package_of_launch(release.launched)
+        package = parse_package_of_launch(release.launch)
         refuse_other_index(locked_launch(release.entry))
         if _has_registry_changed(release.entry, package, context):
             return replace(release, problem="its bytes were locked from another registry than the one configured now")

@@ -47,7 +47,7 @@ class VerifiedArtifact(Record):
 
     artifact_check: ArtifactCheck
     closure: Closure | None
-    data: bytes = b""
+    closure_data: bytes = b""
     """The closure's file."""
     scripts: tuple[ScriptApproval, ...] = ()
     """Install scripts that are approved with the pins."""
@@ -148,7 +148,9 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
         path = _choose_closure_path(project, entry, [other for other in old.entries if other not in same])
         made = [add_pins(other, verified, path, now) for other in same]
         approved = frozenset().union(*(approved_digests(extension_of(changed)) for changed in made))
-        return lock_store.LockWrite(lock=relock(old, made, now), files={path: verified.data} if verified.data else {})
+        return lock_store.LockWrite(
+            lock=relock(old, made, now), files={path: verified.closure_data} if verified.closure_data else {}
+        )
 
     lock_store.update(project.lock, change)
     return approved
@@ -159,7 +161,9 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
     known, artifact = extension_of(entry) or LockExtension(), verified.artifact_check.artifact
     pin = None
     if verified.closure is not None:
-        pin = ClosurePin(packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.data))
+        pin = ClosurePin(
+            packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.closure_data)
+        )
     scripts = (
         still_approved(add_approvals(known, verified.scripts), verified.closure) if verified.closure is not None else []
     )
@@ -217,10 +221,12 @@ def _verify_closure(
         data = lock_store.read_pinned(project.lock, known.closure)
         if data is None or Digest.of_bytes(data) != known.closure.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{known.closure.path} is not the file that the lock pins")
-        return VerifiedArtifact(artifact_check=artifact_check, closure=closure_document.parse(data), data=data)
+        return VerifiedArtifact(artifact_check=artifact_check, closure=closure_document.parse(data), closure_data=data)
     closure = resolve_closure(artifact_check.package, context)
     _refuse_other_bytes(closure, artifact_check.artifact)
-    return VerifiedArtifact(artifact_check=artifact_check, closure=closure, data=closure_document.to_bytes(closure))
+    return VerifiedArtifact(
+        artifact_check=artifact_check, closure=closure, closure_data=closure_document.to_bytes(closure)
+    )
 
 
 def _refuse_other_bytes(closure: Closure, artifact: FetchedArtifact) -> None:

@@ -78,8 +78,10 @@ def prepare_locked_launch(
     scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
     built = plan_environment(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ensure_environment(built, store, notify=notify)
-    command = (*built.command(folder, runs.program), *arguments)
-    return ServerLaunch(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *built.reads))
+    command = (*built.build_command(folder, runs.program), *arguments)
+    return ServerLaunch(
+        command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *built.readable_folders)
+    )
 
 
 def is_bundle(entry: Entry) -> bool:

@@ -28,12 +28,12 @@ class ServerEnvironment(Record):
     """How one closure becomes an environment on this machine."""
 
     key: str
-    files: Callable[[], tuple[ClosureFile, ...]]
+    list_files: Callable[[], tuple[ClosureFile, ...]]
     """The archives that it is built from; called only if something has to be built."""
     build: Callable[[Path], None]
-    problem: Callable[[Path], str | None]
-    command: Callable[[Path, str | None], list[str]]
-    reads: tuple[str, ...] = ()
+    find_problem: Callable[[Path], str | None]
+    build_command: Callable[[Path, str | None], list[str]]
+    readable_folders: tuple[str, ...] = ()
     """Further folders that the server must be able to read."""
 
 
@@ -83,10 +83,10 @@ def _plan_node(
 
     return ServerEnvironment(
         key=key,
-        files=lambda: tuple(package.files[0] for package in packages),
+        list_files=lambda: tuple(package.files[0] for package in packages),
         build=build,
-        problem=lambda folder: node.audit(folder, packages, store, scripted),
-        command=command,
+        find_problem=lambda folder: node.audit(folder, packages, store, scripted),
+        build_command=command,
     )
 
 
@@ -98,13 +98,13 @@ def _plan_python(closure: Closure, digest: Digest, store: Store) -> ServerEnviro
     closure = replace(closure, packages=tuple(_add_stored_digests(package, store) for package in closure.packages))
     return ServerEnvironment(
         key=key,
-        files=lambda: tuple(file for _, file in python.choose_packages(closure)),
+        list_files=lambda: tuple(file for _, file in python.choose_packages(closure)),
         build=lambda folder: python.build(
             folder, store.environment(key), python.choose_packages(closure), current, store
         ),
-        problem=lambda folder: python.audit(folder, closure, current, store),
-        command=lambda folder, program: python.start_command(folder, closure.root, program),
-        reads=(sys.base_prefix,),
+        find_problem=lambda folder: python.audit(folder, closure, current, store),
+        build_command=lambda folder, program: python.start_command(folder, closure.root, program),
+        readable_folders=(sys.base_prefix,),
     )
 
 
@@ -119,18 +119,20 @@ def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: 
     """The folder of the environment, verified against the lock. A changed one is built again from the store."""
     folder = store.environment(environment.key)
     if folder.is_dir():
-        problem = environment.problem(folder)
+        problem = environment.find_problem(folder)
         if problem is None:
             return folder
         notify(f"the built environment differs from the lock ({problem}); building it again")
-    missing = [file.name for file in environment.files() if not store.has(file.digest)]
+    missing = [file.name for file in environment.list_files() if not store.has(file.digest)]
     if missing:
         raise PinwardenError(
             "ARTIFACT_MISSING",
             f"{len(missing)} locked files are not in the store, first {missing[0]}",
             data={"missing": missing[:100]},
         )
-    return store.build(environment.key, environment.build, is_intact=lambda place: environment.problem(place) is None)
+    return store.build(
+        environment.key, environment.build, is_intact=lambda place: environment.find_problem(place) is None
+    )
 
 
 SETTING_PREFIX = "MCPB_USER_CONFIG_"
@@ -193,10 +195,10 @@ def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment
     name = bundle.url.partition("?")[0].rpartition("/")[2] or "bundle"
     return ServerEnvironment(
         key=mcpb.environment_key(bundle.digest),
-        files=lambda: (ClosureFile(name=name, url=bundle.url, digest=bundle.digest, tree=bundle.tree),),
+        list_files=lambda: (ClosureFile(name=name, url=bundle.url, digest=bundle.digest, tree=bundle.tree),),
         build=lambda folder: mcpb.build(folder, bundle.digest, bundle.tree, store),
-        problem=lambda folder: mcpb.audit(folder, bundle.tree),
-        command=lambda _, __: [],
+        find_problem=lambda folder: mcpb.audit(folder, bundle.tree),
+        build_command=lambda _, __: [],
     )
 
 

@@ -37,7 +37,7 @@ _STORE_VARIABLES = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": 
 class PreparedStart(Record):
     """A complete command line, ready to be started."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     cwd: str | None = None
 
@@ -66,7 +66,7 @@ def prepare_start(
         words = tuple(build_sandbox_command(started.command, dict(started.environment), started.cwd, chosen))
     else:
         words = started.command
-    return PreparedStart(words=words, environment=started.environment, cwd=started.cwd)
+    return PreparedStart(command=words, environment=started.environment, cwd=started.cwd)
 
 
 def prepare_probe(

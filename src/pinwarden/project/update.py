@@ -304,7 +304,7 @@ def _release_to_json(release: Release) -> dict[str, Any]:
         return facts
     publication = {"published_at": release.latest.published_at, "publisher": release.latest.publisher}
     known = {name: value for name, value in publication.items() if value}
-    return {**facts, "package": release.launched.identity, **known}
+    return {**facts, "package": release.launch.identity, **known}
 
 
 # Step 4: write

@@ -44,7 +44,7 @@ def approve(args: Namespace) -> int:
       pinwarden approve notes --allow-execute
       pinwarden approve notes --allow-execute --yes --why "reviewed in ticket 42"
     """
-    from pinwarden.project.approval_candidate import ANSWERED, YES
+    from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
     from pinwarden.project.approve import (
         add_scan_warnings,
         approve,
@@ -58,7 +58,7 @@ def approve(args: Namespace) -> int:
     project = project_from(args)
     server = find_server_to_approve(project, args.server, args.client)
     surface = run_probe(prepare_locked_probe(project, server.entry, project.find_configs(), probe_options(args)))
-    approver = approver_from(args, YES if args.yes else ANSWERED)
+    approver = approver_from(args, CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL)
     if args.yes:
         return _print(approve(project, server, surface, approver, now()), args.format)
     _print(add_scan_warnings(build_approval_report(project, server, surface), project, server, surface), args.format)

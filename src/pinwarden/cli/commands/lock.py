@@ -191,12 +191,12 @@ def update(args: Namespace) -> int:
       pinwarden update
       pinwarden update notes --yes --why "security fix"
     """
-    from pinwarden.project.approval_candidate import YES
+    from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES
     from pinwarden.project.project import load_policies
     from pinwarden.project.update import UpdateRequest, update
 
     project = project_from(args)
-    lock_options = _lock_options(args, YES, approves=args.yes)
+    lock_options = _lock_options(args, CONFIRMED_WITH_YES, approves=args.yes)
     with open_fetch_context(args, project, "looking up releases") as context:
         request = UpdateRequest(names=args.server, confirmed=args.yes, fetch_context=context)
         report = update(project, request, load_policies(project), lock_options)

@@ -168,10 +168,10 @@ def review_approve(args: Namespace) -> int:
       pinwarden review approve NAME --why "reviewed the new wording"
     """
     from pinwarden.gateway.review import approve_reviews, has_reason
-    from pinwarden.project.approval_candidate import REVIEW_NAMED
+    from pinwarden.project.approval_candidate import NAMED_WITH_REVIEW
     from pinwarden.system.clock import now
 
-    project, approver = current_project(), approver_from(args, REVIEW_NAMED)
+    project, approver = current_project(), approver_from(args, NAMED_WITH_REVIEW)
     if has_reason(approver) and not args.names_from:
         # A name stands for one definition, so a reason given for it also covers its warnings.
         approver = replace(approver, approves_warnings=True)
@@ -201,11 +201,11 @@ def review_reject(args: Namespace) -> int:
       pinwarden review reject NAME --why "asks for private files"
     """
     from pinwarden.gateway.review import reject_reviews
-    from pinwarden.project.approval_candidate import REVIEW_NAMED
+    from pinwarden.project.approval_candidate import NAMED_WITH_REVIEW
     from pinwarden.system.clock import now
 
     with read_database(args) as state:
-        report = reject_reviews(state, _read_names(args), approver_from(args, REVIEW_NAMED), now())
+        report = reject_reviews(state, _read_names(args), approver_from(args, NAMED_WITH_REVIEW), now())
     return emit(report, args.format)
 
 
@@ -220,12 +220,12 @@ def review_reopen(args: Namespace) -> int:
       pinwarden review reopen NAME
     """
     from pinwarden.gateway.review import reopen_reviews
-    from pinwarden.project.approval_candidate import REVIEW_NAMED
+    from pinwarden.project.approval_candidate import NAMED_WITH_REVIEW
     from pinwarden.system.clock import now
 
     project = current_project()
     with read_database(args, project) as state:
-        report = reopen_reviews(state, project, _read_names(args), approver_from(args, REVIEW_NAMED), now())
+        report = reopen_reviews(state, project, _read_names(args), approver_from(args, NAMED_WITH_REVIEW), now())
     return emit(report, args.format)
 
 

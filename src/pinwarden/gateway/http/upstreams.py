@@ -117,7 +117,7 @@ class UpstreamFactory:
         for name, server in sorted(servers.items()):
             known = self._known.get(name)
             content = Digest.of_bytes(
-                repr((server.identity, server.pinned, server.entry.document.get("config"))).encode()
+                repr((server.identity, server.pinned_bytes, server.entry.document.get("config"))).encode()
             )
             try:
                 if known is None or known[0] != content or known[1].slug != slugs[name]:
