@@ -14,7 +14,7 @@ import pytest
 
 from pinwarden.artifacts.archives.package_tarball import read_tarball_files
 from pinwarden.artifacts.archives.rules import ArchiveLimits
-from pinwarden.artifacts.archives.zip import ZipMember, zip_members
+from pinwarden.artifacts.archives.zip import ZipMember, read_zip_members
 from pinwarden.core.errors import PinwardenError
 from tests.support.archives import tar_members
 
@@ -116,7 +116,7 @@ def test_files_of_an_honest_zip_come_out_with_path_bit_and_bytes(tmp_path: Path)
     runnable = zipfile.ZipInfo("bin/run")
     runnable.external_attr = (stat.S_IFREG | 0o755) << 16
     path = zipped(tmp_path / "a.whl", ("pkg/", b""), ("pkg/x.py", b"1"), (runnable, b"2"))
-    assert list(zip_members(path)) == [
+    assert list(read_zip_members(path)) == [
         ZipMember(path="pkg/x.py", executable=False, data=b"1"),
         ZipMember(path="bin/run", executable=True, data=b"2"),
     ]
@@ -125,13 +125,13 @@ def test_files_of_an_honest_zip_come_out_with_path_bit_and_bytes(tmp_path: Path)
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/passwd", "C:/x", "a/./b", "x\n"])
 def test_a_path_outside_the_zip_is_refused(tmp_path: Path, name: str) -> None:
     path = zipped(tmp_path / "a.zip", (name, b"x"))
-    assert refusal(lambda: list(zip_members(path))).code == "ARCHIVE_UNSAFE"
+    assert refusal(lambda: list(read_zip_members(path))).code == "ARCHIVE_UNSAFE"
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("x")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    assert refusal(lambda: list(zip_members(zipped(tmp_path / "a.zip", (link, b"/etc/passwd"))))).code == (
+    assert refusal(lambda: list(read_zip_members(zipped(tmp_path / "a.zip", (link, b"/etc/passwd"))))).code == (
         "ARCHIVE_UNSAFE"
     )
 
@@ -139,7 +139,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_is_cut_off_at_a_nul_by_some_readers_is_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path / "a.zip", ("good.pyXevil", b"x"))
     path.write_bytes(path.read_bytes().replace(b"good.pyXevil", b"good.py\x00evil"))
-    assert refusal(lambda: list(zip_members(path))).code == "ARCHIVE_UNSAFE"
+    assert refusal(lambda: list(read_zip_members(path))).code == "ARCHIVE_UNSAFE"
 
 
 def test_a_zip_with_a_wrong_size_in_its_directory_is_refused(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_a_zip_with_a_wrong_size_in_its_directory_is_refused(tmp_path: Path) -> 
     place = data.index(b"PK\x01\x02")
     data[place + 24 : place + 28] = (5).to_bytes(4, "little")
     path.write_bytes(data)
-    assert refusal(lambda: list(zip_members(path))).code == "ARCHIVE_UNSAFE"
+    assert refusal(lambda: list(read_zip_members(path))).code == "ARCHIVE_UNSAFE"
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_file_that_comes_twice_in_a_zip_is_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path / "a.zip", ("x", b"good"), ("x", b"evil"))
-    assert refusal(lambda: list(zip_members(path))).code == "ARCHIVE_UNSAFE"
+    assert refusal(lambda: list(read_zip_members(path))).code == "ARCHIVE_UNSAFE"
 
 
 def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros", bytes(5_000_000))
     limits = ArchiveLimits(total_bytes=1_000_000)
-    assert refusal(lambda: list(zip_members(path, limits=limits))).code == "ARCHIVE_UNSAFE"
+    assert refusal(lambda: list(read_zip_members(path, limits=limits))).code == "ARCHIVE_UNSAFE"
 
 
 def test_a_missing_archive_is_unreadable_and_not_unsafe(tmp_path: Path) -> None:
-    assert refusal(lambda: list(zip_members(tmp_path / "none.zip"))).code == "FILE_UNREADABLE"
+    assert refusal(lambda: list(read_zip_members(tmp_path / "none.zip"))).code == "FILE_UNREADABLE"

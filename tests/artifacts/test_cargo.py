@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.artifacts import cargo
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
-from pinwarden.artifacts.cargo_package import index_path
+from pinwarden.artifacts.cargo_package import build_index_path
 from pinwarden.artifacts.endpoints.cargo import default_index, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -156,7 +156,7 @@ class TestFacts:
         assert Registry().failure(name, version) == ("PACKAGE_INVALID", None)
 
     def test_index_paths_follow_the_documentation(self) -> None:
-        paths = [index_path(name) for name in ("a", "ab", "abc", "Cargo")]
+        paths = [build_index_path(name) for name in ("a", "ab", "abc", "Cargo")]
         assert paths == ["1/a", "2/ab", "3/a/abc", "ca/rg/cargo"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.tags import Tag
 
-from pinwarden.artifacts.python_package import best_wheel, choose_wheels, marker_applies
+from pinwarden.artifacts.python_package import choose_best_wheel, choose_wheels, marker_applies
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.closure import ClosureFile, ClosurePackage
@@ -69,7 +69,7 @@ def test_two_forks_for_one_environment_are_refused() -> None:
     ],
 )
 def test_the_best_wheel_is_the_one_that_installers_choose(names: list[str], best: int | None) -> None:
-    assert best_wheel(names, TAGS) == (None if best is None else names[best])
+    assert choose_best_wheel(names, TAGS) == (None if best is None else names[best])
 
 
 def test_a_package_without_a_usable_wheel_is_an_error() -> None:

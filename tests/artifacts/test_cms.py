@@ -47,7 +47,9 @@ def judge(
     folder: Path, signature: bytes, *anchors: Identity, content: bytes = CONTENT, at: str | None = None
 ) -> FileSignature:
     trusted = load_anchors(each.pem.decode() for each in anchors)
-    return cms.verify(signature, lambda name: Digest.of_bytes(content, name), anchors=trusted, now=at or now())
+    return cms.verify_signature(
+        signature, lambda name: Digest.of_bytes(content, name), anchors=trusted, now=at or now()
+    )
 
 
 def both(folder: Path, signature: bytes, *anchors: Identity, content: bytes = CONTENT) -> tuple[str, str, str]:
@@ -431,7 +433,7 @@ class TestFalseSignatures:
 
     @given(st.binary(max_size=300))
     def test_attack_any_bytes_are_judged_and_never_crash(self, data: bytes) -> None:
-        assert cms.verify(data, lambda name: Digest.of_bytes(CONTENT, name), now=now()).state == "invalid"
+        assert cms.verify_signature(data, lambda name: Digest.of_bytes(CONTENT, name), now=now()).state == "invalid"
 
     @pytest.mark.parametrize(
         "encoded",
@@ -439,7 +441,7 @@ class TestFalseSignatures:
         ids=["indefinite", "long length", "zero in length", "cut", "long tag", "trailing", "pieces", "nothing"],
     )
     def test_attack_encodings_that_der_forbids(self, encoded: str) -> None:
-        found = cms.verify(bytes.fromhex(encoded), lambda name: Digest.of_bytes(CONTENT, name), now=now())
+        found = cms.verify_signature(bytes.fromhex(encoded), lambda name: Digest.of_bytes(CONTENT, name), now=now())
         assert found.state == "invalid"
 
 

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from pinwarden.artifacts.mcpb_manifest import (
     MAX_SIGNATURE,
     BundleManifest,
-    FilledStart,
-    Parts,
+    FilledStartCommand,
+    McpbParts,
     SettingValues,
-    fill,
+    fill_start_command,
     parse_manifest,
-    split,
+    split_signature,
 )
 from pinwarden.core.errors import PinwardenError
 from tests.support.bundles import FOOTER, HEADER, block, manifest
 
 
-def parts_of(data: bytes) -> Parts:
-    return split(len(data), lambda offset, size: data[offset : offset + size])
+def parts_of(data: bytes) -> McpbParts:
+    return split_signature(len(data), lambda offset, size: data[offset : offset + size])
 
 
 def read(**members: Any) -> BundleManifest:
@@ -46,8 +46,8 @@ class TestSplit:
     @given(st.binary(max_size=200), st.binary(max_size=200))
     def test_what_was_appended_is_what_comes_off(self, content: bytes, signature: bytes) -> None:
         if not any(mark in content + signature for mark in (HEADER, FOOTER, b"PK\x05\x06")):
-            assert parts_of(content) == Parts(content_size=len(content), signature=None)
-            assert parts_of(content + block(signature)) == Parts(content_size=len(content), signature=signature)
+            assert parts_of(content) == McpbParts(content_size=len(content), signature=None)
+            assert parts_of(content + block(signature)) == McpbParts(content_size=len(content), signature=signature)
 
     def test_a_large_file_is_read_at_its_end_only(self) -> None:
         asked: list[tuple[int, int]] = []
@@ -58,7 +58,7 @@ class TestSplit:
             asked.append((offset, count))
             return (bytes(count) + tail)[-count:]
 
-        assert split(size, at) == Parts(content_size=size - len(tail), signature=b"signature")
+        assert split_signature(size, at) == McpbParts(content_size=size - len(tail), signature=b"signature")
         assert sum(count for _, count in asked) < 2 * MAX_SIGNATURE
 
     def test_attack_a_signature_larger_than_any_is_refused(self) -> None:
@@ -68,7 +68,7 @@ class TestSplit:
 
     def test_attack_a_file_that_shrinks_while_it_is_read_is_refused(self) -> None:
         with pytest.raises(PinwardenError) as caught:
-            split(100, lambda *_: b"")
+            split_signature(100, lambda *_: b"")
         assert caught.value.code == "BUNDLE_INVALID"
 
     @given(st.lists(st.sampled_from([HEADER, FOOTER, b"\x0c\0\0\0", b"\0\0\0\0", b"PK\x05\x06", b"x"]), max_size=12))
@@ -206,9 +206,11 @@ def setting(kind: str = "string", **more: Any) -> dict[str, Any]:
 
 
 class TestFilling:
-    def filled(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> FilledStart:
+    def filled(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> FilledStartCommand:
         found = read(server=server(**config), user_config=settings)
-        return fill(found.start_on("linux"), found, given, {"__dirname": "/bundle", "HOME": "/home/me", "/": "/"})
+        return fill_start_command(
+            found.start_on("linux"), found, given, {"__dirname": "/bundle", "HOME": "/home/me", "/": "/"}
+        )
 
     def failure(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> tuple[str, object]:
         with pytest.raises(PinwardenError) as caught:
@@ -219,7 +221,7 @@ class TestFilling:
         config = {"args": ["${__dirname}${/}a", "${user_config.n}", "${user_config.yes}"], "env": {"H": "${HOME}/x"}}
         settings = {"n": setting("number", default=10), "yes": setting("boolean", default=True)}
         found = self.filled(config, settings, {})
-        assert found == FilledStart(command="node", args=("/bundle/a", "10", "true"), env={"H": "/home/me/x"})
+        assert found == FilledStartCommand(command="node", args=("/bundle/a", "10", "true"), env={"H": "/home/me/x"})
 
     def test_an_optional_setting_without_value_is_left_out(self) -> None:
         config = {"args": ["a", "${user_config.key}"], "env": {"KEY": "${user_config.key}", "B": "b"}}

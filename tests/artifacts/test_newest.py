@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.newest import (
+    choose_npm_release,
+    choose_python_release,
+    choose_tag,
     is_newer_tag,
     is_release_tag,
-    newest_npm_release,
-    newest_python_release,
-    newest_tag,
 )
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.artifacts.pypi_index import ReleaseFile
@@ -27,7 +27,7 @@ TAGS = ["1.9", "1.10", "1.11-alpine", "2", "v3.0", "latest", "sha-9999999", "pr-
     [("1.9", "1.10"), ("1.10-alpine", "1.11-alpine"), ("1", "2"), ("v2.0", "v3.0"), ("4.0.0", None), ("latest", None)],
 )
 def test_only_tags_that_are_built_alike_are_compared(locked: str, newest: str | None) -> None:
-    assert newest_tag(TAGS, locked) == newest
+    assert choose_tag(TAGS, locked) == newest
 
 
 def test_a_commit_tag_is_not_a_release() -> None:
@@ -47,18 +47,18 @@ def test_previews_and_yanked_releases_are_not_the_newest_of_a_python_package() -
         )
     ]
     final, preview = (
-        newest_python_release(files, "Acme.Notes", "1.2"),
-        newest_python_release(files, "acme-notes", "2.0b1"),
+        choose_python_release(files, "Acme.Notes", "1.2"),
+        choose_python_release(files, "acme-notes", "2.0b1"),
     )
     assert (final and final.version, preview and preview.version) == ("1.10", "2.0rc1")
-    assert newest_python_release(files[3:], "acme-notes", "1.2") is None
+    assert choose_python_release(files[3:], "acme-notes", "1.2") is None
 
 
 @pytest.mark.parametrize("latest", ["9.0.0", "../evil", 7])
 def test_attack_a_tag_latest_without_a_release_is_an_error(latest: Any) -> None:
     document = {"name": "notes", "dist-tags": {"latest": latest}, "versions": {}}
     with pytest.raises(PinwardenError) as refused:
-        newest_npm_release(document, parse_name("notes"))
+        choose_npm_release(document, parse_name("notes"))
     assert refused.value.code in ("FETCH_FAILED", "PACKAGE_INVALID")
 
 

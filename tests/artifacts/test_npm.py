@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pinwarden.artifacts import npm
-from pinwarden.artifacts.archives.package_tarball import read_manifest
+from pinwarden.artifacts.archives.package_tarball import read_package_json
 from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
@@ -461,7 +461,7 @@ class TestTarballs:
 
     def test_links_are_left_out_as_npm_does(self) -> None:
         data = tarball([("package/link", link()), ("package/package.json", b"\xef\xbb\xbf" + MANIFEST)])
-        assert read_manifest(io.BytesIO(data)).document == {"name": "tool", "version": "1.0.0"}
+        assert read_package_json(io.BytesIO(data)).document == {"name": "tool", "version": "1.0.0"}
 
     @pytest.mark.parametrize(
         ("data", "limits"),
@@ -477,7 +477,7 @@ class TestTarballs:
         self, data: bytes, limits: ArchiveLimits
     ) -> None:
         with pytest.raises(PinwardenError) as caught:
-            read_manifest(io.BytesIO(data), limits)
+            read_package_json(io.BytesIO(data), limits)
         assert caught.value.code == "ARCHIVE_UNSAFE"
         assert any(word in caught.value.message for word in ("more than", "too long"))
 

@@ -16,7 +16,7 @@ import pytest
 from pinwarden.artifacts import nuget
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.endpoints.nuget import NugetSources, default_source, sources
-from pinwarden.artifacts.nuget_package import normalized_version
+from pinwarden.artifacts.nuget_package import normalize_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
@@ -205,7 +205,7 @@ class TestFacts:
 
     def test_versions_are_written_as_addresses_have_them(self) -> None:
         texts = ["1.0", "1.02.3", "1.2.3.0", "1.2.3.4", "1.0.0-RC.1+build"]
-        assert [normalized_version(text) for text in texts] == ["1.0.0", "1.2.3", "1.2.3", "1.2.3.4", "1.0.0-rc.1"]
+        assert [normalize_version(text) for text in texts] == ["1.0.0", "1.2.3", "1.2.3", "1.2.3.4", "1.0.0-rc.1"]
 
 
 ENTRY = """<?xml version="1.0"?><entry xmlns="http://www.w3.org/2005/Atom" xmlns:m="urn:m" xmlns:d="urn:d">

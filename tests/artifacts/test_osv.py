@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord, ecosystem_of, parse_osv
+from pinwarden.artifacts.osv import OsvAffected, OsvEvent, OsvRange, OsvRecord, map_ecosystem, parse_osv
 from pinwarden.core.errors import PinwardenError
 
 
@@ -59,7 +59,7 @@ def test_a_record_is_read_with_its_ranges_versions_and_severity() -> None:
 
 
 def test_ecosystems_have_our_names() -> None:
-    assert [ecosystem_of(name) for name in ("npm", "PyPI", "NuGet", "crates.x", "Debian:12", "")] == [
+    assert [map_ecosystem(name) for name in ("npm", "PyPI", "NuGet", "crates.x", "Debian:12", "")] == [
         *("npm", "pypi", "nuget", "cargo", "", "")
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.artifacts.osv_export import ExportLimits, read_export
+from pinwarden.artifacts.osv_export import ExportLimits, read_osv_export
 from pinwarden.core.errors import PinwardenError
 from tests.support.wheels import make_zip
 
@@ -24,13 +24,13 @@ def test_a_folder_and_a_zip_file_give_the_same_records(tmp_path: Path) -> None:
     (folder / "README.md").write_text("not a record")
     archive = tmp_path / "all.zip"
     archive.write_bytes(make_zip({"A-1.json": record("A-1"), "B-1.json": record("B-1"), "README": b""}))
-    assert list(read_export(folder)) == list(read_export(archive))
-    assert [each.id for each in read_export(folder)] == ["A-1", "B-1"]
+    assert list(read_osv_export(folder)) == list(read_osv_export(archive))
+    assert [each.id for each in read_osv_export(folder)] == ["A-1", "B-1"]
 
 
 def refuse(path: Path, **limits: int) -> str:
     with pytest.raises(PinwardenError) as caught:
-        list(read_export(path, limits=ExportLimits(**limits)))
+        list(read_osv_export(path, limits=ExportLimits(**limits)))
     return caught.value.code
 
 

@@ -13,16 +13,16 @@ from pinwarden.artifacts.pypi_index import (
     JsonRelease,
     ReleaseFile,
     SimplePage,
+    find_source_repository,
     parse_json_release,
     parse_simple_page,
-    source_repository,
 )
 from pinwarden.artifacts.python_package import (
-    belongs_to,
-    exact_version,
-    file_kind,
+    classify_file,
+    is_release_file,
     is_same_version,
-    normalized_name,
+    normalize_name,
+    parse_exact_version,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -38,18 +38,18 @@ def html(text: str) -> SimplePage:
 
 @pytest.mark.parametrize("name", ["Acme.Notes", "acme__notes", "ACME-.-notes", "acme-notes"])
 def test_names_have_one_normal_form(name: str) -> None:
-    assert normalized_name(name) == "acme-notes"
+    assert normalize_name(name) == "acme-notes"
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x-", "a/b", "a b", "..", "é", "x" * 300, "a\n"])
 def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        normalized_name(name)
+        normalize_name(name)
     assert caught.value.code == "PACKAGE_INVALID"
 
 
 def test_versions_are_compared_by_meaning_and_ranges_are_refused() -> None:
-    assert str(exact_version("1.0-RC.1")) == "1.0rc1"
+    assert str(parse_exact_version("1.0-RC.1")) == "1.0rc1"
     assert is_same_version("1.0", "1.0.0")
     assert is_same_version("1!2.0.post1+Local.1", "1!2.post1+local-1")
     assert not is_same_version("1.0", "1.0.post1")
@@ -74,7 +74,7 @@ def test_versions_are_compared_by_meaning_and_ranges_are_refused() -> None:
     ],
 )
 def test_a_file_belongs_to_a_release_by_name_and_version(file: str, kind: str, *, belongs: bool) -> None:
-    assert (file_kind(file), belongs_to(file, "acme-notes", "1.0")) == (kind, belongs)
+    assert (classify_file(file), is_release_file(file, "acme-notes", "1.0")) == (kind, belongs)
 
 
 def test_an_html_page_gives_all_facts_about_each_file() -> None:
@@ -228,4 +228,4 @@ def test_the_json_document_of_a_project_gives_the_requested_release() -> None:
     ],
 )
 def test_the_source_repository_is_the_address_that_is_labelled_so(urls: dict[str, str], repository: str | None) -> None:
-    assert source_repository(urls) == repository
+    assert find_source_repository(urls) == repository

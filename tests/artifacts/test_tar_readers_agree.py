@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.artifacts.archives.package_tarball import read_manifest, read_tarball_files
+from pinwarden.artifacts.archives.package_tarball import read_package_json, read_tarball_files
 from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
-from pinwarden.artifacts.archives.tar import tar_in_memory
+from pinwarden.artifacts.archives.tar import read_tar
 from pinwarden.core.errors import PinwardenError
 
 GOOD, EVIL = b'{"name":"tool","version":"1.0.0"}', b'{"name":"tool","scripts":{"postinstall":"evil"}}'
@@ -107,7 +107,7 @@ def refused(data: bytes, path: Path) -> list[str]:
     path.write_bytes(data)
     codes = []
     for look in (
-        lambda: read_manifest(io.BytesIO(data)),
+        lambda: read_package_json(io.BytesIO(data)),
         lambda: list(read_tarball_files(path)),
     ):
         with pytest.raises(PinwardenError) as caught:
@@ -127,7 +127,7 @@ def test_attack_an_ambiguous_tarball_is_refused_when_checked_and_when_unpacked(a
 )
 def test_attack_an_ambiguous_tarball_is_refused_as_a_bundle(attack: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        [file.read() for file in tar_in_memory(ATTACKS[attack], DEFAULT_LIMITS)]
+        [file.read() for file in read_tar(ATTACKS[attack], DEFAULT_LIMITS)]
     assert caught.value.code == "ARCHIVE_UNSAFE"
 
 
@@ -179,4 +179,4 @@ def test_an_ordinary_tarball_has_the_files_that_the_standard_library_sees(kind: 
         }
     assert {name: content for name, _, content in read_tarball_files(path)} == theirs
     assert theirs["package.json"] == GOOD
-    assert read_manifest(io.BytesIO(data)).document["version"] == "1.0.0"
+    assert read_package_json(io.BytesIO(data)).document["version"] == "1.0.0"

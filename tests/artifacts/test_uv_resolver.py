@@ -20,8 +20,8 @@ from packaging.tags import sys_tags
 
 from pinwarden.artifacts.endpoints.pypi import indexes
 from pinwarden.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
-from pinwarden.artifacts.python_package import best_wheel, marker_applies
-from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve
+from pinwarden.artifacts.python_package import choose_best_wheel, marker_applies
+from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve_python
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
@@ -48,7 +48,7 @@ def uv() -> Path:
 
 def run(url: str, name: str = "acme-notes", version: str = "1.0", **more: Any) -> bytes:
     index = ServiceEndpoint(url=url, configured_by="environment", authorization=more.pop("authorization", None))
-    return resolve(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 240.0, **more})
+    return resolve_python(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 240.0, **more})
 
 
 def test_uv_resolves_a_package_with_its_dependencies(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_resolver_that_never_ends_is_ended(tmp_path: Path) -> None:
 def test_attack_uv_is_not_sent_where_our_own_client_would_not_go(url: str, configured_by: Origin, code: str) -> None:
     """A repository that names an index inside the user's network, and an index over plain HTTP."""
     with pytest.raises(PinwardenError) as caught:
-        resolve(
+        resolve_python(
             "notes", "1.0", ServiceEndpoint(url=url, configured_by=configured_by), uv=Path("/nowhere/uv"), variables={}
         )
     assert caught.value.code == code
@@ -191,11 +191,11 @@ def test_a_real_server_resolves_to_wheels_for_this_machine(tmp_path: Path) -> No
     except OSError:
         pytest.skip("the default index is not reachable; run: connect this machine to the package registries")
     version = importlib.metadata.version("mcp-server-time")
-    lock = parse_pylock(resolve("mcp-server-time", version, index, uv=uv(), variables=variables()))
+    lock = parse_pylock(resolve_python("mcp-server-time", version, index, uv=uv(), variables=variables()))
     environment = {name: str(value) for name, value in default_environment().items()}
     names = {each.name: each.version for each in lock.packages if marker_applies(each.marker, environment)}
     assert names["mcp-server-time"] == version
     assert {"mcp", "pydantic"} <= set(names)
     for package in lock.packages:
         if package.name in names:
-            assert best_wheel([wheel.name for wheel in package.wheels], list(sys_tags())) is not None
+            assert choose_best_wheel([wheel.name for wheel in package.wheels], list(sys_tags())) is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.artifact import PackageRef
-from pinwarden.artifacts.osv import OsvRecord, VulnerablePackage, parse_osv, vulnerable_packages
+from pinwarden.artifacts.osv import OsvRecord, VulnerablePackage, find_vulnerable_packages, parse_osv
 
 # Written by hand from the advisory: command injection through a server's authorization_endpoint.
 MCP_REMOTE = {
@@ -47,14 +47,14 @@ def about(ecosystem: str, name: str, *events: dict[str, str], versions: tuple[st
 
 def answer(known: OsvRecord, package: PackageRef) -> bool | None:
     """Yes, no, or None for cannot tell."""
-    found = vulnerable_packages([known], [package])
+    found = find_vulnerable_packages([known], [package])
     return found[0].certain or None if found else False
 
 
 def test_attack_mcp_remote_is_found_by_its_locked_version() -> None:
     """CVE-2025-6514: from 0.0.5 on, until 0.1.16."""
     packages = [npm("0.1.15"), npm("0.1.16"), npm("0.1.15", "mcp-remote-2")]
-    assert vulnerable_packages([record()], packages) == (
+    assert find_vulnerable_packages([record()], packages) == (
         VulnerablePackage(
             package=npm("0.1.15"),
             id="GHSA-6xpm-ggf7-wc3p",

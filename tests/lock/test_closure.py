@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.environments.tree import tree_digest
-from pinwarden.artifacts.npm_package import parse_npm_lock, strongest_digests
+from pinwarden.artifacts.npm_package import parse_npm_lock, select_strongest_digests
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -187,5 +187,5 @@ def test_a_dependency_without_verifiable_bytes_is_refused(row: dict[str, Any]) -
 
 def test_only_the_strongest_digests_of_an_integrity_text_count_and_sha1_never_does() -> None:
     strong, weak = Digest.of_bytes(b"a", "sha512"), Digest.of_bytes(b"b")
-    assert strongest_digests(f"{weak.sri} {strong.sri}?x=y") == (strong,)
-    assert strongest_digests("sha1-qvTGHdzF6KLavt4PO0gs2a6pQ00=") == ()
+    assert select_strongest_digests(f"{weak.sri} {strong.sri}?x=y") == (strong,)
+    assert select_strongest_digests("sha1-qvTGHdzF6KLavt4PO0gs2a6pQ00=") == ()

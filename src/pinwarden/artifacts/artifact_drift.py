@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pinwarden.artifacts.artifact import FetchedArtifact
-from pinwarden.artifacts.python_package import best_wheel
+from pinwarden.artifacts.python_package import choose_best_wheel
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, build_kind_table
@@ -213,10 +213,10 @@ def _added_file(
 
 def _is_preferred(name: str, names: Sequence[str], tags: Sequence[Tag]) -> bool:
     if name.endswith(".whl"):
-        return not tags or best_wheel(names, tags) == name
+        return not tags or choose_best_wheel(names, tags) == name
     # A source archive is built and installed if no wheel fits and there was no source archive before.
     is_first_source = not any(other != name and not other.endswith(".whl") for other in names)
-    return bool(tags) and is_first_source and best_wheel(names, tags) is None
+    return bool(tags) and is_first_source and choose_best_wheel(names, tags) is None
 
 
 def _is_old(published_at: str | None, now: str) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any
 
-from pinwarden.artifacts.archives.package_tarball import read_files
+from pinwarden.artifacts.archives.package_tarball import read_named_files
 from pinwarden.artifacts.artifact import ArtifactFile, ArtifactProblem, FetchedArtifact, PackageRef
 from pinwarden.artifacts.cargo_package import (
+    build_download_url,
+    build_index_path,
     check_name,
     check_version,
-    download_url,
-    index_path,
     parse_index,
     parse_manifest,
 )
@@ -26,9 +26,9 @@ from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "cargo_manifest_mismatch"
 ARCHIVE_UNSAFE = "cargo_archive_unsafe"
-_MAX_CONFIG = 64 * 1024
-_MAX_INDEX = 32 * 1024 * 1024
-_FILES = frozenset({"Cargo.toml", "build.rs"})
+_MAX_CONFIG_BYTES = 64 * 1024
+_MAX_INDEX_BYTES = 32 * 1024 * 1024
+_CRATE_FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
 def fetch_artifact(
@@ -40,7 +40,7 @@ def fetch_artifact(
     template = _fetch_download_template(fetcher, endpoint)
     # 2. Fetch the index entry.
     response = fetcher.get(
-        FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX
+        FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{build_index_path(name)}"), max_bytes=_MAX_INDEX_BYTES
     )
     if not response.found:
         return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="package")
@@ -51,12 +51,12 @@ def fetch_artifact(
     if entry is None:
         return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="version")
     # 3. Fetch and check the crate.
-    url = download_url(template, name, version, entry.checksum)
-    host = _download_host(url, endpoint)
+    url = build_download_url(template, name, version, entry.checksum)
+    host = _check_download_host(url, endpoint)
     with open_download(
         fetcher, FetchRequest(endpoint=endpoint, url=url), algorithms=("sha256",), into=into
     ) as download:
-        content = _read_content(download.stream, name, version)
+        content = _read_crate(download.stream, name, version)
         result = download.result
     file = ArtifactFile(
         name=f"{name}-{version}.crate",
@@ -79,7 +79,7 @@ def fetch_artifact(
     )
 
 
-class _Content(Record):
+class _CrateContent(Record):
     repository: str | None = None
     scripts: tuple[str, ...] = ()
     """The build script, if the crate has one."""
@@ -87,7 +87,9 @@ class _Content(Record):
 
 
 def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str:
-    response = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
+    response = fetcher.get(
+        FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG_BYTES
+    )
     config: Any = None
     if response.found:
         try:
@@ -100,7 +102,7 @@ def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str
     return template
 
 
-def _download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
+def _check_download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
     """The download host if it differs from the registry's. Plain HTTP is accepted only for the registry's own host."""
     try:
         address = HttpAddress.parse(url)
@@ -113,12 +115,12 @@ def _download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
     return None if address.host_header == registry.host_header else address.host_header
 
 
-def _read_content(stream: IO[bytes], name: str, version: str) -> _Content:
+def _read_crate(stream: IO[bytes], name: str, version: str) -> _CrateContent:
     try:
-        files = read_files(stream, _FILES)
+        files = read_named_files(stream, _CRATE_FILES)
         manifest = parse_manifest(files.get("Cargo.toml", b""))
     except PinwardenError as err:
-        return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
+        return _CrateContent(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
     problems: tuple[ArtifactProblem, ...] = ()
     if (manifest.name, manifest.version) != (name, version):
         problems = (
@@ -126,4 +128,4 @@ def _read_content(stream: IO[bytes], name: str, version: str) -> _Content:
         )
     has_build_script = "build.rs" in files if manifest.build is None else manifest.build
     scripts = ("build.rs",) if has_build_script else ()
-    return _Content(repository=manifest.repository, scripts=scripts, problems=problems)
+    return _CrateContent(repository=manifest.repository, scripts=scripts, problems=problems)

@@ -21,12 +21,12 @@ _VERSION = re.compile(
     r"(?:-[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
     re.ASCII,
 )
-_MARKERS = ("{crate}", "{version}", "{prefix}", "{lowerprefix}", "{sha256-checksum}")
-_LINE_LIMITS = Limits(max_bytes=1024 * 1024)
-_MAX_LINES = 20_000
+_URL_MARKERS = ("{crate}", "{version}", "{prefix}", "{lowerprefix}", "{sha256-checksum}")
+_ENTRY_LIMITS = Limits(max_bytes=1024 * 1024)
+_MAX_ENTRIES = 20_000
 
 
-class IndexEntry(Record):
+class CrateIndexEntry(Record):
     """One version of a crate in the index."""
 
     checksum: Digest
@@ -58,31 +58,31 @@ def check_version(text: str) -> str:
     return text
 
 
-def index_path(name: str) -> str:
+def build_index_path(name: str) -> str:
     """The path of a crate's file in the index."""
-    return f"{_prefix(name.lower())}/{name.lower()}"
+    return f"{_index_folder(name.lower())}/{name.lower()}"
 
 
-def parse_index(body: bytes, name: str, version: str) -> IndexEntry | None:
+def parse_index(body: bytes, name: str, version: str) -> CrateIndexEntry | None:
     """One version's index entry; None if there is none. Every entry must be about the requested crate."""
-    lines = body.split(b"\n", _MAX_LINES)
-    if len(lines) > _MAX_LINES:
-        _refuse(f"has more than {_MAX_LINES} versions")
-    rows = [strict_json.parse_json(line, _LINE_LIMITS) for line in lines if line.strip()]
+    lines = body.split(b"\n", _MAX_ENTRIES)
+    if len(lines) > _MAX_ENTRIES:
+        _refuse(f"has more than {_MAX_ENTRIES} versions")
+    rows = [strict_json.parse_json(line, _ENTRY_LIMITS) for line in lines if line.strip()]
     if not all(isinstance(row, dict) and row.get("name") == name for row in rows):
         _refuse("is about another crate")
     matching = [row for row in rows if row.get("vers") == version]
     if len(matching) > 1:
         _refuse(f"has version {version} twice")
-    return _entry(matching[0]) if matching else None
+    return _parse_entry(matching[0]) if matching else None
 
 
-def download_url(template: str, name: str, version: str, checksum: Digest) -> str:
+def build_download_url(template: str, name: str, version: str, checksum: Digest) -> str:
     """The URL of a crate, from the ``dl`` template in the registry's config.json."""
-    if not any(marker in template for marker in _MARKERS):
+    if not any(marker in template for marker in _URL_MARKERS):
         template = f"{template.rstrip('/')}/{{crate}}/{{version}}/download"
-    values = (name, quote(version, safe=""), _prefix(name), _prefix(name.lower()), checksum.hex)
-    for marker, value in zip(_MARKERS, values, strict=True):
+    values = (name, quote(version, safe=""), _index_folder(name), _index_folder(name.lower()), checksum.hex)
+    for marker, value in zip(_URL_MARKERS, values, strict=True):
         template = template.replace(marker, value)
     return template
 
@@ -98,31 +98,31 @@ def parse_manifest(data: bytes) -> CrateManifest:
         raise PinwardenError("ARCHIVE_UNSAFE", "the crate's Cargo.toml has no [package] table")
     build = package.get("build")
     return CrateManifest(
-        name=_text(package, "name") or "",
-        version=_text(package, "version") or "",
-        repository=_text(package, "repository"),
+        name=_get_string(package, "name") or "",
+        version=_get_string(package, "version") or "",
+        repository=_get_string(package, "repository"),
         build=None if build is None else build is not False,
     )
 
 
-def _entry(row: Mapping[str, Any]) -> IndexEntry:
+def _parse_entry(row: Mapping[str, Any]) -> CrateIndexEntry:
     checksum = row.get("cksum")
     if not isinstance(checksum, str):
         _refuse("has no checksum")
-    return IndexEntry(
+    return CrateIndexEntry(
         checksum=Digest.parse(f"sha256:{checksum}"),
         yanked=row.get("yanked") is not False and row.get("yanked") is not None,
-        published_at=_text(row, "pubtime"),
+        published_at=_get_string(row, "pubtime"),
     )
 
 
-def _prefix(name: str) -> str:
+def _index_folder(name: str) -> str:
     if len(name) <= 2:
         return str(len(name))
     return f"3/{name[0]}" if len(name) == 3 else f"{name[:2]}/{name[2:4]}"
 
 
-def _text(row: Mapping[str, Any], member: str) -> str | None:
+def _get_string(row: Mapping[str, Any], member: str) -> str | None:
     value = row.get(member)
     return value if isinstance(value, str) else None
 

@@ -44,7 +44,7 @@ _CLOCK_SKEW = timedelta(minutes=10)
 _State = Literal["valid", "valid-untrusted", "invalid"]
 
 
-def verify(
+def verify_signature(
     signature: bytes, content_digest: Callable[[str], Digest], *, anchors: Sequence[ParsedCertificate] = (), now: str
 ) -> FileSignature:
     """Verify a detached signature. ``content_digest`` computes the content's digest with a given algorithm.
@@ -69,14 +69,14 @@ def verify(
     except PinwardenError as err:
         if err.code != "SIGNATURE_INVALID":
             raise
-        return _file_signature("invalid", err.message, signer, signed)
+        return _build_file_signature("invalid", err.message, signer, signed)
     # 4. Check that a trusted certificate issued the signer's, and that all certificates are valid now.
-    reason = _time_problem(signed, signer.certificate, current_time)
-    reason = reason or untrusted_reason(signer, certificates, anchors, current_time)
+    reason = _find_time_problem(signed, signer.certificate, current_time)
+    reason = reason or find_trust_problem(signer, certificates, anchors, current_time)
     return (
-        _file_signature("valid-untrusted", reason, signer, signed)
+        _build_file_signature("valid-untrusted", reason, signer, signed)
         if reason
-        else _file_signature("valid", "", signer, signed)
+        else _build_file_signature("valid", "", signer, signed)
     )
 
 
@@ -99,24 +99,24 @@ def _is_signer(certificate: ParsedCertificate, signed: SignedData) -> bool:
 
 def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
     key = certificate.public_key()
-    if weakness := key_weakness(key):
+    if weakness := find_key_weakness(key):
         raise PinwardenError("SIGNATURE_INVALID", f"the signature {weakness}")
     algorithm, parameters = signed.algorithm.oid, signed.algorithm.parameters
     hash_algorithm = _HASHES[signed.digest]()
     try:
         if isinstance(key, rsa.RSAPublicKey) and algorithm == _PSS:
             pss = parse_pss_parameters(parameters)
-            _check_hash(pss.digest, signed)
+            _check_hash_name(pss.digest, signed)
             scheme = padding.PSS(padding.MGF1(hash_algorithm), pss.salt_length)
             key.verify(signed.signature, signed.attributes, scheme, hash_algorithm)
         elif isinstance(key, rsa.RSAPublicKey) and algorithm in (_RSA, *_RSA_WITH) and parameters in _NO_PARAMETERS:
-            _check_hash(_RSA_WITH.get(algorithm, signed.digest), signed)
+            _check_hash_name(_RSA_WITH.get(algorithm, signed.digest), signed)
             key.verify(signed.signature, signed.attributes, padding.PKCS1v15(), hash_algorithm)
         elif isinstance(key, ec.EllipticCurvePublicKey) and algorithm in _ECDSA_WITH and not parameters:
-            _check_hash(_ECDSA_WITH[algorithm], signed)
+            _check_hash_name(_ECDSA_WITH[algorithm], signed)
             key.verify(signed.signature, signed.attributes, ec.ECDSA(hash_algorithm))
         elif isinstance(key, ed25519.Ed25519PublicKey) and algorithm == _ED25519 and not parameters:
-            _check_hash("sha512", signed)  # RFC 8419 section 3.1
+            _check_hash_name("sha512", signed)  # RFC 8419 section 3.1
             key.verify(signed.signature, signed.attributes)
         else:
             raise PinwardenError("SIGNATURE_INVALID", f"the signature uses {algorithm}, which its key does not support")
@@ -124,12 +124,12 @@ def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
         raise PinwardenError("SIGNATURE_INVALID", "the signature was not made by the signer's key") from err
 
 
-def _check_hash(name: str, signed: SignedData) -> None:
+def _check_hash_name(name: str, signed: SignedData) -> None:
     if name != signed.digest:
         raise PinwardenError("SIGNATURE_INVALID", "the signature uses two hash algorithms")
 
 
-def _time_problem(signed: SignedData, certificate: x509.Certificate, now: datetime) -> str | None:
+def _find_time_problem(signed: SignedData, certificate: x509.Certificate, now: datetime) -> str | None:
     if signed.signed_at is None:
         return None
     if signed.signed_at > now + _CLOCK_SKEW:
@@ -140,7 +140,7 @@ def _time_problem(signed: SignedData, certificate: x509.Certificate, now: dateti
     return None
 
 
-def _file_signature(
+def _build_file_signature(
     state: _State, reason: str, signer: ParsedCertificate | None, signed: SignedData | None
 ) -> FileSignature:
     certificate = signer.certificate if signer else None
@@ -148,14 +148,14 @@ def _file_signature(
     return FileSignature(
         state=state,
         reason=reason,
-        subject=_name(certificate.subject) if certificate else "",
-        issuer=_name(certificate.issuer) if certificate else "",
+        subject=_format_name(certificate.subject) if certificate else "",
+        issuer=_format_name(certificate.issuer) if certificate else "",
         fingerprint=Digest.of_bytes(signer.der) if signer else None,
         signed_at=f"{signed_at:%Y-%m-%dT%H:%M:%SZ}" if signed_at else None,
     )
 
 
-def _name(name: x509.Name) -> str:
+def _format_name(name: x509.Name) -> str:
     return name.rfc4514_string()[:1000]
 
 
@@ -165,8 +165,8 @@ def _parse_time(now: str) -> datetime:
 
 
 ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
-_MAX_LENGTH = 8
-_MAX_CHECKS = 100
+_MAX_PATH_LENGTH = 8
+_MAX_SIGNATURE_CHECKS = 100
 """Limits the signature checks of one path search, however many certificates there are."""
 _RSA_BITS = range(2048, 16384 + 1)
 _ACCEPTED_HASHES = frozenset({"sha256", "sha384", "sha512"})
@@ -234,7 +234,7 @@ def load_anchors(texts: Iterable[str]) -> tuple[ParsedCertificate, ...]:
     return tuple(anchors)
 
 
-def key_weakness(key: object) -> str | None:
+def find_key_weakness(key: object) -> str | None:
     """Why a key is too weak, as a predicate ("uses ..."); None if it is strong enough."""
     if isinstance(key, rsa.RSAPublicKey):
         return None if key.key_size in _RSA_BITS else f"uses an RSA key of {key.key_size} bits"
@@ -243,18 +243,18 @@ def key_weakness(key: object) -> str | None:
     return None if isinstance(key, ed25519.Ed25519PublicKey) else "uses an unsupported kind of key"
 
 
-def untrusted_reason(
+def find_trust_problem(
     signer: ParsedCertificate, others: Sequence[ParsedCertificate], anchors: Sequence[ParsedCertificate], now: datetime
 ) -> str | None:
     """Why a signer is not trusted; None if there is a path to a trusted certificate."""
-    if problem := _signer_problem(signer.certificate, now):
+    if problem := _find_signer_problem(signer.certificate, now):
         return problem
     if any(signer.der == anchor.der for anchor in anchors):
         return None
     if not anchors:
         return "the policy names no trusted certificate"
     trusted = {anchor.der for anchor in anchors}
-    budget = _MAX_CHECKS
+    budget = _MAX_SIGNATURE_CHECKS
     problems: list[str] = []
     pending: list[tuple[ParsedCertificate, ...]] = [(signer,)]
     while pending:
@@ -269,19 +269,19 @@ def untrusted_reason(
             budget -= 1
             if budget < 0:
                 return "there are too many candidate certificate paths"
-            if problem := _issuer_problem(issuer.certificate, path, now):
+            if problem := _find_issuer_problem(issuer.certificate, path, now):
                 problems.append(problem)
             elif issuer.der in trusted:
                 return None
-            elif len(path) < _MAX_LENGTH:
+            elif len(path) < _MAX_PATH_LENGTH:
                 pending.append((*path, issuer))
     if problems:
         return problems[-1]
     return "it is self-signed" if signer.issuer == signer.subject else "no trusted certificate issued it"
 
 
-def _signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
-    if problem := _validity_problem(certificate, now) or _extension_problem(certificate):
+def _find_signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
+    if problem := _find_validity_problem(certificate, now) or _find_extension_problem(certificate):
         return problem
     usage = _find_extension(certificate, x509.KeyUsage)
     if usage is not None and not (usage.digital_signature or usage.content_commitment):
@@ -289,7 +289,7 @@ def _signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
     return None
 
 
-def _issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertificate], now: datetime) -> str | None:
+def _find_issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertificate], now: datetime) -> str | None:
     constraints = _find_extension(issuer, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
         return "the issuer of a certificate is not a certificate authority"
@@ -301,19 +301,19 @@ def _issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertificate],
     if usage is not None and not usage.key_cert_sign:
         return "a certificate was issued with a key that may not sign certificates"
     return (
-        _validity_problem(issuer, now)
-        or _extension_problem(issuer)
-        or _key_problem(issuer)
-        or _signature_problem(path[-1].certificate, issuer)
+        _find_validity_problem(issuer, now)
+        or _find_extension_problem(issuer)
+        or _find_key_problem(issuer)
+        or _find_signature_problem(path[-1].certificate, issuer)
     )
 
 
-def _key_problem(issuer: x509.Certificate) -> str | None:
-    weakness = key_weakness(issuer.public_key())
+def _find_key_problem(issuer: x509.Certificate) -> str | None:
+    weakness = find_key_weakness(issuer.public_key())
     return f"a certificate {weakness}" if weakness else None
 
 
-def _signature_problem(certificate: x509.Certificate, issuer: x509.Certificate) -> str | None:
+def _find_signature_problem(certificate: x509.Certificate, issuer: x509.Certificate) -> str | None:
     try:
         hash_algorithm = certificate.signature_hash_algorithm
         if hash_algorithm is not None and hash_algorithm.name not in _ACCEPTED_HASHES:
@@ -324,7 +324,7 @@ def _signature_problem(certificate: x509.Certificate, issuer: x509.Certificate) 
     return None
 
 
-def _validity_problem(certificate: x509.Certificate, now: datetime) -> str | None:
+def _find_validity_problem(certificate: x509.Certificate, now: datetime) -> str | None:
     if now < certificate.not_valid_before_utc:
         return f"a certificate is not valid before {certificate.not_valid_before_utc:%Y-%m-%d}"
     if now > certificate.not_valid_after_utc:
@@ -332,7 +332,7 @@ def _validity_problem(certificate: x509.Certificate, now: datetime) -> str | Non
     return None
 
 
-def _extension_problem(certificate: x509.Certificate) -> str | None:
+def _find_extension_problem(certificate: x509.Certificate) -> str | None:
     for extension in certificate.extensions:
         # Name constraints are not evaluated, so certificates that have them are not trusted.
         if extension.oid == ExtensionOID.NAME_CONSTRAINTS or (

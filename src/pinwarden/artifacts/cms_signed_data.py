@@ -16,12 +16,12 @@ from pinwarden.core.der import DerReader, DerValue
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
-DATA = "1.2.840.113549.1.7.1"
-_SIGNED_DATA = "1.2.840.113549.1.7.2"
-_CONTENT_TYPE = "1.2.840.113549.1.9.3"
-_MESSAGE_DIGEST = "1.2.840.113549.1.9.4"
-_SIGNING_TIME = "1.2.840.113549.1.9.5"
-DIGESTS: Mapping[str, str] = {
+DATA_OID = "1.2.840.113549.1.7.1"
+_SIGNED_DATA_OID = "1.2.840.113549.1.7.2"
+_CONTENT_TYPE_OID = "1.2.840.113549.1.9.3"
+_MESSAGE_DIGEST_OID = "1.2.840.113549.1.9.4"
+_SIGNING_TIME_OID = "1.2.840.113549.1.9.5"
+HASH_NAMES: Mapping[str, str] = {
     "2.16.840.1.101.3.4.2.1": "sha256",
     "2.16.840.1.101.3.4.2.2": "sha384",
     "2.16.840.1.101.3.4.2.3": "sha512",
@@ -33,7 +33,7 @@ _GENERALIZED_TIME = re.compile(rb"\d{14}Z")
 _MAX_CERTIFICATES = 16
 
 
-class Algorithm(Record):
+class SignatureAlgorithm(Record):
     """An algorithm and its parameters."""
 
     oid: str
@@ -51,7 +51,7 @@ class SignedData(Record):
     """The time the signer states. Unverified, even in a valid signature."""
     attributes: bytes = field(repr=False)
     """The bytes that were signed."""
-    algorithm: Algorithm
+    algorithm: SignatureAlgorithm
     signature: bytes = field(repr=False)
     signer_issuer: bytes = field(repr=False)
     """In DER; empty if the signer is identified by a key identifier."""
@@ -70,7 +70,7 @@ class PssParameters(Record):
 def parse_signed_data(data: bytes) -> SignedData:
     """Parse a detached signature in DER."""
     outer = der.parse_der(data, der.SEQUENCE).children()
-    if outer.next().oid != _SIGNED_DATA:
+    if outer.next().oid != _SIGNED_DATA_OID:
         _refuse("is not SignedData")
     wrapped = outer.next(_TAG_0).children()
     outer.end()
@@ -92,16 +92,16 @@ def parse_signed_data(data: bytes) -> SignedData:
 def parse_pss_parameters(data: bytes) -> PssParameters:
     """Parse RSASSA-PSS parameters. SHA-1, the default for omitted ones, is rejected."""
     parts = der.parse_der(data, der.SEQUENCE).children()
-    digest = _parse_digest_name(_single_child(parts.next(_TAG_0)))
-    mask = _single_child(parts.next(_TAG_1)).expect(der.SEQUENCE).children()
-    if mask.next().oid != "1.2.840.113549.1.1.8" or _parse_digest_name(mask.next()) != digest:
+    digest = _parse_hash_name(_get_only_child(parts.next(_TAG_0)))
+    mask = _get_only_child(parts.next(_TAG_1)).expect(der.SEQUENCE).children()
+    if mask.next().oid != "1.2.840.113549.1.1.8" or _parse_hash_name(mask.next()) != digest:
         _refuse("has a PSS mask with another hash")
     mask.end()
     salt = parts.optional(_TAG_2)
     trailer = parts.optional(_TAG_3)
     parts.end()
-    length = 20 if salt is None else _single_child(salt).integer
-    if not 0 <= length <= 2048 or (trailer is not None and _single_child(trailer).integer != 1):
+    length = 20 if salt is None else _get_only_child(salt).integer
+    if not 0 <= length <= 2048 or (trailer is not None and _get_only_child(trailer).integer != 1):
         _refuse("has unsupported PSS parameters")
     return PssParameters(digest=digest, salt_length=length)
 
@@ -118,7 +118,7 @@ def parse_certificate_names(certificate: bytes) -> tuple[bytes, bytes, int]:
 
 
 def _check_detached(parts: DerReader) -> None:
-    if parts.next().oid != DATA:
+    if parts.next().oid != DATA_OID:
         _refuse("is not for content of type data")
     if parts.tag is not None:
         _refuse("includes content, but must be detached")
@@ -152,12 +152,12 @@ def _parse_signer(value: DerValue, digests: set[str], certificates: tuple[bytes,
         # attributes of another signature as content.
         _refuse("has no signed attributes")
     by_name = _parse_attributes(attributes)
-    if _single_value(by_name, _CONTENT_TYPE).oid != DATA:
+    if _get_only_value(by_name, _CONTENT_TYPE_OID).oid != DATA_OID:
         _refuse("has a signed content type other than data")
     return SignedData(
-        digest=_digest_name(digest),
-        message_digest=_single_value(by_name, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
-        signed_at=_parse_time(_single_value(by_name, _SIGNING_TIME)) if _SIGNING_TIME in by_name else None,
+        digest=_get_hash_name(digest),
+        message_digest=_get_only_value(by_name, _MESSAGE_DIGEST_OID).expect(der.OCTET_STRING).content,
+        signed_at=_parse_time(_get_only_value(by_name, _SIGNING_TIME_OID)) if _SIGNING_TIME_OID in by_name else None,
         # The signature covers the encoding with the tag of a SET instead of the one in the message (RFC 5652, 5.4).
         attributes=bytes([der.SET]) + attributes.encoded[1:],
         algorithm=algorithm,
@@ -190,30 +190,30 @@ def _parse_attributes(value: DerValue) -> dict[str, list[DerValue]]:
     return by_name
 
 
-def _single_value(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
+def _get_only_value(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
     values = attributes.get(name, [])
     return values[0] if len(values) == 1 else _refuse(f"has {len(values)} values for a signed attribute, expected one")
 
 
-def _parse_algorithm(value: DerValue) -> Algorithm:
+def _parse_algorithm(value: DerValue) -> SignatureAlgorithm:
     parts = value.expect(der.SEQUENCE).children()
     name = parts.next().oid
     parameters = b"" if parts.tag is None else parts.next().encoded
     parts.end()
-    return Algorithm(oid=name, parameters=parameters)
+    return SignatureAlgorithm(oid=name, parameters=parameters)
 
 
-def _parse_digest_name(value: DerValue) -> str:
-    return _digest_name(_parse_algorithm(value))
+def _parse_hash_name(value: DerValue) -> str:
+    return _get_hash_name(_parse_algorithm(value))
 
 
-def _digest_name(algorithm: Algorithm) -> str:
-    if algorithm.oid not in DIGESTS or algorithm.parameters not in (b"", b"\x05\x00"):
+def _get_hash_name(algorithm: SignatureAlgorithm) -> str:
+    if algorithm.oid not in HASH_NAMES or algorithm.parameters not in (b"", b"\x05\x00"):
         _refuse(f"uses an unsupported hash algorithm: {algorithm.oid}")
-    return DIGESTS[algorithm.oid]
+    return HASH_NAMES[algorithm.oid]
 
 
-def _single_child(value: DerValue) -> DerValue:
+def _get_only_child(value: DerValue) -> DerValue:
     parts = value.children()
     inner = parts.next()
     parts.end()

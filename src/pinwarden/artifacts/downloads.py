@@ -64,7 +64,7 @@ class StagedFile(Record):
 
 
 @contextmanager
-def staged_file(
+def stage_file(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint | None, *, into: Path | None
 ) -> Iterator[StagedFile | None]:
     """Download or copy a file named by URL or path; None if it does not exist.
@@ -76,7 +76,7 @@ def staged_file(
             yield copy
         return
     address = HttpAddress.parse(package.name)
-    request = FetchRequest(endpoint=endpoint or parent_endpoint(package.name), url=package.name)
+    request = FetchRequest(endpoint=endpoint or build_parent_endpoint(package.name), url=package.name)
     with ExitStack() as stack:
         try:
             download = stack.enter_context(open_download(fetcher, request, algorithms=("sha256",), into=into))
@@ -99,14 +99,14 @@ def is_url(name: str) -> bool:
     return name.lower().startswith(("https://", "http://"))
 
 
-def parent_endpoint(url: str) -> ServiceEndpoint:
+def build_parent_endpoint(url: str) -> ServiceEndpoint:
     """The endpoint for a URL's parent folder. It must be public, because the user's settings do not name it."""
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
     return ServiceEndpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")
 
 
-def display_source(name: str) -> str:
+def format_source(name: str) -> str:
     """Where a file comes from, without credentials, for display."""
     return str(HttpAddress.parse(name)) if is_url(name) else name
 

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinwarden.artifacts import cms
-from pinwarden.artifacts.archives.mcpb_archive import content_digest, open_content, read_bundle_manifest, read_parts
+from pinwarden.artifacts.archives.mcpb_archive import (
+    hash_content,
+    open_content,
+    read_bundle_manifest,
+    read_bundle_parts,
+)
 from pinwarden.artifacts.artifact import ArtifactProblem, FetchedArtifact, FileSignature, PackageRef
 from pinwarden.artifacts.cms import ParsedCertificate
-from pinwarden.artifacts.downloads import display_source, staged_file
-from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
+from pinwarden.artifacts.downloads import format_source, stage_file
+from pinwarden.artifacts.mcpb_manifest import BundleManifest, McpbParts
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.system.net.connections import ServiceEndpoint
@@ -46,18 +51,18 @@ def fetch_artifact(
     into: Path | None = None,
 ) -> FetchedArtifact:
     """Fetch and check the bundle at a URL or path."""
-    empty = FetchedArtifact(package=package, registry=display_source(package.name), checked_at=now)
-    with staged_file(package, fetcher, settings.endpoint, into=into) as staged:
+    empty = FetchedArtifact(package=package, registry=format_source(package.name), checked_at=now)
+    with stage_file(package, fetcher, settings.endpoint, into=into) as staged:
         if staged is None:
             return replace(empty, missing="package")
         # 1. Split the content from the signature block.
         try:
-            parts = read_parts(staged.path)
+            parts = read_bundle_parts(staged.path)
         except PinwardenError as err:
             invalid_signature = FileSignature(state="invalid", reason=err.message)
             problem = ArtifactProblem(code=SIGNATURE_INVALID, message=err.message)
             return replace(empty, files=(staged.file,), signer=invalid_signature, problems=(problem,))
-        file = replace(staged.file, content=content_digest(staged.path, parts.content_size))
+        file = replace(staged.file, content=hash_content(staged.path, parts.content_size))
         # 2. Verify the signature.
         signer = verify_bundle_signature(staged.path, parts, anchors=settings.anchors, now=now)
         problems: list[ArtifactProblem] = []
@@ -71,7 +76,7 @@ def fetch_artifact(
         manifest, manifest_problems = _read_manifest(staged.path, parts)
         problems += manifest_problems
         if manifest is not None:
-            problems += _name_problems(manifest, settings.manifest_name)
+            problems += _check_manifest_name(manifest, settings.manifest_name)
         return replace(
             empty,
             files=(file,),
@@ -83,17 +88,17 @@ def fetch_artifact(
 
 
 def verify_bundle_signature(
-    path: Path, parts: Parts, *, anchors: Sequence[ParsedCertificate], now: str
+    path: Path, parts: McpbParts, *, anchors: Sequence[ParsedCertificate], now: str
 ) -> FileSignature:
     """Verify the signature of a bundle."""
     if parts.signature is None:
         return FileSignature(state="unsigned")
-    return cms.verify(
-        parts.signature, lambda name: content_digest(path, parts.content_size, name), anchors=anchors, now=now
+    return cms.verify_signature(
+        parts.signature, lambda name: hash_content(path, parts.content_size, name), anchors=anchors, now=now
     )
 
 
-def _read_manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[ArtifactProblem]]:
+def _read_manifest(path: Path, parts: McpbParts) -> tuple[BundleManifest | None, list[ArtifactProblem]]:
     try:
         with open_content(path, parts) as bundle:
             return read_bundle_manifest(bundle), []
@@ -104,7 +109,7 @@ def _read_manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, lis
         return None, [ArtifactProblem(code=code, message=err.message)]
 
 
-def _name_problems(manifest: BundleManifest, expected: str | None) -> list[ArtifactProblem]:
+def _check_manifest_name(manifest: BundleManifest, expected: str | None) -> list[ArtifactProblem]:
     if expected is None or manifest.name == expected:
         return []
     message = f"the bundle's manifest has the name {manifest.name[:120]!a}, the policy expects {expected[:120]!a}"

@@ -24,23 +24,23 @@ MAX_SIGNATURE = 1024 * 1024
 """A signature with its certificate chain has a few kilobytes."""
 
 _HEADER, _FOOTER = b"MCPB_SIG_V1", b"MCPB_SIG_END"
-_FRAME = len(_HEADER) + 4 + len(_FOOTER)
+_BLOCK_OVERHEAD = len(_HEADER) + 4 + len(_FOOTER)
 _ZIP_END = b"PK\x05\x06"
-_VERSIONS = ("0.1", "0.2", "0.3", "0.4")
+_MANIFEST_VERSIONS = ("0.1", "0.2", "0.3", "0.4")
 _UNSAFE_PATH = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
 _TEXT = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*")
 _SETTING_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _MAX_ITEMS = 5000
 
-Kind = Literal["node", "python", "binary", "uv"]
-SettingKind = Literal["string", "number", "boolean", "directory", "file"]
-_KINDS: tuple[Kind, ...] = ("node", "python", "binary", "uv")
-_SETTING_KINDS: tuple[SettingKind, ...] = ("string", "number", "boolean", "directory", "file")
-Read = Callable[[int, int], bytes]
+ServerType = Literal["node", "python", "binary", "uv"]
+SettingType = Literal["string", "number", "boolean", "directory", "file"]
+_SERVER_TYPES: tuple[ServerType, ...] = ("node", "python", "binary", "uv")
+_SETTING_TYPES: tuple[SettingType, ...] = ("string", "number", "boolean", "directory", "file")
+ReadAt = Callable[[int, int], bytes]
 """Reads bytes of a file, given offset and size."""
 
 
-class Parts(Record):
+class McpbParts(Record):
     """Content and signature of a bundle file."""
 
     content_size: int
@@ -49,33 +49,33 @@ class Parts(Record):
     """A CMS structure in DER."""
 
 
-def split(size: int, read: Read) -> Parts:
+def split_signature(size: int, read: ReadAt) -> McpbParts:
     """Find the signature block. It must be unique, at the end of the file, and have the length it states.
 
     The official tool accepts the last block anywhere in a file, so other bytes could be read than were signed.
     """
-    window = min(size, MAX_SIGNATURE + _FRAME)
+    window = min(size, MAX_SIGNATURE + _BLOCK_OVERHEAD)
     tail = read(size - window, window)
     if len(tail) != window:
-        _refuse("changed while it was read")
+        _refuse_bundle("changed while it was read")
     if not tail.endswith(_FOOTER):
-        if _blocks(tail):
-            _refuse("has a signature block that is not at its end")
-        return Parts(content_size=size, signature=None)
-    starts = [start for start, end in _blocks(tail) if end == window]
+        if _find_blocks(tail):
+            _refuse_bundle("has a signature block that is not at its end")
+        return McpbParts(content_size=size, signature=None)
+    starts = [start for start, end in _find_blocks(tail) if end == window]
     if len(starts) != 1:
-        _refuse("ends with a signature footer but has no block of the stated length")
+        _refuse_bundle("ends with a signature footer but has no block of the stated length")
     start = starts[0]
     signature = tail[start + len(_HEADER) + 4 : -len(_FOOTER)]
     for mark in (_HEADER, _FOOTER, _ZIP_END):
         if mark in signature:
-            _refuse("has a signature block that contains another one")
+            _refuse_bundle("has a signature block that contains another one")
     if tail[:start].endswith(_FOOTER):
-        _refuse("has two signature blocks")
-    return Parts(content_size=size - window + start, signature=signature)
+        _refuse_bundle("has two signature blocks")
+    return McpbParts(content_size=size - window + start, signature=signature)
 
 
-def _blocks(tail: bytes) -> list[tuple[int, int]]:
+def _find_blocks(tail: bytes) -> list[tuple[int, int]]:
     """Start and end of every block whose length connects a header with a footer."""
     blocks: list[tuple[int, int]] = []
     start = tail.find(_HEADER)
@@ -92,7 +92,7 @@ def _blocks(tail: bytes) -> list[tuple[int, int]]:
 # The manifest
 
 
-class Start(Record):
+class StartTemplate(Record):
     """How a server is started, with placeholders."""
 
     command: str
@@ -100,7 +100,7 @@ class Start(Record):
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class Override(Record):
+class PlatformOverride(Record):
     """Overrides for one platform; None for fields that are not overridden."""
 
     command: str | None
@@ -117,10 +117,10 @@ class ManifestItem(Record):
     text: str = ""
 
 
-class Setting(Record):
+class UserSetting(Record):
     """A setting that the user provides."""
 
-    kind: SettingKind
+    kind: SettingType
     title: str
     description: str
     required: bool
@@ -139,30 +139,30 @@ class BundleManifest(Record):
     version: str
     description: str
     author: str
-    kind: Kind
+    kind: ServerType
     entry_point: str
     """A path inside the bundle."""
-    start: Start | None
+    start: StartTemplate | None
     """None only for type ``uv``, which determines it itself."""
-    overrides: Mapping[str, Override]
+    overrides: Mapping[str, PlatformOverride]
     """By platform: ``linux``, ``darwin``, ``win32``."""
     platforms: tuple[str, ...]
     """Supported platforms; empty for all."""
     tools: tuple[ManifestItem, ...]
     prompts: tuple[ManifestItem, ...]
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, UserSetting]
     repository: str | None
     document: Mapping[str, Any] = field(repr=False)
     """The complete document, including unknown members."""
 
-    def start_on(self, platform: str) -> Start:
+    def start_on(self, platform: str) -> StartTemplate:
         """The start on one platform, with its overrides."""
         if self.start is None:
-            raise _error("server.mcp_config", "is missing")
+            raise _build_error("server.mcp_config", "is missing")
         own = self.overrides.get(platform)
         if own is None:
             return self.start
-        return Start(
+        return StartTemplate(
             command=self.start.command if own.command is None else own.command,
             args=self.start.args if own.args is None else own.args,
             env=self.start.env if own.env is None else own.env,
@@ -177,16 +177,16 @@ def parse_manifest(data: bytes) -> BundleManifest:
         raise PinwardenError(
             "BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} is not valid JSON: {err.message}"
         ) from err
-    manifest = _Object(document, "")
-    version = _manifest_version(manifest)
+    manifest = _ManifestObject(document, "")
+    version = _parse_manifest_version(manifest)
     server = manifest.object("server")
-    kind = server.one_of("type", _KINDS)
+    kind = server.one_of("type", _SERVER_TYPES)
     if kind == "uv" and version != "0.4":
         server.fail("type", "is uv, which needs manifest_version 0.4")
-    start: Start | None = None
-    overrides: Mapping[str, Override] = {}
+    start: StartTemplate | None = None
+    overrides: Mapping[str, PlatformOverride] = {}
     if kind != "uv" or "mcp_config" in server:
-        start, overrides = _start(server.object("mcp_config"))
+        start, overrides = _parse_start(server.object("mcp_config"))
     compatibility, settings = manifest.optional_object("compatibility"), manifest.optional_object("user_config")
     return BundleManifest(
         manifest_version=version,
@@ -195,51 +195,51 @@ def parse_manifest(data: bytes) -> BundleManifest:
         description=manifest.text("description"),
         author=manifest.object("author").text("name"),
         kind=kind,
-        entry_point=_inner_path(server),
+        entry_point=_parse_entry_point(server),
         start=start,
         overrides=overrides,
         platforms=() if compatibility is None else compatibility.texts("platforms"),
-        tools=tuple(map(_manifest_item, manifest.objects("tools", max_items=_MAX_ITEMS, default=[]))),
-        prompts=tuple(map(_manifest_item, manifest.objects("prompts", max_items=_MAX_ITEMS, default=[]))),
-        settings={} if settings is None else _settings(settings),
-        repository=_repository(manifest.value.get("repository")),
+        tools=tuple(map(_parse_item, manifest.objects("tools", max_items=_MAX_ITEMS, default=[]))),
+        prompts=tuple(map(_parse_item, manifest.objects("prompts", max_items=_MAX_ITEMS, default=[]))),
+        settings={} if settings is None else _parse_settings(settings),
+        repository=_parse_repository(manifest.value.get("repository")),
         document=document,
     )
 
 
-def _manifest_version(manifest: _Object) -> str:
+def _parse_manifest_version(manifest: _ManifestObject) -> str:
     members = (manifest.value.get(member) for member in ("manifest_version", "dxt_version"))
     versions = {version for version in members if isinstance(version, str)}
-    if len(versions) != 1 or not versions <= set(_VERSIONS):
-        manifest.fail("manifest_version", f"is not one of {', '.join(_VERSIONS)}")
+    if len(versions) != 1 or not versions <= set(_MANIFEST_VERSIONS):
+        manifest.fail("manifest_version", f"is not one of {', '.join(_MANIFEST_VERSIONS)}")
     return versions.pop()
 
 
-def _start(config: _Object) -> tuple[Start, Mapping[str, Override]]:
-    start = Start(
+def _parse_start(config: _ManifestObject) -> tuple[StartTemplate, Mapping[str, PlatformOverride]]:
+    start = StartTemplate(
         command=config.text("command", filled=True),
         args=config.texts("args"),
-        env=_variables(config.object("env")) if "env" in config else {},
+        env=_parse_variables(config.object("env")) if "env" in config else {},
     )
-    overrides: dict[str, Override] = {}
+    overrides: dict[str, PlatformOverride] = {}
     if "platform_overrides" in config:
         for platform, own in config.object("platform_overrides").members():
-            overrides[platform] = Override(
+            overrides[platform] = PlatformOverride(
                 command=own.text("command", filled=True) if "command" in own else None,
                 args=own.texts("args") if "args" in own else None,
-                env=_variables(own.object("env")) if "env" in own else None,
+                env=_parse_variables(own.object("env")) if "env" in own else None,
             )
     return start, overrides
 
 
-def _variables(env: _Object) -> Mapping[str, str]:
+def _parse_variables(env: _ManifestObject) -> Mapping[str, str]:
     for name in env.value:
         if not name or "=" in name or not _TEXT.fullmatch(name):
-            raise _error(env.path, f"has a variable named {name[:40]!a}")
+            raise _build_error(env.path, f"has a variable named {name[:40]!a}")
     return {name: env.text(name) for name in env.value}
 
 
-def _manifest_item(item: _Object) -> ManifestItem:
+def _parse_item(item: _ManifestObject) -> ManifestItem:
     return ManifestItem(
         name=item.text("name", filled=True),
         description=item.text("description", default=""),
@@ -248,28 +248,28 @@ def _manifest_item(item: _Object) -> ManifestItem:
     )
 
 
-def _settings(settings: _Object) -> Mapping[str, Setting]:
+def _parse_settings(settings: _ManifestObject) -> Mapping[str, UserSetting]:
     for name in settings.value:
         if not _SETTING_NAME.fullmatch(name):
-            raise _error(settings.path, f"has a setting named {name[:40]!a}")
-    return {name: _setting(setting) for name, setting in settings.members()}
+            raise _build_error(settings.path, f"has a setting named {name[:40]!a}")
+    return {name: _parse_setting(setting) for name, setting in settings.members()}
 
 
-def _setting(setting: _Object) -> Setting:
-    return Setting(
-        kind=setting.one_of("type", _SETTING_KINDS),
+def _parse_setting(setting: _ManifestObject) -> UserSetting:
+    return UserSetting(
+        kind=setting.one_of("type", _SETTING_TYPES),
         title=setting.text("title"),
         description=setting.text("description"),
         required=setting.boolean("required", default=False),
         multiple=setting.boolean("multiple", default=False),
         sensitive=setting.boolean("sensitive", default=False),
-        default=_default(setting),
+        default=_parse_default(setting),
         minimum=setting.optional_number("min"),
         maximum=setting.optional_number("max"),
     )
 
 
-def _default(setting: _Object) -> str | tuple[str, ...] | None:
+def _parse_default(setting: _ManifestObject) -> str | tuple[str, ...] | None:
     value = setting.value.get("default")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -280,12 +280,12 @@ def _default(setting: _Object) -> str | tuple[str, ...] | None:
     return None if value is None else setting.text("default")
 
 
-def _repository(value: Any) -> str | None:
+def _parse_repository(value: Any) -> str | None:
     url = value.get("url") if isinstance(value, dict) else None
     return url if isinstance(url, str) else None
 
 
-def _inner_path(server: _Object) -> str:
+def _parse_entry_point(server: _ManifestObject) -> str:
     path = server.text("entry_point")
     plain = path.removeprefix("./")
     if not plain or len(plain) > 1024 or _UNSAFE_PATH.search(plain):
@@ -293,15 +293,15 @@ def _inner_path(server: _Object) -> str:
     return plain
 
 
-class _Object(JsonObject):
+class _ManifestObject(JsonObject):
     """An object of the manifest, of limited size and without control characters in its texts."""
 
     __slots__ = ()
 
     def __init__(self, value: Any, path: str) -> None:
-        super().__init__(value, path, _error, separator=".")
+        super().__init__(value, path, _build_error, separator=".")
         if len(self.value) > _MAX_ITEMS:
-            raise _error(path, f"has more than {_MAX_ITEMS} members")
+            raise _build_error(path, f"has more than {_MAX_ITEMS} members")
 
     def text(self, name: str, *, filled: bool = False, default: str | None = None) -> str:
         value = self.string(name, _TEXT, kind="a string without control characters", default=default)
@@ -319,23 +319,23 @@ class _Object(JsonObject):
         return type(self)(value, path)
 
 
-def _error(path: str, problem: str) -> PinwardenError:
+def _build_error(path: str, problem: str) -> PinwardenError:
     member = path[:200] or MANIFEST_NAME
     return PinwardenError("BUNDLE_INVALID", f"the bundle's manifest: {member} {problem}", data={"member": member})
 
 
-def _refuse(problem: str) -> NoReturn:
+def _refuse_bundle(problem: str) -> NoReturn:
     raise PinwardenError("BUNDLE_INVALID", f"the bundle {problem}")
 
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]{1,200})\}")
-_OF_USER = "user_config."
+_SETTING_PREFIX = "user_config."
 
 SettingValues = Mapping[str, str | tuple[str, ...]]
 """Values by setting name; a tuple for settings with several values."""
 
 
-class FilledStart(Record):
+class FilledStartCommand(Record):
     """A start command with all values filled in. It may contain secrets, so its repr hides them."""
 
     command: str
@@ -343,17 +343,19 @@ class FilledStart(Record):
     env: Mapping[str, str] = field(repr=False)
 
 
-def fill(start: Start, manifest: BundleManifest, chosen: SettingValues, builtins: Mapping[str, str]) -> FilledStart:
+def fill_start_command(
+    start: StartTemplate, manifest: BundleManifest, chosen: SettingValues, builtins: Mapping[str, str]
+) -> FilledStartCommand:
     """Replace the placeholders with values.
 
     ``builtins`` has the values that do not come from the user: ``__dirname``, ``HOME``, ``/`` and so on. An argument or
     variable that consists only of an optional setting without a value is omitted.
     """
-    values = {name: _value(name, setting, chosen, builtins) for name, setting in manifest.settings.items()}
+    values = {name: _choose_value(name, setting, chosen, builtins) for name, setting in manifest.settings.items()}
     if unknown := set(chosen) - set(values):
-        _missing(f"the bundle has no setting {min(unknown)[:80]!a}", min(unknown))
+        _refuse_setting(f"the bundle has no setting {min(unknown)[:80]!a}", min(unknown))
     known: dict[str, str | tuple[str, ...] | None] = {**builtins}
-    known |= {f"{_OF_USER}{name}": value for name, value in values.items()}
+    known |= {f"{_SETTING_PREFIX}{name}": value for name, value in values.items()}
     args: list[str] = []
     for argument in start.args:
         placeholder = _PLACEHOLDER.fullmatch(argument)
@@ -361,39 +363,39 @@ def fill(start: Start, manifest: BundleManifest, chosen: SettingValues, builtins
         if isinstance(value, tuple):
             args += value
         elif value is not None:
-            args.append(_filled(argument, known))
-    env = {name: _filled(text, known) for name, text in start.env.items() if not _is_unset(text, known)}
-    return FilledStart(command=_filled(start.command, known), args=tuple(args), env=env)
+            args.append(_fill_placeholders(argument, known))
+    env = {name: _fill_placeholders(text, known) for name, text in start.env.items() if not _is_unset(text, known)}
+    return FilledStartCommand(command=_fill_placeholders(start.command, known), args=tuple(args), env=env)
 
 
-def _value(
-    name: str, setting: Setting, chosen: SettingValues, builtins: Mapping[str, str]
+def _choose_value(
+    name: str, setting: UserSetting, chosen: SettingValues, builtins: Mapping[str, str]
 ) -> str | tuple[str, ...] | None:
     value = chosen.get(name)
     if value is None or value in ("", ()):
         if setting.required and setting.default is None:
-            _missing(f"the bundle requires the setting {name} ({setting.title[:80]!a})", name)
+            _refuse_setting(f"the bundle requires the setting {name} ({setting.title[:80]!a})", name)
         default = setting.default
         if isinstance(default, tuple):
-            return tuple(_filled(item, dict(builtins)) for item in default)
-        return None if default is None else _filled(default, dict(builtins))
+            return tuple(_fill_placeholders(item, dict(builtins)) for item in default)
+        return None if default is None else _fill_placeholders(default, dict(builtins))
     if isinstance(value, tuple) and not setting.multiple:
-        _missing(f"the bundle's setting {name} accepts only one value", name)
+        _refuse_setting(f"the bundle's setting {name} accepts only one value", name)
     for item in value if isinstance(value, tuple) else (value,):
         _check_value(name, setting, item)
     return value
 
 
-def _check_value(name: str, setting: Setting, value: str) -> None:
+def _check_value(name: str, setting: UserSetting, value: str) -> None:
     if "\0" in value:
-        _missing(f"the bundle's setting {name} contains a NUL character", name)
+        _refuse_setting(f"the bundle's setting {name} contains a NUL character", name)
     if setting.kind == "boolean" and value not in ("true", "false"):
-        _missing(f"the bundle's setting {name} must be true or false", name)
-    if setting.kind == "number" and not _in_range(value, setting):
-        _missing(f"the bundle's setting {name} must be a number in its range", name)
+        _refuse_setting(f"the bundle's setting {name} must be true or false", name)
+    if setting.kind == "number" and not _is_in_range(value, setting):
+        _refuse_setting(f"the bundle's setting {name} must be a number in its range", name)
 
 
-def _in_range(value: str, setting: Setting) -> bool:
+def _is_in_range(value: str, setting: UserSetting) -> bool:
     try:
         parsed = float(value)
     except ValueError:
@@ -407,18 +409,18 @@ def _is_unset(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> b
     return placeholder is not None and known.get(placeholder[1], "") is None
 
 
-def _filled(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> str:
+def _fill_placeholders(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         filled = known.get(name)
         if isinstance(filled, tuple):
-            _missing(f"the bundle uses the list {name[:80]!a} inside a string", name)
+            _refuse_setting(f"the bundle uses the list {name[:80]!a} inside a string", name)
         if filled is None:
-            _missing(f"the bundle uses {name[:80]!a}, which has no value", name)
+            _refuse_setting(f"the bundle uses {name[:80]!a}, which has no value", name)
         return filled
 
     return _PLACEHOLDER.sub(value, text)
 
 
-def _missing(message: str, name: str) -> NoReturn:
-    raise PinwardenError("VARIABLE_MISSING", message, data={"variable": name.removeprefix(_OF_USER)})
+def _refuse_setting(message: str, name: str) -> NoReturn:
+    raise PinwardenError("VARIABLE_MISSING", message, data={"variable": name.removeprefix(_SETTING_PREFIX)})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.npm_package import NpmName, check_version, parse_packument
 from pinwarden.artifacts.pypi_index import ReleaseFile
-from pinwarden.artifacts.python_package import exact_version, file_version
+from pinwarden.artifacts.python_package import parse_exact_version, parse_file_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # A tag that names a release: a version and perhaps a variant (v1.2.3, 1.2-alpine, server-4.0). A single number after a
 # word is a commit or a build (sha-1234567, pr-12), where a higher number does not mean a newer release.
-_TAG = re.compile(
+_RELEASE_TAG = re.compile(
     r"(?P<before>v?|(?:[A-Za-z_.-]{0,40}[A-Za-z_-])(?=[0-9]+\.[0-9]))"
     r"(?P<numbers>[0-9]{1,9}(?:\.[0-9]{1,9}){0,5})(?P<after>(?![0-9]).*|)"
 )
@@ -40,7 +40,7 @@ class NewestRelease(Record):
     """For an image, the digest the tag points to."""
 
 
-def newest_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
+def choose_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
     """The release npm installs by default: the one tagged ``latest``."""
     tags = document.get("dist-tags") if isinstance(document, dict) else None
     latest = tags.get("latest") if isinstance(tags, dict) else None
@@ -54,12 +54,12 @@ def newest_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
     )
 
 
-def newest_python_release(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
+def choose_python_release(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
     """The highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one."""
-    allow_prereleases = exact_version(locked).is_prerelease
+    allow_prereleases = parse_exact_version(locked).is_prerelease
     by_version: dict[Version, list[ReleaseFile]] = {}
     for file in files:
-        version = file_version(file.name, project) if file.yanked is None else None
+        version = parse_file_version(file.name, project) if file.yanked is None else None
         if version is not None and (allow_prereleases or not version.is_prerelease):
             by_version.setdefault(version, []).append(file)
     if not by_version:
@@ -71,27 +71,29 @@ def newest_python_release(files: Iterable[ReleaseFile], project: str, locked: st
 
 def is_release_tag(tag: str) -> bool:
     """Whether a tag names a release, unlike ``latest`` or ``main``."""
-    return _TAG.fullmatch(tag) is not None
+    return _RELEASE_TAG.fullmatch(tag) is not None
 
 
-def newest_tag(tags: Sequence[str], locked: str) -> str | None:
+def choose_tag(tags: Sequence[str], locked: str) -> str | None:
     """The highest tag of the same form as ``locked``: the same count of numbers, and the same text around them."""
-    current = _TAG.fullmatch(locked)
+    current = _RELEASE_TAG.fullmatch(locked)
     if current is None:
         return None
-    same_form = [match for tag in tags if (match := _TAG.fullmatch(tag)) and _form(match) == _form(current)]
-    return max(same_form, key=_numbers)[0] if same_form else None
+    same_form = [
+        match for tag in tags if (match := _RELEASE_TAG.fullmatch(tag)) and _tag_form(match) == _tag_form(current)
+    ]
+    return max(same_form, key=_tag_numbers)[0] if same_form else None
 
 
 def is_newer_tag(tag: str, locked: str) -> bool:
     """Whether ``tag`` names a later release than ``locked``."""
-    candidate, current = _TAG.fullmatch(tag), _TAG.fullmatch(locked)
-    return candidate is not None and current is not None and _numbers(candidate) > _numbers(current)
+    candidate, current = _RELEASE_TAG.fullmatch(tag), _RELEASE_TAG.fullmatch(locked)
+    return candidate is not None and current is not None and _tag_numbers(candidate) > _tag_numbers(current)
 
 
-def _form(match: re.Match[str]) -> tuple[str, int, str]:
+def _tag_form(match: re.Match[str]) -> tuple[str, int, str]:
     return match["before"], match["numbers"].count("."), match["after"]
 
 
-def _numbers(match: re.Match[str]) -> tuple[int, ...]:
+def _tag_numbers(match: re.Match[str]) -> tuple[int, ...]:
     return tuple(map(int, match["numbers"].split(".")))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pinwarden.artifacts.archives.package_tarball import TarballManifest, read_manifest
+from pinwarden.artifacts.archives.package_tarball import PackageJson, read_package_json
 from pinwarden.artifacts.artifact import (
     ArtifactAttestation,
     ArtifactFile,
@@ -25,17 +25,17 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.npm import default_registry
-from pinwarden.artifacts.newest import NewestRelease, newest_npm_release
+from pinwarden.artifacts.newest import NewestRelease, choose_npm_release
 from pinwarden.artifacts.npm_package import (
     INSTALL_SCRIPTS,
     NpmName,
+    PackumentVersion,
     SignatureClaim,
-    VersionDocument,
     check_version,
-    manifest_differences,
+    compare_manifests,
+    parse_install_manifest,
     parse_name,
     parse_packument,
-    read_run_info,
 )
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
@@ -54,7 +54,7 @@ ARCHIVE_UNSAFE = "npm_archive_unsafe"
 _PACKUMENT_LIMITS = Limits(max_bytes=64 * 1024 * 1024)  # some packages have thousands of versions
 _SMALL_LIMITS = Limits(max_bytes=8 * 1024 * 1024)
 _MAX_ATTESTATIONS = 20
-_ALGORITHMS = ("sha256", "sha512")
+_HASH_ALGORITHMS = ("sha256", "sha512")
 _KEY_SCHEME = "ecdsa-sha2-nistp256"
 
 
@@ -62,7 +62,7 @@ def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
 ) -> FetchedArtifact:
     """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
-    registry = _PackageSource(
+    registry = _RegistryPackage(
         name=parse_name(package.name), version=check_version(package.version), endpoint=endpoint, fetcher=fetcher
     )
     # 1. Fetch the packument.
@@ -77,7 +77,7 @@ def fetch_artifact(
     # 3. Verify the signatures and fetch the attestations.
     signatures = _verify_signatures(registry, release, now)
     attestations = _fetch_attestations(registry) if release.has_attestations else ()
-    scripts = tarball.install_scripts | release.run_info.scripts.keys() | _announced_script(release, tarball)
+    scripts = tarball.install_scripts | release.install_manifest.scripts.keys() | _unnamed_script(release, tarball)
     return FetchedArtifact(
         package=package,
         registry=endpoint.url,
@@ -94,14 +94,14 @@ def fetch_artifact(
     )
 
 
-def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
+def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
     """The release that npm would install today; None if the registry has no such package."""
-    registry = _PackageSource(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
+    registry = _RegistryPackage(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
     body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
-    return None if body is None else newest_npm_release(_parse_json(body, _PACKUMENT_LIMITS), registry.name)
+    return None if body is None else choose_npm_release(_parse_json(body, _PACKUMENT_LIMITS), registry.name)
 
 
-class _PackageSource(Record):
+class _RegistryPackage(Record):
     """One package in one registry."""
 
     name: NpmName
@@ -122,16 +122,16 @@ class _Tarball(Record):
     problems: tuple[ArtifactProblem, ...]
 
 
-def _announced_script(release: VersionDocument, tarball: _Tarball) -> set[str]:
+def _unnamed_script(release: PackumentVersion, tarball: _Tarball) -> set[str]:
     """``install`` if the registry announces an install script that neither document names."""
-    known_scripts = release.run_info.scripts.keys() | tarball.install_scripts
+    known_scripts = release.install_manifest.scripts.keys() | tarball.install_scripts
     return {"install"} if release.announces_install_script and not known_scripts else set()
 
 
 # The tarball
 
 
-def tarball_url(release: VersionDocument, endpoint: ServiceEndpoint) -> str:
+def choose_tarball_url(release: PackumentVersion, endpoint: ServiceEndpoint) -> str:
     """The URL of the tarball: the one in the packument, or the same path at a mirror of the default registry.
 
     The latter follows npm's ``replace-registry-host``. Plain HTTP is accepted only for the registry's own host.
@@ -151,13 +151,13 @@ def tarball_url(release: VersionDocument, endpoint: ServiceEndpoint) -> str:
     return urlunsplit((parts.scheme, address.host_header, parts.path or "/", parts.query, ""))
 
 
-def _fetch_tarball(registry: _PackageSource, release: VersionDocument, into: Path | None) -> _Tarball:
+def _fetch_tarball(registry: _RegistryPackage, release: PackumentVersion, into: Path | None) -> _Tarball:
     claims = release.integrity.digests if release.integrity else ()
-    algorithms = tuple(dict.fromkeys((*_ALGORITHMS, *(claim.algorithm for claim in claims))))
-    request = FetchRequest(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
+    algorithms = tuple(dict.fromkeys((*_HASH_ALGORITHMS, *(claim.algorithm for claim in claims))))
+    request = FetchRequest(endpoint=registry.endpoint, url=choose_tarball_url(release, registry.endpoint))
     host = HttpAddress.parse(request.url).host_header
     with open_download(registry.fetcher, request, algorithms=algorithms, into=into) as download:
-        problems = _sha1_problems(download.stream, release)
+        problems = _check_sha1(download.stream, release)
         manifest, archive_problems = _read_tarball_manifest(download.stream)
         result = download.result
     file = ArtifactFile(
@@ -170,23 +170,23 @@ def _fetch_tarball(registry: _PackageSource, release: VersionDocument, into: Pat
     )
     if manifest is None:
         return _Tarball(file=file, install_scripts=frozenset(), problems=(*problems, *archive_problems))
-    packed = read_run_info(manifest.document, has_gyp=manifest.has_gyp)
-    differences = manifest_differences(release.run_info, packed)
+    packed = parse_install_manifest(manifest.document, has_gyp=manifest.has_gyp)
+    differences = compare_manifests(release.install_manifest, packed)
     if differences:
         message = f"the packument and the tarball's package.json differ in: {', '.join(differences)}"
         problems = (*problems, ArtifactProblem(code=MANIFEST_MISMATCH, message=message))
     return _Tarball(file=file, install_scripts=frozenset(packed.scripts), problems=problems)
 
 
-def _read_tarball_manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[ArtifactProblem, ...]]:
+def _read_tarball_manifest(stream: IO[bytes]) -> tuple[PackageJson | None, tuple[ArtifactProblem, ...]]:
     stream.seek(0)
     try:
-        return read_manifest(stream), ()
+        return read_package_json(stream), ()
     except PinwardenError as err:
         return None, (ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),)
 
 
-def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[ArtifactProblem, ...]:
+def _check_sha1(stream: IO[bytes], release: PackumentVersion) -> tuple[ArtifactProblem, ...]:
     """Report a wrong SHA-1 sum. SHA-1 proves nothing, but a wrong sum means that the registry contradicts itself."""
     claimed = {*(release.integrity.sha1 if release.integrity else ()), *([release.shasum] if release.shasum else [])}
     if not claimed:
@@ -205,11 +205,13 @@ def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[Artifac
 # The registry's signatures
 
 
-def _verify_signatures(registry: _PackageSource, release: VersionDocument, now: str) -> tuple[RegistrySignature, ...]:
+def _verify_signatures(
+    registry: _RegistryPackage, release: PackumentVersion, now: str
+) -> tuple[RegistrySignature, ...]:
     if not release.signatures:
         return ()
     body = registry.fetch("-/npm/v1/keys", _SMALL_LIMITS)
-    keys = _keys_by_id(_parse_json(body, _SMALL_LIMITS)) if body is not None else {}
+    keys = _parse_keys(_parse_json(body, _SMALL_LIMITS)) if body is not None else {}
     integrity = release.integrity.text if release.integrity else ""
     message = f"{registry.name}@{registry.version}:{integrity}".encode()
     signed_at = release.published_at or now
@@ -219,14 +221,14 @@ def _verify_signatures(registry: _PackageSource, release: VersionDocument, now: 
 def _verify_signature(claim: SignatureClaim, key: Any, message: bytes, signed_at: str) -> RegistrySignature:
     if key is None:
         return RegistrySignature(key_id=claim.key_id, state="unknown-key")
-    if not _is_signed(claim, key, message):
+    if not _verify_ecdsa(claim, key, message):
         return RegistrySignature(key_id=claim.key_id, state="invalid")
     if key.get("expires") is not None and not _is_before(signed_at, key["expires"]):
         return RegistrySignature(key_id=claim.key_id, state="expired-key")
     return RegistrySignature(key_id=claim.key_id, state="valid")
 
 
-def _keys_by_id(document: Any) -> dict[str, dict[str, Any]]:
+def _parse_keys(document: Any) -> dict[str, dict[str, Any]]:
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise fetch_error("protocol", "the registry's key document has no list of keys")
@@ -234,7 +236,7 @@ def _keys_by_id(document: Any) -> dict[str, dict[str, Any]]:
     return {row["keyid"]: row for row in usable}
 
 
-def _is_signed(claim: SignatureClaim, key: dict[str, Any], message: bytes) -> bool:
+def _verify_ecdsa(claim: SignatureClaim, key: dict[str, Any], message: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.hashes import SHA256
@@ -266,7 +268,7 @@ def _is_before(earlier: Any, later: Any) -> bool:
 # Attestations
 
 
-def _fetch_attestations(registry: _PackageSource) -> tuple[ArtifactAttestation, ...]:
+def _fetch_attestations(registry: _RegistryPackage) -> tuple[ArtifactAttestation, ...]:
     """The attestations as the registry sent them, unverified."""
     path = f"-/npm/v1/attestations/{registry.name.in_url}@{quote(registry.version, safe='')}"
     body = registry.fetch(path, _SMALL_LIMITS)

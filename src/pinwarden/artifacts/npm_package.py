@@ -22,12 +22,12 @@ from pinwarden.lock.closure import LIMITS, is_node_path
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 """The scripts npm runs when it installs a package, in this order."""
 
-_GYP = "node-gyp rebuild"  # the install script npm assumes for packages with a binding.gyp
+_GYP_SCRIPT = "node-gyp rebuild"  # the install script npm assumes for packages with a binding.gyp
 
 # https://github.com/npm/validate-npm-package-name, for existing packages: old names may have capitals.
 _NAME_PART = re.compile(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*")
 _MAX_NAME = 214
-_FORBIDDEN = frozenset({"node_modules", "favicon.ico"})
+_RESERVED_NAMES = frozenset({"node_modules", "favicon.ico"})
 # https://semver.org, with npm's length limits.
 _VERSION = re.compile(
     r"(?:0|[1-9]\d{0,15})\.(?:0|[1-9]\d{0,15})\.(?:0|[1-9]\d{0,15})"
@@ -72,7 +72,7 @@ class SignatureClaim(Record):
     """None if it is not valid base64."""
 
 
-class RunInfo(Record):
+class InstallManifest(Record):
     """The fields that decide what npm installs and runs, normalised so that equivalent documents compare equal."""
 
     name: str
@@ -84,7 +84,7 @@ class RunInfo(Record):
     """By name; None if the package declares a folder of programs instead."""
 
 
-class VersionDocument(Record):
+class PackumentVersion(Record):
     """One version in a packument."""
 
     tarball: str
@@ -98,7 +98,7 @@ class VersionDocument(Record):
     repository: str | None
     deprecated: str | None
     announces_install_script: bool
-    run_info: RunInfo = field(repr=False)
+    install_manifest: InstallManifest = field(repr=False)
 
 
 def parse_name(text: str) -> NpmName:
@@ -106,7 +106,7 @@ def parse_name(text: str) -> NpmName:
     scope, slash, bare = text.rpartition("/")
     parts = [scope[1:], bare] if slash else [bare]
     is_well_formed = all(_NAME_PART.fullmatch(part) for part in parts) and (not slash or scope.startswith("@"))
-    if not is_well_formed or len(text) > _MAX_NAME or bare.lower() in _FORBIDDEN:
+    if not is_well_formed or len(text) > _MAX_NAME or bare.lower() in _RESERVED_NAMES:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the name of an npm package")
     return NpmName(scope=scope, bare=bare)
 
@@ -134,32 +134,32 @@ def parse_integrity(text: str) -> Integrity:
     return Integrity(text=text, digests=tuple(dict.fromkeys(digests)), sha1=tuple(sha1))
 
 
-def parse_packument(document: Any, name: NpmName, version: str) -> VersionDocument | None:
+def parse_packument(document: Any, name: NpmName, version: str) -> PackumentVersion | None:
     """One version's entry in a packument; None if there is no such version."""
     if not isinstance(document, dict) or document.get("name") != str(name):
-        _refuse("is for a different package")
+        _refuse_packument("is for a different package")
     versions = document.get("versions", {})
     if not isinstance(versions, dict):
-        _refuse("has no object of versions")
+        _refuse_packument("has no object of versions")
     if version not in versions:
         return None
     entry = versions[version]
     if not isinstance(entry, dict) or (entry.get("name"), entry.get("version")) != (str(name), version):
-        _refuse(f"has a different package under version {version}")
-    return _parse_version(entry, _string_or_none(_object(document.get("time")).get(version)))
+        _refuse_packument(f"has a different package under version {version}")
+    return _parse_version(entry, _string_or_none(_as_object(document.get("time")).get(version)))
 
 
-def read_run_info(manifest: Any, *, has_gyp: bool = False) -> RunInfo:
+def parse_install_manifest(manifest: Any, *, has_gyp: bool = False) -> InstallManifest:
     """What npm would install and run for a ``package.json`` or for a packument's copy of it."""
-    document = _object(manifest)
+    document = _as_object(manifest)
     name = (_string_or_none(document.get("name")) or "").strip()
-    scripts = _string_members(document.get("scripts"))
+    scripts = _select_strings(document.get("scripts"))
     install_scripts = {key: scripts[key] for key in INSTALL_SCRIPTS if scripts.get(key)}
     if has_gyp and document.get("gypfile") is not False and not {"install", "preinstall"} & install_scripts.keys():
-        install_scripts["install"] = _GYP
-    return RunInfo(
+        install_scripts["install"] = _GYP_SCRIPT
+    return InstallManifest(
         name=name,
-        version=_clean_version(_string_or_none(document.get("version")) or ""),
+        version=_normalize_version(_string_or_none(document.get("version")) or ""),
         dependencies={
             **_parse_ranges(document.get("dependencies")),
             **_parse_ranges(document.get("optionalDependencies")),
@@ -169,48 +169,48 @@ def read_run_info(manifest: Any, *, has_gyp: bool = False) -> RunInfo:
     )
 
 
-def manifest_differences(published: RunInfo, packed: RunInfo) -> tuple[str, ...]:
+def compare_manifests(published: InstallManifest, packed: InstallManifest) -> tuple[str, ...]:
     """The fields in which the packument and the tarball's package.json differ ("manifest confusion")."""
     pairs = {
         "name": (published.name, packed.name),
         "version": (published.version, packed.version),
         "dependencies": (dict(published.dependencies), dict(packed.dependencies)),
-        "scripts": (_declared_scripts(published), _declared_scripts(packed)),
+        "scripts": (_list_declared_scripts(published), _list_declared_scripts(packed)),
     }
     if published.programs is not None and packed.programs is not None:
         pairs["bin"] = (dict(published.programs), dict(packed.programs))
     return tuple(field for field, (published_value, packed_value) in pairs.items() if published_value != packed_value)
 
 
-def _declared_scripts(info: RunInfo) -> dict[str, str]:
+def _list_declared_scripts(info: InstallManifest) -> dict[str, str]:
     """The scripts without the one that binding.gyp implies, which only some publishers write out."""
-    return {name: text for name, text in info.scripts.items() if text != _GYP}
+    return {name: text for name, text in info.scripts.items() if text != _GYP_SCRIPT}
 
 
-def _parse_version(entry: dict[str, Any], published_at: str | None) -> VersionDocument:
+def _parse_version(entry: dict[str, Any], published_at: str | None) -> PackumentVersion:
     dist = entry.get("dist")
     if not isinstance(dist, dict) or not isinstance(dist.get("tarball"), str):
-        _refuse("has no tarball URL")
+        _refuse_packument("has no tarball URL")
     integrity, shasum = dist.get("integrity"), dist.get("shasum")
     if integrity is not None and not isinstance(integrity, str):
-        _refuse("has an integrity that is not a string")
+        _refuse_packument("has an integrity that is not a string")
     repository = entry.get("repository")
-    return VersionDocument(
+    return PackumentVersion(
         tarball=dist["tarball"],
         integrity=parse_integrity(integrity) if integrity else None,
         shasum=_parse_hex(shasum, 20) if shasum else None,
         signatures=_parse_signatures(dist.get("signatures")),
         has_attestations=bool(dist.get("attestations")),
         published_at=published_at,
-        publisher=_string_or_none(_object(entry.get("_npmUser")).get("name")),
-        repository=_string_or_none(repository) or _string_or_none(_object(repository).get("url")),
-        deprecated=_deprecation_message(entry.get("deprecated")),
+        publisher=_string_or_none(_as_object(entry.get("_npmUser")).get("name")),
+        repository=_string_or_none(repository) or _string_or_none(_as_object(repository).get("url")),
+        deprecated=_parse_deprecation(entry.get("deprecated")),
         announces_install_script=entry.get("hasInstallScript") is True,
-        run_info=read_run_info(entry, has_gyp=entry.get("gypfile") is True),
+        install_manifest=parse_install_manifest(entry, has_gyp=entry.get("gypfile") is True),
     )
 
 
-def _deprecation_message(value: Any) -> str | None:
+def _parse_deprecation(value: Any) -> str | None:
     if not value:
         return None
     return value if isinstance(value, str) else "deprecated"
@@ -220,9 +220,9 @@ def _parse_signatures(value: Any) -> tuple[SignatureClaim, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > _MAX_SIGNATURES:
-        _refuse("has signatures that are not a list, or too many")
+        _refuse_packument("has signatures that are not a list, or too many")
     claims = []
-    for signature_entry in map(_object, value):
+    for signature_entry in map(_as_object, value):
         key_id, text = (
             _string_or_none(signature_entry.get("keyid")) or "",
             _string_or_none(signature_entry.get("sig")) or "",
@@ -238,13 +238,13 @@ def _parse_signatures(value: Any) -> tuple[SignatureClaim, ...]:
 def _parse_programs(document: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Programs as npm links them: names without folders, paths relative to the package root."""
     value = document.get("bin")
-    if not value and _object(document.get("directories")).get("bin"):
+    if not value and _as_object(document.get("directories")).get("bin"):
         return None
     if isinstance(value, str):
         value = {name.rpartition("/")[2]: value}
     elif isinstance(value, list):
         value = {basename(path): path for path in value if isinstance(path, str)}
-    texts = _string_members(value)
+    texts = _select_strings(value)
     return {basename(key.replace("\\", "/")): normpath(f"/{path}").lstrip("/") for key, path in texts.items() if path}
 
 
@@ -255,10 +255,10 @@ def _parse_ranges(value: Any) -> dict[str, str]:
             for requirement in value
             if isinstance(requirement, str)
         }
-    return {name: text.strip() or "*" for name, text in _string_members(value).items()}
+    return {name: text.strip() or "*" for name, text in _select_strings(value).items()}
 
 
-def _clean_version(text: str) -> str:
+def _normalize_version(text: str) -> str:
     """The version as npm normalises it: no leading ``v``, no build metadata."""
     return text.strip().lstrip("=v").strip().partition("+")[0]
 
@@ -267,12 +267,12 @@ def _string_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _as_object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _string_members(value: Any) -> dict[str, str]:
-    return {name: text for name, text in _object(value).items() if isinstance(text, str)}
+def _select_strings(value: Any) -> dict[str, str]:
+    return {name: text for name, text in _as_object(value).items() if isinstance(text, str)}
 
 
 def _parse_base64(text: str, size: int) -> bytes:
@@ -287,11 +287,11 @@ def _parse_base64(text: str, size: int) -> bytes:
 
 def _parse_hex(text: Any, size: int) -> bytes:
     if not isinstance(text, str) or len(text) != 2 * size or not _HEX.fullmatch(text):
-        _refuse("has a shasum that is not a SHA-1 digest")
+        _refuse_packument("has a shasum that is not a SHA-1 digest")
     return bytes.fromhex(text)
 
 
-def _refuse(problem: str) -> NoReturn:
+def _refuse_packument(problem: str) -> NoReturn:
     raise PinwardenError("FETCH_FAILED", f"the packument {problem}", data={"reason": "protocol"})
 
 
@@ -322,7 +322,7 @@ def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
     if not isinstance(document, dict) or document.get("lockfileVersion") != 3 or not isinstance(packages, dict):
         _refuse_lock("is not a package-lock.json of lockfileVersion 3")
     # A bundled package is part of its parent's tarball; there is no tarball to verify.
-    rows = [(path, row) for path, row in sorted(packages.items()) if path and not _get(row, "inBundle")]
+    rows = [(path, row) for path, row in sorted(packages.items()) if path and not _get_member(row, "inBundle")]
     return tuple(_parse_package(path, row) for path, row in rows)
 
 
@@ -344,16 +344,16 @@ def _parse_package(path: str, row: Any) -> ResolvedPackage:
         version=version,
         path=path,
         url=url,
-        integrity=strongest_digests(integrity),
-        systems=_string_list(row, "os"),
-        processors=_string_list(row, "cpu"),
-        libraries=_string_list(row, "libc"),
+        integrity=select_strongest_digests(integrity),
+        systems=_parse_names(row, "os"),
+        processors=_parse_names(row, "cpu"),
+        libraries=_parse_names(row, "libc"),
         optional=bool(row.get("optional") or row.get("devOptional")),
         install_scripts=bool(row.get("hasInstallScript")),
     )
 
 
-def strongest_digests(integrity: str) -> tuple[Digest, ...]:
+def select_strongest_digests(integrity: str) -> tuple[Digest, ...]:
     """The digests of a Subresource Integrity string that use its strongest algorithm. SHA-1 does not count."""
     digests: list[Digest] = []
     for word in integrity.split():
@@ -365,11 +365,11 @@ def strongest_digests(integrity: str) -> tuple[Digest, ...]:
     return tuple(digest for digest in digests if digest.algorithm == strongest)
 
 
-def _get(row: Any, member: str) -> Any:
+def _get_member(row: Any, member: str) -> Any:
     return row.get(member) if isinstance(row, dict) else None
 
 
-def _string_list(row: dict[str, Any], member: str) -> tuple[str, ...]:
+def _parse_names(row: dict[str, Any], member: str) -> tuple[str, ...]:
     value = row.get(member, [])
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -23,14 +23,14 @@ from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.nuget_package import (
     NugetClaims,
     check_name,
-    children,
-    entry_claims,
-    hash_claim,
-    normalized_version,
+    detect_signature_kinds,
+    find_children,
+    find_resource_url,
+    normalize_version,
+    parse_catalog_entry,
     parse_nuspec,
+    parse_package_hash,
     parse_xml,
-    resource_url,
-    signature_kinds,
 )
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
@@ -43,13 +43,13 @@ from pinwarden.system.target import HttpAddress
 MANIFEST_MISMATCH = "nuget_manifest_mismatch"
 ARCHIVE_UNSAFE = "nuget_archive_unsafe"
 
-_CONTENT = ("PackageBaseAddress/3.0.0",)
+_PACKAGE_BASE_TYPES = ("PackageBaseAddress/3.0.0",)
 # Later types are always sent compressed.
-_REGISTRATIONS = ("RegistrationsBaseUrl/3.0.0-rc", "RegistrationsBaseUrl/3.0.0-beta", "RegistrationsBaseUrl")
-_SIGNATURE = ".signature.p7s"
-_SCRIPTS = ("tools/init.ps1", "tools/install.ps1")
-_MAX_DOCUMENT = 32 * 1024 * 1024
-_MAX_FILE = 4 * 1024 * 1024
+_REGISTRATION_TYPES = ("RegistrationsBaseUrl/3.0.0-rc", "RegistrationsBaseUrl/3.0.0-beta", "RegistrationsBaseUrl")
+_SIGNATURE_FILE = ".signature.p7s"
+_INSTALL_SCRIPTS = ("tools/init.ps1", "tools/install.ps1")
+_MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
+_MAX_FILE_BYTES = 4 * 1024 * 1024
 _MAX_MEMBERS = 100_000
 _DECODE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
@@ -58,8 +58,8 @@ def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
 ) -> FetchedArtifact:
     """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
-    source = _PackageSource(
-        name=check_name(package.name), version=normalized_version(package.version), endpoint=endpoint, fetcher=fetcher
+    source = _SourcePackage(
+        name=check_name(package.name), version=normalize_version(package.version), endpoint=endpoint, fetcher=fetcher
     )
     # 1. Fetch the metadata: with protocol V3 if the source has a service index, otherwise with V2.
     index = source.json(f"{endpoint.url}index.json")
@@ -70,7 +70,7 @@ def fetch_artifact(
     address = source.check_url(listing.url)
     request = FetchRequest(endpoint=endpoint, url=listing.url)
     with open_download(fetcher, request, algorithms=("sha256", "sha512"), into=into) as download:
-        content = _read_content(download.stream, source)
+        content = _read_package(download.stream, source)
         result = download.result
     same_host = address.host_header == endpoint.address.host_header
     file = ArtifactFile(
@@ -95,7 +95,7 @@ def fetch_artifact(
     )
 
 
-class _PackageSource(Record):
+class _SourcePackage(Record):
     """One package at one package source."""
 
     name: str
@@ -106,7 +106,7 @@ class _PackageSource(Record):
     def get(self, url: str, accept: str = "application/json") -> bytes | None:
         self.check_url(url)
         request = FetchRequest(endpoint=self.endpoint, url=url, accept=accept)
-        response = self.fetcher.get(request, max_bytes=_MAX_DOCUMENT)
+        response = self.fetcher.get(request, max_bytes=_MAX_DOCUMENT_BYTES)
         return response.body if response.found else None
 
     def json(self, url: str) -> Any:
@@ -133,7 +133,7 @@ class _ListedPackage(Record):
     claims: NugetClaims
 
 
-class _Content(Record):
+class _PackageContent(Record):
     repository: str | None = None
     scripts: tuple[str, ...] = ()
     attestations: tuple[ArtifactAttestation, ...] = ()
@@ -143,8 +143,8 @@ class _Content(Record):
 # Protocol V3: https://learn.microsoft.com/nuget/api/overview
 
 
-def _find_v3_package(source: _PackageSource, index: Any) -> _ListedPackage | Missing:
-    base = resource_url(index, _CONTENT)
+def _find_v3_package(source: _SourcePackage, index: Any) -> _ListedPackage | Missing:
+    base = find_resource_url(index, _PACKAGE_BASE_TYPES)
     if base is None:
         raise fetch_error("protocol", "the service index has no PackageBaseAddress")
     name = source.name.lower()
@@ -157,10 +157,12 @@ def _find_v3_package(source: _PackageSource, index: Any) -> _ListedPackage | Mis
     if source.version not in [version.lower() for version in versions if isinstance(version, str)]:
         return "version"
     url = f"{base}{name}/{source.version}/{name}.{source.version}.nupkg"
-    return _ListedPackage(url=url, claims=_registration_claims(source, resource_url(index, _REGISTRATIONS)))
+    return _ListedPackage(
+        url=url, claims=_fetch_registration_claims(source, find_resource_url(index, _REGISTRATION_TYPES))
+    )
 
 
-def _registration_claims(source: _PackageSource, base: str | None) -> NugetClaims:
+def _fetch_registration_claims(source: _SourcePackage, base: str | None) -> NugetClaims:
     """The claims in the version's registration and catalog entry. Both documents are optional."""
     leaf = source.json(f"{base}{source.name.lower()}/{source.version}.json") if base else None
     if not isinstance(leaf, dict):
@@ -169,7 +171,7 @@ def _registration_claims(source: _PackageSource, base: str | None) -> NugetClaim
     if isinstance(entry, str):
         entry = source.json(entry)
     try:
-        return entry_claims({**leaf, **entry} if isinstance(entry, dict) else leaf)
+        return parse_catalog_entry({**leaf, **entry} if isinstance(entry, dict) else leaf)
     except PinwardenError as err:
         raise fetch_error("protocol", f"the catalog entry of {source.name} is invalid: {err}") from err
 
@@ -177,23 +179,23 @@ def _registration_claims(source: _PackageSource, base: str | None) -> NugetClaim
 # Protocol V2: an OData feed
 
 
-def _find_v2_package(source: _PackageSource) -> _ListedPackage | Missing:
+def _find_v2_package(source: _SourcePackage) -> _ListedPackage | Missing:
     base = source.endpoint.url
     name, version = quote(source.name), quote(source.version)
     body = source.get(f"{base}Packages(Id='{name}',Version='{version}')", "application/atom+xml")
     if body is None:
         versions_feed = source.get(f"{base}FindPackagesById()?id='{name}'", "application/atom+xml")
         root = parse_xml(versions_feed) if versions_feed is not None else None
-        return "version" if root is not None and children(root, "entry") else "package"
+        return "version" if root is not None and find_children(root, "entry") else "package"
     root = parse_xml(body)
     if root is None or root.tag.rpartition("}")[2] != "entry":
         raise fetch_error("protocol", "the package source's feed has no entry element")
-    values = {field.tag.rpartition("}")[2]: field.text for part in children(root, "properties") for field in part}
+    values = {field.tag.rpartition("}")[2]: field.text for part in find_children(root, "properties") for field in part}
     try:
-        digest = hash_claim(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
+        digest = parse_package_hash(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
     except PinwardenError as err:
         raise fetch_error("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
-    entry = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
+    entry = parse_catalog_entry({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
     claims = NugetClaims(digests=(digest,) if digest else (), published_at=entry.published_at, yanked=entry.yanked)
     return _ListedPackage(url=f"{base}package/{name}/{version}", claims=claims)
 
@@ -201,24 +203,26 @@ def _find_v2_package(source: _PackageSource) -> _ListedPackage | Missing:
 # The package
 
 
-def _read_content(stream: IO[bytes], source: _PackageSource) -> _Content:
+def _read_package(stream: IO[bytes], source: _SourcePackage) -> _PackageContent:
     try:
-        nuspec, signature, scripts = _read_members(stream)
+        nuspec, signature, scripts = _read_package_files(stream)
     except PinwardenError as err:
-        return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
+        return _PackageContent(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
     except _DECODE_ERRORS as err:
         message = f"the package is a damaged or incomplete archive: {type(err).__name__}"
-        return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=message),))
+        return _PackageContent(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=message),))
     attestations: tuple[ArtifactAttestation, ...] = ()
     if signature is not None:
-        attestations = tuple(ArtifactAttestation(kind=kind, bundle=signature) for kind in signature_kinds(signature))
+        attestations = tuple(
+            ArtifactAttestation(kind=kind, bundle=signature) for kind in detect_signature_kinds(signature)
+        )
     manifest = parse_nuspec(nuspec)
     problems: tuple[ArtifactProblem, ...] = ()
-    if manifest is None or not _is_requested(manifest.name, manifest.version, source):
+    if manifest is None or not _is_requested_package(manifest.name, manifest.version, source):
         problems = (
             ArtifactProblem(code=MANIFEST_MISMATCH, message="the package's .nuspec names another package or version"),
         )
-    return _Content(
+    return _PackageContent(
         repository=manifest.repository if manifest else None,
         scripts=scripts,
         attestations=attestations,
@@ -226,42 +230,42 @@ def _read_content(stream: IO[bytes], source: _PackageSource) -> _Content:
     )
 
 
-def _is_requested(name: str, version: str, source: _PackageSource) -> bool:
+def _is_requested_package(name: str, version: str, source: _SourcePackage) -> bool:
     try:
-        return name.lower() == source.name.lower() and normalized_version(version) == source.version
+        return name.lower() == source.name.lower() and normalize_version(version) == source.version
     except PinwardenError:
         return False
 
 
-def _read_members(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
+def _read_package_files(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
     """The ``.nuspec``, the signature, and the names of scripts that older clients run. Rejects duplicate names."""
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
-            _refuse(f"has more than {_MAX_MEMBERS} members")
+            _refuse_package(f"has more than {_MAX_MEMBERS} members")
         by_name: dict[str, zipfile.ZipInfo] = {}
         for member in members:
             name = member.orig_filename.replace("\\", "/").lower()
             if name in by_name:
-                _refuse(f"has {name[:120]!a} twice")
+                _refuse_package(f"has {name[:120]!a} twice")
             if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-                _refuse(f"has a path that leaves the archive: {name[:120]!a}")
+                _refuse_package(f"has a path that leaves the archive: {name[:120]!a}")
             by_name[name] = member
         manifests = [name for name in by_name if name.endswith(".nuspec") and "/" not in name]
         if len(manifests) != 1:
-            _refuse("has no .nuspec, or more than one")
-        signature = _read_member(archive, by_name[_SIGNATURE]) if _SIGNATURE in by_name else None
-        scripts = tuple(name for name in _SCRIPTS if name in by_name)
-        return _read_member(archive, by_name[manifests[0]]), signature, scripts
+            _refuse_package("has no .nuspec, or more than one")
+        signature = _read_zip_member(archive, by_name[_SIGNATURE_FILE]) if _SIGNATURE_FILE in by_name else None
+        scripts = tuple(name for name in _INSTALL_SCRIPTS if name in by_name)
+        return _read_zip_member(archive, by_name[manifests[0]]), signature, scripts
 
 
-def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+def _read_zip_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     with archive.open(member) as content:
-        data = content.read(_MAX_FILE + 1)
-    if len(data) > _MAX_FILE:
-        _refuse(f"has a {member.filename[:120]!a} of more than {_MAX_FILE} bytes")
+        data = content.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        _refuse_package(f"has a {member.filename[:120]!a} of more than {_MAX_FILE_BYTES} bytes")
     return data
 
 
-def _refuse(problem: str) -> NoReturn:
+def _refuse_package(problem: str) -> NoReturn:
     raise PinwardenError("ARCHIVE_UNSAFE", f"the package {problem}")

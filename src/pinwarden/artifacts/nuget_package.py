@@ -23,8 +23,8 @@ _DIGEST_SIZES = {"sha256": 32, "sha512": 64}
 _UNLISTED_YEAR = "1900"  # sources give unlisted versions this publication date
 
 # The RFC 5126 commitment types in NuGet signatures, as DER object identifiers.
-_AUTHOR = bytes.fromhex("060b2a864886f70d0109100601")  # proof of origin
-_REPOSITORY = bytes.fromhex("060b2a864886f70d0109100602")  # proof of receipt
+_AUTHOR_OID = bytes.fromhex("060b2a864886f70d0109100601")  # proof of origin
+_REPOSITORY_OID = bytes.fromhex("060b2a864886f70d0109100602")  # proof of receipt
 
 
 class NugetClaims(Record):
@@ -51,7 +51,7 @@ def check_name(text: str) -> str:
     return text
 
 
-def normalized_version(text: str) -> str:
+def normalize_version(text: str) -> str:
     """The normalised form of an exact version, as in URLs: 3 or 4 numbers, no build metadata, lower case."""
     match = _VERSION.fullmatch(text)
     if match is None or len(text) > 256:
@@ -72,7 +72,7 @@ def parse_xml(data: bytes) -> Element | None:
         return None
 
 
-def children(element: Element, name: str) -> list[Element]:
+def find_children(element: Element, name: str) -> list[Element]:
     """The child elements with this name in any namespace."""
     return [child for child in element if child.tag.rpartition("}")[2] == name]
 
@@ -80,13 +80,13 @@ def children(element: Element, name: str) -> list[Element]:
 def parse_nuspec(data: bytes) -> Nuspec | None:
     """Parse a ``.nuspec``; None if it is invalid or ambiguous."""
     root = parse_xml(data)
-    metadata = children(root, "metadata") if root is not None else []
+    metadata = find_children(root, "metadata") if root is not None else []
     if len(metadata) != 1:
         return None
-    names, versions = children(metadata[0], "id"), children(metadata[0], "version")
+    names, versions = find_children(metadata[0], "id"), find_children(metadata[0], "version")
     if len(names) != 1 or len(versions) != 1:
         return None
-    repositories = [element.get("url") for element in children(metadata[0], "repository")]
+    repositories = [element.get("url") for element in find_children(metadata[0], "repository")]
     return Nuspec(
         name=(names[0].text or "").strip(),
         version=(versions[0].text or "").strip(),
@@ -94,7 +94,7 @@ def parse_nuspec(data: bytes) -> Nuspec | None:
     )
 
 
-def resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
+def find_resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
     """The URL of the service index's first resource with one of these types, preferred type first."""
     rows = index.get("resources") if isinstance(index, dict) else None
     usable = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -107,7 +107,7 @@ def resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
     return None
 
 
-def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
+def parse_catalog_entry(entry: Mapping[str, Any]) -> NugetClaims:
     """The claims in a catalog entry, or in a registration that contains one."""
     published = entry.get("published")
     deprecation = entry.get("deprecation")
@@ -117,7 +117,7 @@ def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
     if isinstance(deprecation, dict):
         message = deprecation.get("message")
         yanked = message if isinstance(message, str) and message else "deprecated"
-    digest = hash_claim(entry.get("packageHash"), entry.get("packageHashAlgorithm", "SHA512"))
+    digest = parse_package_hash(entry.get("packageHash"), entry.get("packageHashAlgorithm", "SHA512"))
     return NugetClaims(
         digests=(digest,) if digest else (),
         published_at=published if isinstance(published, str) else None,
@@ -125,7 +125,7 @@ def entry_claims(entry: Mapping[str, Any]) -> NugetClaims:
     )
 
 
-def hash_claim(text: Any, algorithm: Any) -> Digest | None:
+def parse_package_hash(text: Any, algorithm: Any) -> Digest | None:
     """A base64 hash; None if there is none. ``DIGEST_INVALID`` if it is malformed."""
     if text is None or text == "":
         return None
@@ -139,7 +139,7 @@ def hash_claim(text: Any, algorithm: Any) -> Digest | None:
     return Digest(raw, name)
 
 
-def signature_kinds(signature: bytes) -> tuple[str, ...]:
+def detect_signature_kinds(signature: bytes) -> tuple[str, ...]:
     """The kinds of signature in a package. Does not verify them."""
-    kinds = [("author", _AUTHOR), ("repository", _REPOSITORY)]
+    kinds = [("author", _AUTHOR_OID), ("repository", _REPOSITORY_OID)]
     return tuple(f"nuget-{name}-signature" for name, oid in kinds if oid in signature) or ("nuget-signature",)

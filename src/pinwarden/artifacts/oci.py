@@ -24,7 +24,7 @@ from pinwarden.artifacts.artifact import (
     Missing,
     PackageRef,
 )
-from pinwarden.artifacts.newest import NewestRelease, newest_tag
+from pinwarden.artifacts.newest import NewestRelease, choose_tag
 from pinwarden.artifacts.oci_manifest import (
     IMAGE_CONFIGS,
     IMAGE_LIMITS,
@@ -52,7 +52,7 @@ from pinwarden.system.net.network_errors import fetch_error
 
 CONTENT_MISSING = "oci_content_missing"
 PLATFORM_MISSING = "oci_platform_missing"
-_MAX_CLAIM = 2048  # no working URL is longer
+_MAX_SOURCE = 2048  # no working URL is longer
 _NO_ATTESTATIONS = ReferrerAttestations(attestations=(), mismatches=())
 
 
@@ -73,10 +73,10 @@ def fetch_artifact(
     return fetch_image(package, registry, ImageOptions(), now=now, into=into)
 
 
-def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
+def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
     """The highest tag of the same form as the package's own tag, and the digest it points to now."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
-    tag = newest_tag(registry.tags(), registry.reference.tag or "")
+    tag = choose_tag(registry.tags(), registry.reference.tag or "")
     if tag is None:
         return None
     if tag == registry.reference.tag:
@@ -106,7 +106,7 @@ def fetch_image(
     )
     reader.read(root)
     # 3. The digest the tag points to now, if the reference has both a tag and a digest.
-    tag_digest = root.digest if reference.digest is None else _tag_digest(registry, reader)
+    tag_digest = root.digest if reference.digest is None else _fetch_tag_digest(registry, reader)
     # 4. Attestations.
     attestations = (
         fetch_attestations(registry, root.digest) if options.attestations and root.is_verified else _NO_ATTESTATIONS
@@ -143,7 +143,7 @@ def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platform
     root = registry.document(digest)
     if root is None:
         raise fetch_error("status", f"the registry has no image {reference.at(digest)}", 404)
-    with _new_folder(folder) as building:
+    with _create_folder(folder) as building:
         blobs = building / "blobs"
         blobs.mkdir()
         blob_folder = _BlobFolder(blobs, by_algorithm=True)
@@ -183,7 +183,7 @@ def _write_layout(folder: Path, reference: ImageReference, root: FetchedDocument
     (folder / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}) + "\n")
 
 
-def _tag_digest(registry: OciRegistry, reader: _ImageReader) -> Digest | None:
+def _fetch_tag_digest(registry: OciRegistry, reader: _ImageReader) -> Digest | None:
     if registry.reference.tag is None:
         return None
     document = registry.document(registry.reference.tag)
@@ -313,7 +313,7 @@ class _ImageReader:
     def _note_source(self, labels: Mapping[str, str]) -> None:
         """Keep the first source repository that the image claims."""
         claim = labels.get(SOURCE_LABEL, "")
-        if self.source is None and claim and len(claim) <= _MAX_CLAIM and claim.isprintable():
+        if self.source is None and claim and len(claim) <= _MAX_SOURCE and claim.isprintable():
             self.source = claim
 
     def _fetch_config(self, descriptor: OciDescriptor) -> bytes | None:
@@ -402,7 +402,7 @@ class _BlobFolder:
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def _create_folder(folder: Path) -> Iterator[Path]:
     """A folder that gets its final name only when it is complete."""
     try:
         building = Path(mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))

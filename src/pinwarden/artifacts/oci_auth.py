@@ -21,7 +21,7 @@ HUB_KEY = "https://index.docker.io/v1/"
 IDENTITY_TOKEN_USER = "<token>"  # noqa: S105 - a marker, not a secret
 """The user name in docker's files that marks the secret as a refresh token."""
 
-_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
 _MAX_SECRET = 64 * 1024
 
@@ -59,17 +59,19 @@ class DockerConfig(Record):
 
     def credential(self, reference: ImageReference) -> Credential | None:
         """The credential stored in the file itself. podman's keys may include part of the image name."""
-        hosts = _keys(reference.host)
+        hosts = _host_aliases(reference.host)
         parts = reference.name.split("/")
         for length in range(len(parts), 0, -1):
             for host in hosts:
                 if credential := self.stored.get("/".join([host, *parts[:length]])):
                     return credential
-        return next((self.stored[key] for key in self.stored if _host_of(key) in hosts), None)
+        return next((self.stored[key] for key in self.stored if _parse_key_host(key) in hosts), None)
 
     def helper(self, reference: ImageReference) -> str:
         """The credential helper configured for this registry; empty if none."""
-        return next((self.helpers[key] for key in self.helpers if _host_of(key) in _keys(reference.host)), "")
+        return next(
+            (self.helpers[key] for key in self.helpers if _parse_key_host(key) in _host_aliases(reference.host)), ""
+        )
 
     def knows(self, reference: ImageReference) -> bool:
         """Whether the file mentions this registry."""
@@ -87,11 +89,11 @@ def parse_docker_config(data: bytes, source: str) -> DockerConfig:
     helpers = _object(members.get("credHelpers", {}), source, "credHelpers")
     store = members.get("credsStore", "")
     for name in (*helpers.values(), *([store] if store != "" else [])):
-        if not isinstance(name, str) or not _HELPER.fullmatch(name):
+        if not isinstance(name, str) or not _HELPER_NAME.fullmatch(name):
             _refuse(source, "a credential helper's name is malformed")
     stored = {}
     for key, entry in _object(members.get("auths", {}), source, "auths").items():
-        if credential := _credential(_object(entry, source, "an entry of auths"), source):
+        if credential := _parse_credential(_object(entry, source, "an entry of auths"), source):
             stored[key] = credential
     return DockerConfig(stored=stored, helpers=helpers, store=store)
 
@@ -103,12 +105,12 @@ def parse_helper_output(data: bytes, source: str) -> Credential | None:
     except PinwardenError as err:
         raise PinwardenError("CONFIG_INVALID", f"{source} printed an invalid response") from err
     user, secret = members.get("Username", ""), members.get("Secret", "")
-    return _checked(user, secret, source) if secret else None
+    return _build_credential(user, secret, source) if secret else None
 
 
-def _credential(entry: dict[str, Any], source: str) -> Credential | None:
+def _parse_credential(entry: dict[str, Any], source: str) -> Credential | None:
     if token := entry.get("identitytoken"):
-        return _checked(IDENTITY_TOKEN_USER, token, source)
+        return _build_credential(IDENTITY_TOKEN_USER, token, source)
     if encoded := entry.get("auth"):
         try:
             text = b64decode(encoded, validate=True).decode().rstrip("\0")
@@ -117,23 +119,23 @@ def _credential(entry: dict[str, Any], source: str) -> Credential | None:
         user, colon, secret = text.partition(":")
         if not colon:
             _refuse(source, "an auth is not user:password in base64")
-        return _checked(user, secret, source)
+        return _build_credential(user, secret, source)
     if entry.get("username"):
-        return _checked(entry["username"], entry.get("password", ""), source)
+        return _build_credential(entry["username"], entry.get("password", ""), source)
     return None
 
 
-def _checked(user: object, secret: object, source: str) -> Credential:
+def _build_credential(user: object, secret: object, source: str) -> Credential:
     if not isinstance(user, str) or not isinstance(secret, str) or len(user) + len(secret) > _MAX_SECRET:
         _refuse(source, "a credential is not a string, or too long")
     return Credential(user=user, secret=secret)
 
 
-def _keys(host: str) -> tuple[str, ...]:
+def _host_aliases(host: str) -> tuple[str, ...]:
     return tuple(sorted(HUB_NAMES)) if host == HUB else (host,)
 
 
-def _host_of(key: str) -> str:
+def _parse_key_host(key: str) -> str:
     """The registry host of a key. Old files use URLs as keys; a key with a path is not for the entire registry."""
     scheme, mark, rest = key.partition("://")
     if mark and scheme in ("http", "https"):
@@ -151,7 +153,7 @@ def _refuse(source: str, problem: str) -> NoReturn:
     raise PinwardenError("CONFIG_INVALID", f"{source}: {problem}")
 
 
-_MAX_TEXT = 8192
+_MAX_HEADER = 8192
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # RFC 9110, 5.6.2  # noqa: S105 - grammar, not a secret
 _SCHEME = re.compile(rf"\s*({_TOKEN})(?=\s|,|$)(?!\s*=)")
 _PARAMETER = re.compile(rf'\s*({_TOKEN})\s*=\s*(?:"((?:[^"\\\x00-\x1f]|\\.)*)"|({_TOKEN}))')
@@ -167,8 +169,8 @@ class Challenge(Record):
 
 def parse_challenges(text: str) -> tuple[Challenge, ...]:
     """Parse a ``WWW-Authenticate`` header; scheme and parameter names become lower-case."""
-    if len(text) > _MAX_TEXT:
-        raise _malformed()
+    if len(text) > _MAX_HEADER:
+        raise _malformed_header_error()
     challenges: list[Challenge] = []
     parameters: dict[str, str] = {}
     position = 0
@@ -180,7 +182,7 @@ def parse_challenges(text: str) -> tuple[Challenge, ...]:
         elif (parameter := _PARAMETER.match(text, position)) and challenges:
             name = parameter[1].lower()
             if name in parameters:
-                raise _malformed()
+                raise _malformed_header_error()
             quoted = parameter[2]
             parameters[name] = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
             position = parameter.end()
@@ -189,7 +191,7 @@ def parse_challenges(text: str) -> tuple[Challenge, ...]:
         elif not text[position:].strip():
             break
         else:
-            raise _malformed()
+            raise _malformed_header_error()
     return tuple(challenges)
 
 
@@ -197,11 +199,11 @@ def may_receive_credential(registry: HttpAddress, realm: HttpAddress) -> bool:
     """Whether the credential may be sent to the realm: the registry itself, or a host under the same domain."""
     if realm.host == registry.host:
         return realm.scheme == "https" or registry.scheme == "http"
-    mine = _own_domain(registry.host)
-    return realm.scheme == "https" and mine is not None and mine == _own_domain(realm.host)
+    mine = _find_registrable_domain(registry.host)
+    return realm.scheme == "https" and mine is not None and mine == _find_registrable_domain(realm.host)
 
 
-def _own_domain(host: str) -> str | None:
+def _find_registrable_domain(host: str) -> str | None:
     """The registrable domain of a host. In doubt the longer one."""
     try:
         ipaddress.ip_address(host)
@@ -215,7 +217,7 @@ def _own_domain(host: str) -> str | None:
     return ".".join(labels[-needed:]) if len(labels) >= needed else None
 
 
-def _malformed() -> PinwardenError:
+def _malformed_header_error() -> PinwardenError:
     return PinwardenError(
         "FETCH_FAILED",
         "the registry sent a malformed WWW-Authenticate header",

@@ -20,12 +20,12 @@ _MAX_NAME = 255
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 # A path component as in the distribution specification; cannot be ``..``.
-_PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_PATH_COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 """A tag as in the distribution specification."""
 _DIGEST = re.compile(r"(sha256):[0-9a-f]{64}|(sha512):[0-9a-f]{128}")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_ID = re.compile(r"[0-9a-f]{64}")
+_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_IMAGE_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class ImageReference(Record):
@@ -78,10 +78,10 @@ def parse_reference(text: str) -> ImageReference:
     name, colon, tag = path.partition(":")
     if colon and not TAG.fullmatch(tag):
         _refuse(text, "the tag is malformed")
-    if not all(_PART.fullmatch(part) for part in name.split("/")):
+    if not all(_PATH_COMPONENT.fullmatch(part) for part in name.split("/")):
         _refuse(text, "the name is not lower-case letters, digits and single separators")
     if host == HUB:
-        if "/" not in name and _ID.fullmatch(name):
+        if "/" not in name and _IMAGE_ID.fullmatch(name):
             _refuse(text, "it looks like a local image ID")
         name = name if "/" in name else f"library/{name}"
     if len(name) > _MAX_NAME:
@@ -120,7 +120,7 @@ def _check_host(text: str, reference: str) -> None:
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         _refuse(reference, "the host is malformed")
-    if _NUMBER.fullmatch(labels[-1]):
+    if _NUMERIC_LABEL.fullmatch(labels[-1]):
         # Resolvers treat 127.1, 0x7f.1 and 017700000001 as IP addresses, but do not agree which.
         try:
             ipaddress.IPv4Address(host)

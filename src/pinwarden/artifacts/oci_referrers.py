@@ -17,7 +17,7 @@ from pinwarden.artifacts.oci_manifest import (
     OciDescriptor,
     parse_document,
 )
-from pinwarden.artifacts.oci_registry import NEXT_PAGE, OciRegistry, next_query
+from pinwarden.artifacts.oci_registry import NEXT_PAGE, OciRegistry, parse_next_query
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -28,8 +28,8 @@ BUNDLE = "application/vnd.dev.sigstore.bundle"
 """The prefix of the media types of Sigstore bundles."""
 SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
-_PREDICATE = "dev.sigstore.bundle.predicateType"
-_COSIGN_TAGS = (".sig", ".att")
+_PREDICATE_TYPE_KEY = "dev.sigstore.bundle.predicateType"
+_COSIGN_TAG_SUFFIXES = (".sig", ".att")
 
 
 def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttestations:
@@ -41,11 +41,11 @@ def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttest
     """
     search = _AttestationSearch(registry, subject)
     collected: list[ArtifactAttestation] = []
-    for referrer in _referrers(search):
+    for referrer in _list_referrers(search):
         if referrer.media_type in MANIFESTS and _may_be_bundle(referrer):
             collected += _read_manifest(search, referrer.digest, referrer)
-    for suffix in _COSIGN_TAGS:
-        collected += _read_manifest(search, f"{_referrers_tag(subject)}{suffix}", None)
+    for suffix in _COSIGN_TAG_SUFFIXES:
+        collected += _read_manifest(search, f"{_build_referrers_tag(subject)}{suffix}", None)
     return ReferrerAttestations(attestations=tuple(dict.fromkeys(collected)), mismatches=tuple(search.mismatches))
 
 
@@ -88,7 +88,7 @@ class _AttestationSearch:
         return stream.getvalue()
 
 
-def _referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
+def _list_referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
     """The subject's referrers, from the referrers API or from the fallback tag."""
     page, count = "", 0
     for _ in range(IMAGE_LIMITS.referrer_pages):
@@ -104,10 +104,10 @@ def _referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
         if next_page is None:
             return
         url = f"{search.registry.url}{search.registry.reference.name}/referrers/{search.subject}"
-        page = next_query(url, next_page[1])
+        page = parse_next_query(url, next_page[1])
     if count:
         raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
-    if document := search.document(_referrers_tag(search.subject)):
+    if document := search.document(_build_referrers_tag(search.subject)):
         listed = _parse_index(*document).manifests
         if len(listed) > IMAGE_LIMITS.referrers:
             raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
@@ -154,7 +154,7 @@ def _read_layer(
     if data is None:
         return
     if is_bundle:
-        kind = manifest.annotations.get(_PREDICATE) or layer.media_type
+        kind = manifest.annotations.get(_PREDICATE_TYPE_KEY) or layer.media_type
         yield ArtifactAttestation(kind=kind, bundle=data, file=str(search.subject))
     else:
         wrapper = {
@@ -165,5 +165,5 @@ def _read_layer(
         yield ArtifactAttestation(kind=layer.media_type, bundle=canonicalize(wrapper, "jcs"), file=str(search.subject))
 
 
-def _referrers_tag(subject: Digest) -> str:
+def _build_referrers_tag(subject: Digest) -> str:
     return f"{subject.algorithm}-{subject.hex[:64]}"  # the tag scheme truncates longer digests

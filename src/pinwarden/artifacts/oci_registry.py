@@ -132,7 +132,7 @@ class OciRegistry:
             next_page = NEXT_PAGE.search(response.headers.get("link", ""))
             if next_page is None:
                 return tuple(tags)
-            query = next_query(self._url("tags/list"), next_page[1])
+            query = parse_next_query(self._url("tags/list"), next_page[1])
         raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more than {_TAG_PAGES * _TAGS_PER_PAGE} tags")
 
     def referrers(self, digest: Digest, page: str = "") -> FetchResponse | None:
@@ -218,7 +218,7 @@ class OciRegistry:
         return f"Bearer {self._tokens.tokens[key]}"
 
     def _fetch_token(self, realm: str, service: str, scope: str) -> str:
-        address = _realm_address(realm)
+        address = _parse_realm(realm)
         registry = self._endpoint.address
         if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
             raise fetch_error("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
@@ -230,7 +230,7 @@ class OciRegistry:
             source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,
         )
-        request = _token_request(
+        request = _build_token_request(
             endpoint, realm, service, scope, Credential.of(self._credential) if is_same_owner else None
         )
         response = self._fetcher.get(request, max_bytes=_TOKEN_LIMITS.max_bytes)
@@ -282,7 +282,7 @@ def _hash_document(response: FetchResponse, expected: Digest | None) -> FetchedD
     )
 
 
-def next_query(page_url: str, target: str) -> str:
+def parse_next_query(page_url: str, target: str) -> str:
     """The query of the next page. It must be at the same URL apart from the query."""
     try:
         next_page_url = urlsplit(urljoin(page_url, target))
@@ -306,14 +306,14 @@ def _parse_tags(response: FetchResponse) -> list[str]:
     return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
 
 
-def _realm_address(realm: str) -> HttpAddress:
+def _parse_realm(realm: str) -> HttpAddress:
     try:
         return HttpAddress.parse(realm)
     except PinwardenError as err:
         raise fetch_error("protocol", "the registry requests a token from a realm that is not a web address") from err
 
 
-def _token_request(
+def _build_token_request(
     endpoint: ServiceEndpoint, realm: str, service: str, scope: str, credential: Credential | None
 ) -> FetchRequest:
     query = {"service": service, "scope": scope} if service else {"scope": scope}
@@ -349,7 +349,7 @@ def _parse_token(response: FetchResponse, address: HttpAddress) -> str:
 EMPTY_CONFIG = b"{}"
 EMPTY_CONFIG_TYPE = "application/vnd.oci.empty.v1+json"
 """The config of artifacts that are not images (OCI image specification 1.1)."""
-_BYTES = "application/octet-stream"
+_OCTET_STREAM = "application/octet-stream"
 
 
 class OciPushRegistry(OciRegistry):
@@ -360,9 +360,9 @@ class OciPushRegistry(OciRegistry):
     def put_blob(self, data: bytes) -> Digest:
         """Upload a blob and return its digest. Uploading the same bytes again is harmless."""
         digest = Digest.of_bytes(data)
-        response = self._upload("POST", self._url("blobs/uploads/"), b"", _BYTES)
+        response = self._upload("POST", self._url("blobs/uploads/"), b"", _OCTET_STREAM)
         location = self._upload_location(response)
-        self._upload("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _BYTES)
+        self._upload("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _OCTET_STREAM)
         return digest
 
     def put_artifact(

@@ -21,7 +21,7 @@ _ECOSYSTEMS = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "crates": "cargo"
 _EVENTS = ("introduced", "fixed", "last_affected", "limit")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}")
 _MAX_TEXT = 500
-_MAX_ROWS = 100_000
+_MAX_ITEMS = 100_000
 
 
 class OsvEvent(Record):
@@ -69,42 +69,42 @@ def parse_osv(data: bytes) -> OsvRecord:
     """Parse one record. Other fields are ignored."""
     value = strict_json.parse_json(data, LIMITS)
     identifier = value.get("id") if isinstance(value, dict) else None
-    document = JsonObject(value, "", partial(_error, identifier if isinstance(identifier, str) else ""))
+    document = JsonObject(value, "", partial(_build_error, identifier if isinstance(identifier, str) else ""))
     summary = "summary" if document.value.get("summary") else "details"
     return OsvRecord(
         id=document.string("id", _ID, kind="a usable id"),
-        aliases=tuple(alias[:128] for alias in document.strings("aliases", max_items=_MAX_ROWS, optional=True)),
-        summary=_text(document, summary).strip().partition("\n")[0][:_MAX_TEXT],
-        affected=tuple(map(_affected, document.objects("affected", max_items=_MAX_ROWS, optional=True))),
-        severity=_severity(document),
-        modified=_text(document, "modified")[:64],
+        aliases=tuple(alias[:128] for alias in document.strings("aliases", max_items=_MAX_ITEMS, optional=True)),
+        summary=_get_text(document, summary).strip().partition("\n")[0][:_MAX_TEXT],
+        affected=tuple(map(_parse_affected, document.objects("affected", max_items=_MAX_ITEMS, optional=True))),
+        severity=_parse_severity(document),
+        modified=_get_text(document, "modified")[:64],
         withdrawn=None if document.value.get("withdrawn") is None else document.string("withdrawn")[:64],
     )
 
 
-def ecosystem_of(osv_name: str) -> str:
+def map_ecosystem(osv_name: str) -> str:
     """The ecosystem for an OSV ecosystem name, which may have a suffix; empty if it is not supported."""
     return _ECOSYSTEMS.get(re.split(r"[.:]", osv_name.lower(), maxsplit=1)[0], "")
 
 
-def _affected(affected: JsonObject) -> OsvAffected:
+def _parse_affected(affected: JsonObject) -> OsvAffected:
     package = affected.object("package") if affected.value.get("package") else None
-    ranges = [_range(row) for row in affected.objects("ranges", max_items=_MAX_ROWS, optional=True)]
+    ranges = [_parse_range(row) for row in affected.objects("ranges", max_items=_MAX_ITEMS, optional=True)]
     versioned = tuple(item for item in ranges if item.kind != "GIT")
-    versions = affected.strings("versions", max_items=_MAX_ROWS, optional=True)
+    versions = affected.strings("versions", max_items=_MAX_ITEMS, optional=True)
     return OsvAffected(
-        ecosystem="" if package is None else ecosystem_of(_text(package, "ecosystem")),
-        name="" if package is None else _text(package, "name"),
+        ecosystem="" if package is None else map_ecosystem(_get_text(package, "ecosystem")),
+        name="" if package is None else _get_text(package, "name"),
         ranges=versioned,
         versions=versions,
         only_commits=bool(ranges) and not versioned and not versions,
     )
 
 
-def _range(row: JsonObject) -> OsvRange:
+def _parse_range(row: JsonObject) -> OsvRange:
     kind = row.one_of("type", ("SEMVER", "ECOSYSTEM", "GIT"))
     events: list[OsvEvent] = []
-    for event in row.objects("events", max_items=_MAX_ROWS, optional=True):
+    for event in row.objects("events", max_items=_MAX_ITEMS, optional=True):
         kinds = [name for name in _EVENTS if name in event]
         if len(kinds) != 1:
             row.fail("events", f"has an event that is not exactly one of {', '.join(_EVENTS)}")
@@ -114,31 +114,31 @@ def _range(row: JsonObject) -> OsvRange:
     return OsvRange(kind=kind, events=tuple(events))
 
 
-def _severity(document: JsonObject) -> str:
+def _parse_severity(document: JsonObject) -> str:
     own = document.value.get("database_specific")
     word = own.get("severity") if isinstance(own, dict) else None
     if isinstance(word, str) and word:
         return word[:40]
-    for row in document.objects("severity", max_items=_MAX_ROWS, optional=True):
+    for row in document.objects("severity", max_items=_MAX_ITEMS, optional=True):
         score = row.value.get("score")
         if isinstance(score, str) and score:
             return score[:200]
     return ""
 
 
-def _text(record: JsonObject, name: str) -> str:
+def _get_text(record: JsonObject, name: str) -> str:
     """A string; empty if the member is missing, null, or otherwise empty."""
     return record.string(name) if record.value.get(name) else ""
 
 
-def _error(identifier: str, path: str, problem: str) -> PinwardenError:
+def _build_error(identifier: str, path: str, problem: str) -> PinwardenError:
     known = identifier if _ID.fullmatch(identifier) else ""
     return PinwardenError(
         "OSV_INVALID", f"the record {known or 'without an id'}{path and f': {path}'} {problem}", data={"id": known}
     )
 
 
-Compare = Callable[[str, str], int | None]
+VersionComparison = Callable[[str, str], int | None]
 """-1, 0 or 1; None if two versions cannot be compared."""
 
 
@@ -156,7 +156,9 @@ class VulnerablePackage(Record):
     """False if its version cannot be compared with the record's, so it may or may not be affected."""
 
 
-def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageRef]) -> tuple[VulnerablePackage, ...]:
+def find_vulnerable_packages(
+    records: Iterable[OsvRecord], packages: Iterable[PackageRef]
+) -> tuple[VulnerablePackage, ...]:
     """Every pair of a locked package and a record that affects it, in the order of the packages.
 
     Withdrawn records are ignored.
@@ -166,20 +168,20 @@ def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[Package
     for package in packages:
         if package not in order:
             order[package] = len(order)
-            packages_by_key.setdefault(_key(package.ecosystem, package.name), []).append(package)
+            packages_by_key.setdefault(_build_package_key(package.ecosystem, package.name), []).append(package)
     matches: list[VulnerablePackage] = []
     for record in records:
         if record.withdrawn is None:
-            matches += _of_record(record, packages_by_key)
+            matches += _match_record(record, packages_by_key)
     return tuple(sorted(matches, key=lambda match: (order[match.package], match.id)))
 
 
-def _of_record(
+def _match_record(
     record: OsvRecord, packages_by_key: dict[tuple[str, str], list[PackageRef]]
 ) -> Iterable[VulnerablePackage]:
     about: dict[PackageRef, list[OsvAffected]] = {}
     for affected in record.affected:
-        for package in packages_by_key.get(_key(affected.ecosystem, affected.name), ()):
+        for package in packages_by_key.get(_build_package_key(affected.ecosystem, affected.name), ()):
             about.setdefault(package, []).append(affected)
     for package, rows in about.items():
         answers = [_is_affected(package, row) for row in rows]
@@ -198,24 +200,24 @@ def _of_record(
 
 def _is_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
     """Whether a package is affected (None if unknown), and the versions that fix it."""
-    compare = _COMPARE.get(package.ecosystem, _semver)
+    compare = _COMPARE_FUNCTIONS.get(package.ecosystem, _compare_semver)
     if any(package.version == listed or compare(package.version, listed) == 0 for listed in affected.versions):
-        return True, _fixes(affected.ranges)
-    answers = [(_in_range(package.version, item, compare), item) for item in affected.ranges]
+        return True, _list_fixes(affected.ranges)
+    answers = [(_is_in_range(package.version, item, compare), item) for item in affected.ranges]
     hits = [item for answer, item in answers if answer is True]
     if hits:
-        return True, _fixes(hits)
+        return True, _list_fixes(hits)
     says_nothing = not affected.ranges and not affected.versions
     if affected.only_commits or says_nothing or any(answer is None for answer, _ in answers):
-        return None, _fixes(affected.ranges)
+        return None, _list_fixes(affected.ranges)
     return False, ()
 
 
-def _fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
+def _list_fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
     return tuple(event.version for item in ranges for event in item.events if event.kind == "fixed")
 
 
-def _in_range(version: str, affected: OsvRange, compare: Compare) -> bool | None:
+def _is_in_range(version: str, affected: OsvRange, compare: VersionComparison) -> bool | None:
     """OSV's evaluation algorithm: the last event at or below the version decides."""
     limits = [event.version for event in affected.events if event.kind == "limit" and event.version != "*"]
     compared = [(_compare_with(version, event, compare), event) for event in affected.events if event.kind != "limit"]
@@ -227,11 +229,11 @@ def _in_range(version: str, affected: OsvRange, compare: Compare) -> bool | None
     reached = [event for order, event in compared if order is not None and _is_reached(order, event)]
     # If one version ends a range and begins another, the beginning comes last.
     reached.sort(key=lambda event: event.kind == "introduced")
-    reached.sort(key=cmp_to_key(lambda left, right: _order(left.version, right.version, compare)))
+    reached.sort(key=cmp_to_key(lambda left, right: _compare_event_versions(left.version, right.version, compare)))
     return bool(reached) and reached[-1].kind == "introduced"
 
 
-def _compare_with(version: str, event: OsvEvent, compare: Compare) -> int | None:
+def _compare_with(version: str, event: OsvEvent, compare: VersionComparison) -> int | None:
     return 1 if event.version == "0" else compare(version, event.version)
 
 
@@ -240,7 +242,7 @@ def _is_reached(order: int, event: OsvEvent) -> bool:
     return order > 0 if event.kind == "last_affected" else order >= 0
 
 
-def _order(left: str, right: str, compare: Compare) -> int:
+def _compare_event_versions(left: str, right: str, compare: VersionComparison) -> int:
     """Order two versions that are both comparable with a third one."""
     if "0" in (left, right):
         return (left != "0") - (right != "0")
@@ -250,19 +252,19 @@ def _order(left: str, right: str, compare: Compare) -> int:
 # Versions and names
 
 
-_LONGEST = 256  # no registry has longer versions, and converting digits takes quadratic time
+_MAX_VERSION = 256  # no registry has longer versions, and converting digits takes quadratic time
 
 
-def _semver(left: str, right: str) -> int | None:
-    if max(len(left), len(right)) > _LONGEST or not are_comparable(left, right):
+def _compare_semver(left: str, right: str) -> int | None:
+    if max(len(left), len(right)) > _MAX_VERSION or not are_comparable(left, right):
         return None
     return compare_versions(left, right)
 
 
-def _pep440(left: str, right: str) -> int | None:
+def _compare_pep440(left: str, right: str) -> int | None:
     from packaging.version import InvalidVersion, Version
 
-    if max(len(left), len(right)) > _LONGEST:
+    if max(len(left), len(right)) > _MAX_VERSION:
         return None
     try:
         first, second = Version(left), Version(right)
@@ -271,10 +273,15 @@ def _pep440(left: str, right: str) -> int | None:
     return (first > second) - (first < second)
 
 
-_COMPARE: dict[str, Compare] = {"npm": _semver, "cargo": _semver, "nuget": _semver, "pypi": _pep440}
+_COMPARE_FUNCTIONS: dict[str, VersionComparison] = {
+    "npm": _compare_semver,
+    "cargo": _compare_semver,
+    "nuget": _compare_semver,
+    "pypi": _compare_pep440,
+}
 
 
-def _key(ecosystem: str, name: str) -> tuple[str, str]:
+def _build_package_key(ecosystem: str, name: str) -> tuple[str, str]:
     """A key that is equal for all spellings that a registry treats as the same package."""
     if ecosystem == "pypi":
         return ecosystem, re.sub(r"[-_.]+", "-", name).lower()

@@ -25,9 +25,9 @@ class ExportLimits(Record):
 DEFAULT_LIMITS = ExportLimits()
 
 
-def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
+def read_osv_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
     """Every record of an export. ``OSV_INVALID`` for an invalid one: skipping it could hide a vulnerability."""
-    documents = _folder_documents(path) if path.is_dir() else _zip_documents(path, limits)
+    documents = _read_folder(path) if path.is_dir() else _read_zip(path, limits)
     count = size = 0
     for name, data in documents:
         count += 1
@@ -42,7 +42,7 @@ def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterato
         raise PinwardenError("OSV_INVALID", f"{path} contains no OSV records")
 
 
-def _folder_documents(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _read_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
     def raise_unreadable(err: OSError) -> None:
         raise PinwardenError("FILE_UNREADABLE", f"{err.filename}: {err.strerror or err}") from err
 
@@ -54,7 +54,7 @@ def _folder_documents(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield str(path.relative_to(folder)), read_file(path, LIMITS.max_bytes)
 
 
-def _zip_documents(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
+def _read_zip(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
     decode_errors = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
     with open_regular(path) as stream:
         try:

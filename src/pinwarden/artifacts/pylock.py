@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from pinwarden.artifacts.python_package import (
-    belongs_to,
-    exact_version,
-    file_kind,
+    classify_file,
+    is_release_file,
     is_safe_file_name,
-    normalized_name,
+    normalize_name,
+    parse_exact_version,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -73,7 +73,7 @@ def parse_pylock(data: bytes) -> Pylock:
     if not isinstance(rows, list) or not rows or len(rows) > _MAX_PACKAGES:
         _refuse("has no packages, or too many")
     packages = tuple(_parse_package(row) for row in rows)
-    _check_distinct(packages)
+    _check_duplicates(packages)
     requires = document.get("requires-python", "")
     if not isinstance(requires, str):
         _refuse("has a requires-python that is not a string")
@@ -114,9 +114,9 @@ def _check_files(package: PylockPackage) -> None:
     names = [wheel.name for wheel in package.wheels]
     if len(set(names)) != len(names):
         _refuse(f"lists a file of {name} twice")
-    if any(file_kind(wheel) != "wheel" for wheel in names):
+    if any(classify_file(wheel) != "wheel" for wheel in names):
         _refuse(f"lists a wheel of {name} that is not a .whl file")
-    if package.sdist is not None and file_kind(package.sdist.name) != "sdist":
+    if package.sdist is not None and classify_file(package.sdist.name) != "sdist":
         _refuse(f"lists a source archive of {name} with an unknown ending")
     if not package.wheels and package.sdist is None:
         _refuse(f"has no file for {name}")
@@ -128,8 +128,8 @@ def _parse_file(value: Any, package: str, version: str) -> PylockFile:
     url = value.get("url")
     if not isinstance(url, str) or "path" in value:
         _refuse(f"has a file of {package} without a URL")
-    name = _file_name(value.get("name"), url, package)
-    if not belongs_to(name, package, version):
+    name = _parse_file_name(value.get("name"), url, package)
+    if not is_release_file(name, package, version):
         _refuse(f"lists {name} for {package} {version}, which does not match its name")
     size = value.get("size")
     if size is not None and (type(size) is not int or not 0 < size <= _MAX_SIZE):
@@ -143,7 +143,7 @@ def _parse_file(value: Any, package: str, version: str) -> PylockFile:
     )
 
 
-def _file_name(stated_name: Any, url: str, package: str) -> str:
+def _parse_file_name(stated_name: Any, url: str, package: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError as err:
@@ -177,7 +177,7 @@ def _parse_upload_time(value: Mapping[str, Any], name: str) -> str | None:
     return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _check_distinct(packages: tuple[PylockPackage, ...]) -> None:
+def _check_duplicates(packages: tuple[PylockPackage, ...]) -> None:
     """A name may occur several times for different environments, but each version once and always with a marker."""
     seen: dict[str, list[PylockPackage]] = {}
     for package in packages:
@@ -189,14 +189,14 @@ def _check_distinct(packages: tuple[PylockPackage, ...]) -> None:
 
 def _is_normalized(name: str) -> bool:
     try:
-        return normalized_name(name) == name
+        return normalize_name(name) == name
     except PinwardenError:
         return False
 
 
 def _is_exact_version(text: str) -> bool:
     try:
-        exact_version(text)
+        parse_exact_version(text)
     except PinwardenError:
         return False
     return True

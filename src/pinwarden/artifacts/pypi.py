@@ -25,7 +25,7 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.pypi import index_parent, json_api_url
-from pinwarden.artifacts.newest import NewestRelease, newest_python_release
+from pinwarden.artifacts.newest import NewestRelease, choose_python_release
 from pinwarden.artifacts.pypi_index import (
     DOCUMENT_LIMITS,
     PROVENANCE_LIMITS,
@@ -33,19 +33,19 @@ from pinwarden.artifacts.pypi_index import (
     JsonRelease,
     ReleaseFile,
     SimplePage,
+    are_digests_conflicting,
     deduplicate_files,
-    have_conflicting_digests,
+    find_source_repository,
     parse_json_release,
     parse_provenance,
     parse_simple_page,
-    source_repository,
 )
 from pinwarden.artifacts.python_package import (
-    belongs_to,
-    exact_version,
-    file_kind,
+    classify_file,
+    is_release_file,
     is_same_version,
-    normalized_name,
+    normalize_name,
+    parse_exact_version,
     quote_path_segment,
 )
 from pinwarden.core.errors import PinwardenError
@@ -73,13 +73,13 @@ def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, an
     stored in that folder, named by their SHA-256 in hex.
     """
     # 1. Normalise name and version.
-    name, version = normalized_name(package.name), str(exact_version(package.version))
+    name, version = normalize_name(package.name), str(parse_exact_version(package.version))
     empty = FetchedArtifact(package=package, registry=index.url, checked_at=now)
     # 2. List the files.
     page = _fetch_simple_page(fetcher, index, name)
     if page is None:
         return replace(empty, missing="package")
-    release, conflicting = deduplicate_files(file for file in page.files if belongs_to(file.name, name, version))
+    release, conflicting = deduplicate_files(file for file in page.files if is_release_file(file.name, name, version))
     if not release:
         return replace(empty, missing="version")
     if len(release) > _MAX_FILES:
@@ -101,21 +101,21 @@ def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, an
     return replace(
         empty,
         files=tuple(download.file for download in downloads),
-        listed=tuple(_to_listed(file) for file in release if file.name not in selected_names),
+        listed=tuple(_to_listed_file(file) for file in release if file.name not in selected_names),
         published_at=upload_times[0] if upload_times else None,
         publisher=json_release.publisher if json_release else None,
         repository=_find_repository(downloads, json_release),
         yanked=next((file.yanked for file in release if file.yanked), None),
         attestations=tuple(attestation for attestations, _ in attestation_results for attestation in attestations),
-        problems=(*_index_problems(release, conflicting, json_release), *problems),
+        problems=(*_find_index_problems(release, conflicting, json_release), *problems),
     )
 
 
-def newest_release(package: PackageRef, fetcher: Fetcher, index: ServiceEndpoint) -> NewestRelease | None:
+def find_newest_release(package: PackageRef, fetcher: Fetcher, index: ServiceEndpoint) -> NewestRelease | None:
     """The release that installers would choose today; None if the index has no such package."""
-    name = normalized_name(package.name)
+    name = normalize_name(package.name)
     page = _fetch_simple_page(fetcher, index, name)
-    release = newest_python_release(page.files, name, package.version) if page is not None else None
+    release = choose_python_release(page.files, name, package.version) if page is not None else None
     if release is None or is_same_version(release.version, package.version):
         return release
     json_release = _fetch_json_release(fetcher, index, name, release.version)
@@ -174,7 +174,7 @@ def _add_json_fields(file: ReleaseFile, json_release: JsonRelease | None) -> Rel
     )
 
 
-def _index_problems(
+def _find_index_problems(
     release: Sequence[ReleaseFile], conflicting: Sequence[str], json_release: JsonRelease | None
 ) -> Iterator[ArtifactProblem]:
     for name in conflicting:
@@ -185,7 +185,7 @@ def _index_problems(
     for json_file in json_release.files if json_release else ():
         file = by_name.get(json_file.name)
         # The file lists may differ for minutes after an upload; the digests of a file may not.
-        if file is not None and have_conflicting_digests(file.claims, json_file.claims):
+        if file is not None and are_digests_conflicting(file.claims, json_file.claims):
             yield ArtifactProblem(
                 code="pypi_index_disagrees",
                 message=f"the simple API and the JSON API state different digests for {file.name}",
@@ -210,10 +210,10 @@ def _download_file(
     with open_download(fetcher, request, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
         problems: tuple[ArtifactProblem, ...] = ()
-        if file_kind(file.name) == "wheel":
+        if classify_file(file.name) == "wheel":
             try:
                 metadata = read_wheel_metadata(download.stream)
-                problems = tuple(_metadata_problems(file.name, metadata, name_and_version))
+                problems = tuple(_check_metadata(file.name, metadata, name_and_version))
             except PinwardenError as err:
                 problems = (ArtifactProblem(code="pypi_unsafe_archive", message=f"{file.name}: {err.message}"),)
         artifact = ArtifactFile(
@@ -227,12 +227,12 @@ def _download_file(
     return _DownloadedFile(file=artifact, metadata=metadata, problems=problems)
 
 
-def _metadata_problems(
+def _check_metadata(
     file_name: str, metadata: WheelMetadata, name_and_version: tuple[str, str]
 ) -> Iterator[ArtifactProblem]:
     name, version = name_and_version
     try:
-        matches = normalized_name(metadata.name) == name and is_same_version(metadata.version, version)
+        matches = normalize_name(metadata.name) == name and is_same_version(metadata.version, version)
     except PinwardenError:
         matches = False
     if not matches:
@@ -242,16 +242,16 @@ def _metadata_problems(
         )
 
 
-def _to_listed(file: ReleaseFile) -> ListedFile:
+def _to_listed_file(file: ReleaseFile) -> ListedFile:
     return ListedFile(name=file.name, claims=file.claims, size=file.size, uploaded_at=file.uploaded_at)
 
 
 def _find_repository(downloads: Sequence[_DownloadedFile], json_release: JsonRelease | None) -> str | None:
     """The repository named in a wheel's METADATA, otherwise the one in the JSON API."""
     for download in downloads:
-        if download.metadata is not None and (url := source_repository(download.metadata.project_urls)):
+        if download.metadata is not None and (url := find_source_repository(download.metadata.project_urls)):
             return url
-    return source_repository(json_release.project_urls) if json_release else None
+    return find_source_repository(json_release.project_urls) if json_release else None
 
 
 # Attestations
@@ -260,7 +260,7 @@ def _find_repository(downloads: Sequence[_DownloadedFile], json_release: JsonRel
 def _fetch_attestations(
     fetcher: Fetcher, index: ServiceEndpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
 ) -> tuple[tuple[ArtifactAttestation, ...], tuple[ArtifactProblem, ...]]:
-    url = file.provenance or _conventional_provenance_url(index, page, file, name_and_version)
+    url = file.provenance or _build_provenance_url(index, page, file, name_and_version)
     if url is None:
         return (), ()
     request = FetchRequest(
@@ -292,7 +292,7 @@ def _fetch_attestations(
     return attestations, ()
 
 
-def _conventional_provenance_url(
+def _build_provenance_url(
     index: ServiceEndpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
 ) -> str | None:
     """The conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
@@ -325,7 +325,7 @@ class WheelMetadata(Record):
 def read_wheel_metadata(stream: IO[bytes]) -> WheelMetadata:
     """Read METADATA without unpacking anything else. ``ARCHIVE_UNSAFE`` if there is not exactly one."""
     try:
-        _check_directory(stream)
+        _check_zip_directory(stream)
         with zipfile.ZipFile(stream) as archive:
             return _parse_metadata(_read_metadata(archive))
     except (
@@ -341,7 +341,7 @@ def read_wheel_metadata(stream: IO[bytes]) -> WheelMetadata:
         raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel is a damaged ZIP file: {type(err).__name__}") from err
 
 
-def _check_directory(stream: IO[bytes]) -> None:
+def _check_zip_directory(stream: IO[bytes]) -> None:
     """Reject an oversized directory before zipfile reads it."""
     size = stream.seek(0, 2)
     start = max(0, size - _END.size - 0xFFFF)
@@ -349,7 +349,7 @@ def _check_directory(stream: IO[bytes]) -> None:
     tail = stream.read(size - start)
     position = tail.rfind(b"PK\x05\x06")
     if position < 0:
-        _refuse("has no directory")
+        _refuse_wheel("has no directory")
     members, length = _END.unpack_from(tail, position)[4:6]
     locator = start + position - _LOCATOR_64.size
     if locator >= 0:
@@ -359,28 +359,28 @@ def _check_directory(stream: IO[bytes]) -> None:
             stream.seek(record)
             members, length = _END_64.unpack(stream.read(_END_64.size))[7:9]
     if length > _MAX_DIRECTORY or members > _MAX_MEMBERS:
-        _refuse("has a directory that is too large")
+        _refuse_wheel("has a directory that is too large")
     stream.seek(0)
 
 
 def _read_metadata(archive: zipfile.ZipFile) -> bytes:
     names = [member.orig_filename for member in archive.infolist()]
     if len(names) > _MAX_MEMBERS or len(set(names)) != len(names):
-        _refuse("has a duplicate name, or too many members")
+        _refuse_wheel("has a duplicate name, or too many members")
     for name in names:
         if _UNSAFE_NAME.search(name):
-            _refuse(f"has a name that leaves the archive: {name[:120]!a}")
+            _refuse_wheel(f"has a name that leaves the archive: {name[:120]!a}")
     metadata_files = [member for member in archive.infolist() if _DIST_INFO.fullmatch(member.filename)]
     if len(metadata_files) != 1:
-        _refuse(f"has {len(metadata_files)} METADATA files instead of one")
+        _refuse_wheel(f"has {len(metadata_files)} METADATA files instead of one")
     if metadata_files[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        _refuse(
+        _refuse_wheel(
             "uses a compression that wheels do not use"
         )  # with other methods, the archive controls how much memory decompression takes
     with archive.open(metadata_files[0]) as stream:
         data = stream.read(_MAX_METADATA + 1)
     if len(data) > _MAX_METADATA:
-        _refuse("has a METADATA file that is too large")
+        _refuse_wheel("has a METADATA file that is too large")
     return data
 
 
@@ -395,5 +395,5 @@ def _parse_metadata(data: bytes) -> WheelMetadata:
     return WheelMetadata(name=raw.get("name", ""), version=raw.get("version", ""), project_urls=urls)
 
 
-def _refuse(problem: str) -> NoReturn:
+def _refuse_wheel(problem: str) -> NoReturn:
     raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel {problem}")

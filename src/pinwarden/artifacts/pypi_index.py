@@ -33,10 +33,10 @@ _MAX_FILES = 100_000  # projects with nightly builds list about 10,000
 _MAX_URL = 8192
 _MAX_SHORT_TEXT = 500
 _MAX_ATTESTATIONS = 100
-_TIME = re.compile(
+_TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
-_ALGORITHMS = ("sha256", "sha384", "sha512")
+_ACCEPTED_ALGORITHMS = ("sha256", "sha384", "sha512")
 
 
 class ReleaseFile(Record):
@@ -87,12 +87,12 @@ def deduplicate_files(files: Iterable[ReleaseFile]) -> tuple[tuple[ReleaseFile, 
     conflicting: list[str] = []
     for file in files:
         first = by_name.setdefault(file.name, file)
-        if first is not file and have_conflicting_digests(first.claims, file.claims) and file.name not in conflicting:
+        if first is not file and are_digests_conflicting(first.claims, file.claims) and file.name not in conflicting:
             conflicting.append(file.name)
     return tuple(by_name.values()), tuple(conflicting)
 
 
-def have_conflicting_digests(claims: Sequence[Digest], other_claims: Sequence[Digest]) -> bool:
+def are_digests_conflicting(claims: Sequence[Digest], other_claims: Sequence[Digest]) -> bool:
     """Whether two lists of digests cannot belong to the same file."""
     by_algorithm = {digest.algorithm: digest for digest in claims}
     return any(by_algorithm.get(digest.algorithm, digest) != digest for digest in other_claims)
@@ -122,7 +122,7 @@ def _parse_json_page(body: bytes, page_url: str) -> SimplePage:
 
 def _parse_json_file(entry: JsonObject, page_url: str) -> ReleaseFile:
     name, url = entry.string("filename"), _resolve_file_url(entry.string("url"), page_url)
-    if _last_segment(url) != name:
+    if _get_file_name(url) != name:
         # pip uses the name in the URL and uv the stated name, so they would install different files.
         _refuse(f"the file {name[:120]!a} has a URL with another file name")
     provenance = entry.optional_string("provenance")
@@ -132,7 +132,7 @@ def _parse_json_file(entry: JsonObject, page_url: str) -> ReleaseFile:
         claims=_parse_digests(entry, "hashes"),
         size=_parse_size(entry),
         uploaded_at=_parse_timestamp(entry.value.get("upload-time")),
-        requires_python=_short_text(entry.value.get("requires-python")),
+        requires_python=_truncate_text(entry.value.get("requires-python")),
         yanked=_parse_yanked(entry.value.get("yanked")),
         provenance=None if provenance is None else _resolve_file_url(provenance, page_url),
     )
@@ -143,7 +143,7 @@ def _parse_html_page(body: bytes, page_url: str) -> SimplePage:
         _refuse("an index page is too large")
     links = _LinkParser(page_url)
     try:
-        for tag in _relevant_tags(body.decode("utf-8")):
+        for tag in _find_relevant_tags(body.decode("utf-8")):
             links.feed(tag)
         links.close()
     except (UnicodeDecodeError, AssertionError, ValueError) as err:  # html.parser asserts on some broken declarations
@@ -160,7 +160,7 @@ _RAW_TEXT = re.compile(r"</(?:script|style)\s*>", re.IGNORECASE)
 _MAX_TAG = 32 * 1024  # a URL, a reason and a few other attributes
 
 
-def _relevant_tags(text: str) -> Iterator[str]:
+def _find_relevant_tags(text: str) -> Iterator[str]:
     """The complete a, base and meta tags of a page.
 
     html.parser takes quadratic time for unterminated tags, so a small page could keep it busy for hours. It gets only
@@ -222,7 +222,7 @@ class _LinkParser(HTMLParser):
         if re.match(r"(?:mailto|javascript|data):", href, re.IGNORECASE):
             return
         url = _resolve_file_url(href, self._base)
-        name = _last_segment(url)
+        name = _get_file_name(url)
         if not is_safe_file_name(name):
             return  # a navigation link, which installers ignore
         provenance = attributes.get("data-provenance")
@@ -230,17 +230,17 @@ class _LinkParser(HTMLParser):
             ReleaseFile(
                 name=name,
                 url=url,
-                claims=_fragment_digests(fragment),
+                claims=_parse_fragment(fragment),
                 size=None,
                 uploaded_at=_parse_timestamp(attributes.get("data-upload-time")),
-                requires_python=_short_text(attributes.get("data-requires-python")),
+                requires_python=_truncate_text(attributes.get("data-requires-python")),
                 yanked=_parse_yanked(attributes["data-yanked"] or True) if "data-yanked" in attributes else None,
                 provenance=_resolve_file_url(provenance, self._base) if provenance else None,
             )
         )
 
 
-def _fragment_digests(fragment: str) -> tuple[Digest, ...]:
+def _parse_fragment(fragment: str) -> tuple[Digest, ...]:
     hashes: dict[str, str] = {}
     for part in fragment.split("&")[:16]:
         algorithm, _, value = part.partition("=")
@@ -274,10 +274,12 @@ def parse_json_release(body: bytes, document_url: str, version: str) -> JsonRele
     homepage = info.value.get("home_page")
     if isinstance(homepage, str) and homepage:
         project_urls.setdefault("Homepage", homepage)
-    return JsonRelease(files=files, publisher=_publisher(document.value.get("ownership")), project_urls=project_urls)
+    return JsonRelease(
+        files=files, publisher=_format_owners(document.value.get("ownership")), project_urls=project_urls
+    )
 
 
-def source_repository(project_urls: Mapping[str, str]) -> str | None:
+def find_source_repository(project_urls: Mapping[str, str]) -> str | None:
     """The source repository among a project's URLs (labels as in PEP 753); the homepage only on a code host."""
     urls_by_label = {re.sub(r"[^a-z0-9]", "", label.lower()): url for label, url in project_urls.items()}
     for label in ("source", "repository", "sourcecode", "github", "code", "scm"):
@@ -298,12 +300,12 @@ def _parse_json_api_file(entry: JsonObject, document_url: str) -> ReleaseFile:
         claims=_parse_digests(entry, "digests"),
         size=_parse_size(entry),
         uploaded_at=_parse_timestamp(row.get("upload_time_iso_8601") or row.get("upload_time")),
-        requires_python=_short_text(row.get("requires_python")),
+        requires_python=_truncate_text(row.get("requires_python")),
         yanked=_parse_yanked(row.get("yanked_reason") or True) if row.get("yanked") else None,
     )
 
 
-def _publisher(ownership: Any) -> str | None:
+def _format_owners(ownership: Any) -> str | None:
     """The organisation or the users that own the project."""
     if not isinstance(ownership, dict):
         return None
@@ -330,7 +332,7 @@ def _parse_digests(entry: JsonObject, name: str) -> tuple[Digest, ...]:
 def _select_digests(hashes: Mapping[str, Any]) -> tuple[Digest, ...]:
     """The digests with algorithms that are strong enough."""
     digests = []
-    for algorithm in _ALGORITHMS:
+    for algorithm in _ACCEPTED_ALGORITHMS:
         text = hashes.get(algorithm)
         if text is None or text == "":
             continue
@@ -355,7 +357,7 @@ def _resolve_file_url(text: str, base: str) -> str:
     return url
 
 
-def _last_segment(url: str) -> str:
+def _get_file_name(url: str) -> str:
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
@@ -371,7 +373,7 @@ def _parse_size(entry: JsonObject) -> int | None:
 
 def _parse_timestamp(value: Any) -> str | None:
     """A timestamp with its zone. The oldest timestamps of the JSON API have no zone and are in UTC."""
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
+    if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
         return None
     return value if value[-1] == "Z" or value[-6:-5] in ("+", "-") else f"{value}Z"
 
@@ -382,7 +384,7 @@ def _parse_yanked(value: Any) -> str | None:
     return value[:_MAX_SHORT_TEXT] if isinstance(value, str) and value.strip() else "yanked"
 
 
-def _short_text(value: Any) -> str | None:
+def _truncate_text(value: Any) -> str | None:
     return value[:_MAX_SHORT_TEXT] if isinstance(value, str) and value else None
 
 
@@ -421,9 +423,9 @@ def _parse_attestation(attestation: JsonObject, publisher: Mapping[str, Any]) ->
     _check_format(attestation)
     material = attestation.object("verification_material")
     envelope = attestation.object("envelope")
-    payload = _base64_member(envelope, "statement")
+    payload = _get_base64(envelope, "statement")
     verification: dict[str, Any] = {
-        "certificate": {"rawBytes": _base64_member(material, "certificate")},
+        "certificate": {"rawBytes": _get_base64(material, "certificate")},
         "tlogEntries": [dict(entry.value) for entry in material.objects("transparency_entries")],
     }
     timestamps = material.items("timestamps", optional=True) if material.value.get("timestamps") else []
@@ -440,7 +442,7 @@ def _parse_attestation(attestation: JsonObject, publisher: Mapping[str, Any]) ->
         "dsseEnvelope": {
             "payload": payload,
             "payloadType": "application/vnd.in-toto+json",
-            "signatures": [{"sig": _base64_member(envelope, "signature")}],
+            "signatures": [{"sig": _get_base64(envelope, "signature")}],
         },
     }
     inner = JsonObject(strict_json.parse_json(b64decode(payload), PROVENANCE_LIMITS), "statement", _provenance_error)
@@ -457,7 +459,7 @@ def _check_format(document: JsonObject) -> None:
         document.fail("version", "is not 1")
 
 
-def _base64_member(entry: JsonObject, name: str) -> str:
+def _get_base64(entry: JsonObject, name: str) -> str:
     return _check_base64(entry, name, entry.value.get(name))
 
 

@@ -23,16 +23,16 @@ _SDIST_ENDINGS = (".tar.gz", ".zip", ".tar.bz2", ".tar.xz", ".tgz", ".tar.Z", ".
 _OTHER_ENDINGS = (".egg", ".exe", ".msi", ".rpm", ".deb", ".dmg")
 
 
-def normalized_name(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A project name as used in URLs (PEP 503)."""
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise PinwardenError("PACKAGE_INVALID", f"{name[:120]!a} is not a Python package name")
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def exact_version(text: str) -> Version:
+def parse_exact_version(text: str) -> Version:
     """Parse an exact PEP 440 version; ``PACKAGE_INVALID`` for ranges and wildcards."""
-    version = _version(text)
+    version = _parse_version(text)
     if version is None:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact Python package version")
     return version
@@ -40,11 +40,11 @@ def exact_version(text: str) -> Version:
 
 def is_same_version(text: str, other_text: str) -> bool:
     """Whether two strings are the same version by PEP 440. False if either is not a version."""
-    first, second = _version(text), _version(other_text)
+    first, second = _parse_version(text), _parse_version(other_text)
     return first is not None and first == second
 
 
-def _version(text: str) -> Version | None:
+def _parse_version(text: str) -> Version | None:
     from packaging.version import InvalidVersion, Version
 
     if len(text) > _MAX_NAME or not text.isascii() or text != text.strip():
@@ -65,40 +65,40 @@ def is_safe_file_name(name: str) -> bool:
     return len(name) <= _MAX_NAME and _FILE_NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
-def file_kind(name: str) -> FileKind:
+def classify_file(name: str) -> FileKind:
     """The kind of a file, by its ending, as installers determine it."""
     if name.endswith(".whl"):
         return "wheel"
     return "sdist" if name.endswith(_SDIST_ENDINGS) else "other"
 
 
-def belongs_to(file_name: str, project: str, version: str) -> bool:
+def is_release_file(file_name: str, project: str, version: str) -> bool:
     """Whether a file belongs to a release. ``1.0`` and ``1.0.0`` are the same release (PEP 440)."""
-    project, wanted_version = normalized_name(project), exact_version(version)
+    project, wanted_version = normalize_name(project), parse_exact_version(version)
     if file_name.endswith(".whl"):
         return _wheel_belongs(file_name, project, wanted_version)
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
             return any(
-                _version(remainder) == wanted_version
-                for remainder in _after_project(file_name.removesuffix(ending), project)
+                _parse_version(remainder) == wanted_version
+                for remainder in _strip_project_name(file_name.removesuffix(ending), project)
             )
     for ending in _OTHER_ENDINGS:
         if file_name.endswith(ending):
-            remainders = _after_project(file_name.removesuffix(ending), project)
+            remainders = _strip_project_name(file_name.removesuffix(ending), project)
             return any(_starts_with_version(remainder, wanted_version) for remainder in remainders)
     return False
 
 
-def file_version(file_name: str, project: str) -> Version | None:
+def parse_file_version(file_name: str, project: str) -> Version | None:
     """The version of a wheel or source archive; None for other files."""
-    project = normalized_name(project)
+    project = normalize_name(project)
     if file_name.endswith(".whl"):
         name_and_version = _parse_wheel_name(file_name)
         return name_and_version[1] if name_and_version is not None and name_and_version[0] == project else None
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
-            versions = map(_version, _after_project(file_name.removesuffix(ending), project))
+            versions = map(_parse_version, _strip_project_name(file_name.removesuffix(ending), project))
             return next((version for version in versions if version is not None), None)
     return None
 
@@ -117,7 +117,7 @@ def _parse_wheel_name(file_name: str) -> tuple[str, Version] | None:
     return name, version
 
 
-def _after_project(stem: str, project: str) -> list[str]:
+def _strip_project_name(stem: str, project: str) -> list[str]:
     """What may follow the project's name. There may be several candidates, because old file names contain dashes."""
     dashes = [position for position, character in enumerate(stem) if character == "-"]
     return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
@@ -126,7 +126,7 @@ def _after_project(stem: str, project: str) -> list[str]:
 def _starts_with_version(remainder: str, wanted_version: Version) -> bool:
     """Windows installers and eggs have a platform or a Python version after the package version."""
     parts = re.split(r"([-.])", remainder)
-    return any(_version("".join(parts[:count])) == wanted_version for count in range(1, len(parts) + 1, 2))
+    return any(_parse_version("".join(parts[:count])) == wanted_version for count in range(1, len(parts) + 1, 2))
 
 
 ChosenWheel = tuple[ClosurePackage, ClosureFile]
@@ -143,7 +143,7 @@ def choose_wheels(
             continue
         if package.name in chosen:
             raise PinwardenError("CLOSURE_INVALID", f"two versions of {package.name} apply to the same environment")
-        best = best_wheel([file.name for file in package.files], tags)
+        best = choose_best_wheel([file.name for file in package.files], tags)
         if best is None:
             raise PinwardenError(
                 "NO_USABLE_FILE",
@@ -167,7 +167,7 @@ def marker_applies(marker: str, environment: Mapping[str, str]) -> bool:
         raise PinwardenError("CLOSURE_INVALID", f"invalid environment marker {marker[:120]!a}") from err
 
 
-def best_wheel(names: Iterable[str], tags: Sequence[Tag]) -> str | None:
+def choose_best_wheel(names: Iterable[str], tags: Sequence[Tag]) -> str | None:
     """The wheel that pip and uv would choose: best tag, then highest build number. None if no wheel fits."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 

@@ -1,6 +1,6 @@
 """Dependency resolution with the user's own uv and npm, without building or installing anything.
 
-``resolve`` runs uv and returns a ``pylock.toml``; ``resolve_npm`` runs npm and returns a ``package-lock.json``.
+``resolve_python`` runs uv and returns a ``pylock.toml``; ``resolve_npm`` runs npm and returns a ``package-lock.json``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pinwarden.artifacts.pylock import MAX_BYTES
-from pinwarden.artifacts.python_package import exact_version, normalized_name
+from pinwarden.artifacts.python_package import normalize_name, parse_exact_version
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import LIMITS
@@ -76,7 +76,7 @@ def find_uv(variables: Mapping[str, str]) -> Path:
         ) from err
 
 
-def resolve(  # noqa: PLR0913  everything the result depends on
+def resolve_python(  # noqa: PLR0913  everything the result depends on
     name: str,
     version: str,
     index: ServiceEndpoint,
@@ -89,7 +89,7 @@ def resolve(  # noqa: PLR0913  everything the result depends on
     allow_plain_http: bool = False,
 ) -> bytes:
     """Resolve one exact package with uv, for all platforms and from one index. Returns the ``pylock.toml``."""
-    requirement = _requirement(name, version, extras)
+    requirement = _build_requirement(name, version, extras)
     python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
         raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a Python version")
@@ -97,7 +97,7 @@ def resolve(  # noqa: PLR0913  everything the result depends on
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         folder = Path(temporary)
         (folder / "requirements.in").write_text(requirement + "\n")
-        environment, secrets = _environment(index, variables, folder)
+        environment, secrets = _build_uv_environment(index, variables, folder)
         options = (
             *("--universal", "--no-header", "--no-annotate", "--no-build", "--format", "pylock.toml", "--quiet"),
             *("--no-config", "--no-progress", "--color", "never", "--python-version", python),
@@ -115,13 +115,13 @@ def read_uv_version(uv: Path, variables: Mapping[str, str]) -> str:
     return " ".join(output.decode("utf-8", "replace").split()[:2])[:40]
 
 
-def _requirement(name: str, version: str, extras: Sequence[str]) -> str:
+def _build_requirement(name: str, version: str, extras: Sequence[str]) -> str:
     """A requirement built from validated parts, so it cannot contain an option, a URL or a second requirement."""
-    extra_names = ",".join(normalized_name(extra) for extra in extras)
-    return f"{normalized_name(name)}{f'[{extra_names}]' if extra_names else ''}=={exact_version(version)}"
+    extra_names = ",".join(normalize_name(extra) for extra in extras)
+    return f"{normalize_name(name)}{f'[{extra_names}]' if extra_names else ''}=={parse_exact_version(version)}"
 
 
-def _environment(
+def _build_uv_environment(
     index: ServiceEndpoint, variables: Mapping[str, str], folder: Path
 ) -> tuple[dict[str, str], list[str]]:
     """An environment in which uv uses one index and no settings, netrc or cache; and the secrets it contains."""
@@ -141,14 +141,14 @@ def _environment(
         settings["SSL_CERT_FILE"] = str(index.ca_file)
     secrets: list[str] = []
     if index.authorization is not None:
-        user, password = _split_basic(index.authorization)
+        user, password = _decode_basic_credential(index.authorization)
         settings |= {f"UV_INDEX_{_INDEX_NAME}_USERNAME": user, f"UV_INDEX_{_INDEX_NAME}_PASSWORD": password}
         secrets = [index.authorization, password]
     inherited = {variable for word in _UV_NETWORK_VARIABLES for variable in (word, word.lower())}
     return build_child_environment(settings, variables, inherited), secrets
 
 
-def _split_basic(authorization: str) -> tuple[str, str]:
+def _decode_basic_credential(authorization: str) -> tuple[str, str]:
     scheme, _, value = authorization.partition(" ")
     try:
         user, colon, password = b64decode(value, validate=True).decode().partition(":")
@@ -212,7 +212,7 @@ def resolve_npm(
         options = (
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
-            *("--include=optional", "--omit=dev", "--loglevel=error", *_registry_options(addresses)),
+            *("--include=optional", "--omit=dev", "--loglevel=error", *_build_registry_options(addresses)),
             # A user who can write to the parent folder could make this folder a workspace with npm settings.
             "--no-workspaces",
             *(("--fetch-retries=0",) if rejected else ()),  # an invalid host needs no retries
@@ -223,13 +223,13 @@ def resolve_npm(
             for rejection in rejected.values() if _INVALID_HOST in str(err.data.get("stderr")) else ():
                 raise rejection from err
             raise
-        version = _installed_npm_version(npm)
+        version = _read_npm_version(npm)
         if version is None:
             version = run_resolver([str(npm), "--version"], folder, environment, seconds=30).decode().strip()
         return read_file(folder / "package-lock.json", LIMITS.max_bytes), f"npm {version[:40]}"
 
 
-def _installed_npm_version(npm: Path) -> str | None:
+def _read_npm_version(npm: Path) -> str | None:
     """The version in npm's own package.json. Reading it is faster than starting npm."""
     try:
         manifest = json.loads(read_file(npm.resolve().parent.parent / "package.json"))
@@ -238,5 +238,5 @@ def _installed_npm_version(npm: Path) -> str | None:
         return None
 
 
-def _registry_options(addresses: Mapping[str, str]) -> list[str]:
+def _build_registry_options(addresses: Mapping[str, str]) -> list[str]:
     return [f"--{f'{scope}:' if scope else ''}registry={url}" for scope, url in addresses.items()]

@@ -15,7 +15,7 @@ import libipld
 from libipld import encode_multibase
 
 from pinwarden.artifacts.archives.rules import ArchiveLimits
-from pinwarden.artifacts.archives.tar import BLOCK, tar_in_memory
+from pinwarden.artifacts.archives.tar import BLOCK, read_tar
 from pinwarden.bundle import tar_zstd
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
@@ -151,7 +151,7 @@ def _read_foreign_tar(manifest: Manifest, archive: bytes) -> Iterator[tuple[Mani
     )
     left = {entry.path: entry for entry in manifest.entries}
     limits = ArchiveLimits(members=2 * len(left) + 1000, total_bytes=len(plain), path_bytes=4096)
-    for file in tar_in_memory(plain, limits):
+    for file in read_tar(plain, limits):
         entry = left.pop(file.path, None)
         if entry is None:
             raise PinwardenError(

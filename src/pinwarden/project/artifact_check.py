@@ -132,15 +132,15 @@ def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRel
         case "npm":
             from pinwarden.artifacts import npm
 
-            return npm.newest_release(package, fetcher, sources.npm(package.name))
+            return npm.find_newest_release(package, fetcher, sources.npm(package.name))
         case "pypi":
             from pinwarden.artifacts import pypi
 
-            return pypi.newest_release(package, fetcher, sources.pypi())
+            return pypi.find_newest_release(package, fetcher, sources.pypi())
         case "oci":
             from pinwarden.artifacts import oci
 
-            return oci.newest_release(package, fetcher, sources.image(package.name, by_project=True))
+            return oci.find_newest_release(package, fetcher, sources.image(package.name, by_project=True))
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
 

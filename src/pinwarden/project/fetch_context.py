@@ -117,14 +117,14 @@ def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context
     For files of other platforms the index's digest is recorded, and checked before they are used.
     """
     from pinwarden.artifacts.pylock import parse_pylock
-    from pinwarden.artifacts.python_package import exact_version, normalized_name
-    from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve
+    from pinwarden.artifacts.python_package import normalize_name, parse_exact_version
+    from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve_python
 
-    name, version = normalized_name(name), str(exact_version(version))
+    name, version = normalize_name(name), str(parse_exact_version(version))
     index = context.sources.pypi()
     variables = context.sources.settings.variables
     uv = find_uv(variables)
-    text = resolve(
+    text = resolve_python(
         name,
         version,
         _build_resolver_endpoint(index, context),

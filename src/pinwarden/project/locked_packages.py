@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinwarden.artifacts.artifact import PackageRef
-from pinwarden.artifacts.osv import VulnerablePackage, vulnerable_packages
-from pinwarden.artifacts.osv_export import read_export
+from pinwarden.artifacts.osv import VulnerablePackage, find_vulnerable_packages
+from pinwarden.artifacts.osv_export import read_osv_export
 from pinwarden.artifacts.sbom import cyclonedx, spdx
-from pinwarden.artifacts.sbom.bill import make_bill
+from pinwarden.artifacts.sbom.bill import collect_contents
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, plural
@@ -56,7 +56,7 @@ def find_advisories(project: Project, export: Path) -> Report:
     lock = document.lock
     refuse_if_tampered(document.problems)
     packages = list_locked_packages(lock, document.files)
-    vulnerabilities = vulnerable_packages(read_export(export), packages)
+    vulnerabilities = find_vulnerable_packages(read_osv_export(export), packages)
     rows = (*build_vulnerability_rows(vulnerabilities, packages), *_report_unchecked(lock))
     return Report(
         command="advisories",
@@ -122,7 +122,7 @@ def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> Sbom
         for _, member, pin in file_pins(lock)
         if member == "closure"
     }
-    bill = make_bill(lock, closures, mask_url)
+    bill = collect_contents(lock, closures, mask_url)
     bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle contains its dependencies
     packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _LOCKABLE_TYPES}
     to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes

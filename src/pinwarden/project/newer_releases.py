@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.artifacts.newest import NewestRelease, is_newer_tag, is_release_tag
-from pinwarden.artifacts.python_package import exact_version
+from pinwarden.artifacts.python_package import parse_exact_version
 from pinwarden.clients.command_line import replace_release, replace_word
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
@@ -111,7 +111,7 @@ class PackageRelease(Record):
         if self.launch.kind == "oci":
             return is_newer_tag(new, old)
         if self.launch.kind == "pypi":
-            return exact_version(new) > exact_version(old)
+            return parse_exact_version(new) > parse_exact_version(old)
         return compare_versions(new, old) > 0
 
     @property

@@ -164,12 +164,12 @@ def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
 def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
     """The bundle in the store, downloaded if it is not there. Bytes that differ from the lock are refused."""
     from pinwarden.artifacts.artifact import PackageRef
-    from pinwarden.artifacts.downloads import staged_file
+    from pinwarden.artifacts.downloads import stage_file
 
     archive = context.store.find(digest)
     if archive is not None:
         return archive
-    with staged_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, into=None) as staged:
+    with stage_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, into=None) as staged:
         if staged is None:
             raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
         if staged.file.sha256 != digest:

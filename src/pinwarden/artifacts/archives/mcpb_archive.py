@@ -10,8 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from pinwarden.artifacts.archives.rules import ArchiveLimits, PathSet
-from pinwarden.artifacts.archives.zip import ZipMember, check_layout, zip_members
-from pinwarden.artifacts.mcpb_manifest import MANIFEST_NAME, BundleManifest, Parts, parse_manifest, split
+from pinwarden.artifacts.archives.zip import ZipMember, check_zip_layout, read_zip_members
+from pinwarden.artifacts.mcpb_manifest import (
+    MANIFEST_NAME,
+    BundleManifest,
+    McpbParts,
+    parse_manifest,
+    split_signature,
+)
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -30,7 +36,7 @@ class McpbContent(Record):
     """The size of the removed signature block in bytes."""
 
 
-def read_parts(path: Path) -> Parts:
+def read_bundle_parts(path: Path) -> McpbParts:
     """Find where the content of a bundle ends and its signature block begins."""
     with open_regular(path) as stream:
 
@@ -38,10 +44,10 @@ def read_parts(path: Path) -> Parts:
             stream.seek(offset)
             return stream.read(size)
 
-        return split(stream.seek(0, 2), read)
+        return split_signature(stream.seek(0, 2), read)
 
 
-def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
+def hash_content(path: Path, size: int, algorithm: str = "sha256") -> Digest:
     """The digest of the first ``size`` bytes of a file."""
     with open_regular(path) as stream:
         count, digest = _hash_prefix(stream, size, algorithm)
@@ -51,7 +57,7 @@ def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
 
 
 @contextmanager
-def open_content(path: Path, parts: Parts) -> Iterator[McpbContent]:
+def open_content(path: Path, parts: McpbParts) -> Iterator[McpbContent]:
     """The ZIP file without the signature block.
 
     ZIP readers search for the directory from the end of the file, and a signature block could contain a second
@@ -70,11 +76,11 @@ def open_content(path: Path, parts: Parts) -> Iterator[McpbContent]:
             yield McpbContent(archive=archive, signature_block_size=file_size - parts.content_size)
 
 
-def bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
+def read_bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
     """The files of a bundle. Raises ``ARCHIVE_UNSAFE`` if some file system treats two paths as the same."""
-    check_layout(bundle.archive, comment=bundle.signature_block_size)
+    check_zip_layout(bundle.archive, comment=bundle.signature_block_size)
     seen = PathSet()
-    for member in zip_members(bundle.archive, limits=LIMITS):
+    for member in read_zip_members(bundle.archive, limits=LIMITS):
         seen.add(member.path)
         yield member
 
@@ -83,7 +89,7 @@ def read_bundle_manifest(bundle: McpbContent) -> BundleManifest:
     """Read the manifest and check every member."""
     manifest_data: bytes | None = None
     paths: set[str] = set()
-    for member in bundle_members(bundle):
+    for member in read_bundle_members(bundle):
         paths.add(member.path)
         if member.path == MANIFEST_NAME:
             manifest_data = member.data

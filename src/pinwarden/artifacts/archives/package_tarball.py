@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
-from pinwarden.artifacts.archives.tar import TarMember, tar_stream
+from pinwarden.artifacts.archives.tar import TarMember, read_gzipped_tar
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 """For one file requested by name: a manifest or a build file."""
 
 
-def package_files(
+def read_package_files(
     stream: IO[bytes], exact_names: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> Iterator[tuple[str, TarMember]]:
     """Every file with its path inside the package, that is, without the top-level folder.
@@ -30,7 +30,7 @@ def package_files(
     """
     by_folded_name = {name.lower(): name for name in exact_names}
     seen: set[str] = set()
-    for file in tar_stream(stream, limits):
+    for file in read_gzipped_tar(stream, limits):
         _, _, path = file.path.partition("/")
         if not path:
             continue
@@ -41,7 +41,7 @@ def package_files(
         yield path, file
 
 
-def read_files(
+def read_named_files(
     stream: IO[bytes],
     names: frozenset[str],
     limits: ArchiveLimits = DEFAULT_LIMITS,
@@ -50,7 +50,7 @@ def read_files(
 ) -> dict[str, bytes]:
     """The files with these names. Reads the entire tarball, so its limits and rules apply to every member."""
     contents: dict[str, bytes] = {}
-    for path, file in package_files(stream, names, limits):
+    for path, file in read_package_files(stream, names, limits):
         if path in names:
             if file.size > file_bytes:
                 _refuse(f"has a {path} of more than {file_bytes} bytes")
@@ -66,7 +66,7 @@ MANIFEST_FILES = frozenset({"package.json", "binding.gyp"})
 """Files that decide what npm runs."""
 
 
-class TarballManifest(Record):
+class PackageJson(Record):
     """The files that npm reads after it unpacks the tarball."""
 
     document: Any
@@ -75,17 +75,17 @@ class TarballManifest(Record):
 
 
 def read_tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """Path, executable bit and bytes of every file. Applies the same rules as :func:`read_manifest`."""
+    """Path, executable bit and bytes of every file. Applies the same rules as :func:`read_package_json`."""
     with open_regular(archive) as stream:
-        for path, file in package_files(stream, MANIFEST_FILES):
+        for path, file in read_package_files(stream, MANIFEST_FILES):
             yield path, file.executable, bytes(file.read())
 
 
-def read_manifest(
+def read_package_json(
     stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MAX_FILE_BYTES
-) -> TarballManifest:
+) -> PackageJson:
     """Read ``package.json``. ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
-    files = read_files(stream, MANIFEST_FILES, limits, file_bytes=file_bytes)
+    files = read_named_files(stream, MANIFEST_FILES, limits, file_bytes=file_bytes)
     if "package.json" not in files:
         raise PinwardenError("ARCHIVE_UNSAFE", "the tarball has no package.json")
     try:
@@ -93,4 +93,4 @@ def read_manifest(
         document = strict_json.parse_last_wins(files["package.json"].removeprefix(b"\xef\xbb\xbf"))
     except PinwardenError as err:
         raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball's package.json is not valid JSON: {err}") from err
-    return TarballManifest(document=document, has_gyp="binding.gyp" in files)
+    return PackageJson(document=document, has_gyp="binding.gyp" in files)

@@ -28,8 +28,8 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
 _DECODE_ERRORS = (zlib.error, EOFError, ValueError, OverflowError)
 _MANY_ZEROS = 256  # with more zero bytes than this, the sum of a header is below 65,520
 
-Data = bytes | memoryview
-Links = Literal["refuse", "skip"]
+TarBytes = bytes | memoryview
+LinkHandling = Literal["refuse", "skip"]
 
 
 class TarMember(NamedTuple):
@@ -38,39 +38,39 @@ class TarMember(NamedTuple):
     path: str
     size: int
     executable: bool
-    read: Callable[[], Data]
+    read: Callable[[], TarBytes]
     """Returns the file's bytes. Call it before requesting the next file."""
 
 
-class _Source(Protocol):
+class _BlockSource(Protocol):
     """A source of tar blocks."""
 
-    def read(self, size: int) -> Data: ...
+    def read(self, size: int) -> TarBytes: ...
     def skip(self, size: int) -> None: ...
     def at_end(self) -> bool: ...
 
 
-def tar_in_memory(data: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
+def read_tar(data: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
     """The files of an uncompressed tarball in memory; their bytes are not copied."""
-    return _files(_Memory(data), limits, "refuse")
+    return _read_members(_MemorySource(data), limits, "refuse")
 
 
-def tar_stream(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarMember]:
+def read_gzipped_tar(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarMember]:
     """The files of a package's gzipped tarball. Links are skipped, as npm and cargo do."""
     try:
-        yield from _files(_Stream(_decompress(stream), limits), limits, "skip")
+        yield from _read_members(_StreamSource(_decompress(stream), limits), limits, "skip")
     except (*_DECODE_ERRORS, OSError) as err:
         if isinstance(err, OSError) and err.errno is not None:
             raise PinwardenError("FILE_UNREADABLE", f"cannot read the tarball: {err.strerror}") from err
         raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball is damaged or incomplete: {err}") from err
 
 
-def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[TarMember]:
+def _read_members(source: _BlockSource, limits: ArchiveLimits, links: LinkHandling) -> Iterator[TarMember]:
     extended = _ExtendedHeaders()
     seen: set[str] = set()
     count = total = 0
     while any(header := bytes(source.read(BLOCK))):
-        size, kind = _checked_size(header), header[_KIND]
+        size, kind = _parse_size(header), header[_KIND]
         if kind in (_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK):
             if size > limits.header_bytes:
                 _refuse("has a header that is too long")
@@ -88,7 +88,7 @@ def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[Tar
             if _check_path(path, limits) in seen:
                 _refuse(f"has {path[:120]!a} twice")
             seen.add(path)
-            content = _Content(source, size)
+            content = _MemberContent(source, size)
             yield TarMember(path, size, bool(_parse_octal(header[_MODE]) & 0o111), content.read)
             content.skip_rest()
         elif size or kind not in _FOLDER | _LINK or (kind in _LINK and links == "refuse"):
@@ -99,17 +99,17 @@ def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[Tar
             _refuse("continues after its end marker")
 
 
-class _Content:
+class _MemberContent:
     """The bytes of the most recent file."""
 
     __slots__ = ("_padding", "_remaining", "_source")
 
-    def __init__(self, source: _Source, size: int) -> None:
+    def __init__(self, source: _BlockSource, size: int) -> None:
         self._source = source
         self._remaining = size
         self._padding = -size % BLOCK
 
-    def read(self) -> Data:
+    def read(self) -> TarBytes:
         size, self._remaining = self._remaining, 0
         return self._source.read(size)
 
@@ -160,7 +160,7 @@ class _ExtendedHeaders:
         """The path of the member that starts with this header. Resets the extended headers."""
         if self._size is not None and self._size != size:
             _refuse("states two sizes for one member")
-        path = _header_path(header) if self._path is None else self._path
+        path = _parse_header_path(header) if self._path is None else self._path
         self._path = self._size = None
         self._used = set()
         return path
@@ -170,7 +170,7 @@ class _ExtendedHeaders:
             _refuse("ends with an extended header without a member")
 
 
-def _header_path(header: bytes) -> str:
+def _parse_header_path(header: bytes) -> str:
     name, prefix = header[_NAME], header[_PREFIX]
     if header[_MAGIC] == _USTAR:
         prefix_text = _parse_name(prefix)
@@ -197,13 +197,13 @@ def _check_path(path: str, limits: ArchiveLimits) -> str:
     return path
 
 
-def _checked_size(header: bytes) -> int:
-    if _parse_octal(header[_CHECKSUM]) != _byte_sum(header[:148] + b"        " + header[156:]):
+def _parse_size(header: bytes) -> int:
+    if _parse_octal(header[_CHECKSUM]) != _sum_bytes(header[:148] + b"        " + header[156:]):
         _refuse("has a damaged header")
     return _parse_octal(header[_SIZE])
 
 
-def _byte_sum(header: bytes) -> int:
+def _sum_bytes(header: bytes) -> int:
     """The sum of a header's bytes. For small sums, the lower half of Adler-32 minus one is the sum, and faster."""
     if header.count(0) > _MANY_ZEROS:
         return (zlib.adler32(header) & 0xFFFF) - 1
@@ -217,14 +217,14 @@ def _parse_octal(text: bytes) -> int:
     return int(digits, 8)
 
 
-class _Memory:
+class _MemorySource:
     """Blocks of a tarball in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._view = memoryview(data)
         self._position = 0
 
-    def read(self, size: int) -> Data:
+    def read(self, size: int) -> TarBytes:
         start, self._position = self._position, self._position + size
         if self._position > len(self._view):
             _refuse("is truncated")
@@ -237,7 +237,7 @@ class _Memory:
         return self._position == len(self._view)
 
 
-class _Stream:
+class _StreamSource:
     """Blocks of a tarball read in chunks, up to a limit."""
 
     def __init__(self, chunks: Iterator[bytes], limits: ArchiveLimits) -> None:
@@ -247,7 +247,7 @@ class _Stream:
         self._remaining = limits.total_bytes + 8 * BLOCK * limits.members
         self._limit = limits.total_bytes
 
-    def read(self, size: int) -> Data:
+    def read(self, size: int) -> TarBytes:
         parts = []
         while size:
             part = self._next(size)

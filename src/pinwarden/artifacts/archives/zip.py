@@ -46,9 +46,9 @@ class ZipMember(Record):
     data: bytes = field(repr=False)
 
 
-def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
+def read_zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
     """The files of a ZIP file in directory order."""
-    check = _MemberCheck(path, limits)
+    check = _MemberChecker(path, limits)
     with _convert_errors(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             check.count_member()
@@ -71,7 +71,7 @@ def zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterat
             yield ZipMember(path=name, executable=bool(mode & 0o111), data=data)
 
 
-class _MemberCheck:
+class _MemberChecker:
     """Counts members and bytes of one archive, and rejects unsafe names."""
 
     def __init__(self, archive: Path, limits: ArchiveLimits) -> None:
@@ -123,7 +123,7 @@ _DESCRIPTOR_SIZES = frozenset({12, 16, 20, 24})
 _STREAMED = 0x08
 
 
-def check_layout(path: Path, *, comment: int = 0) -> None:
+def check_zip_layout(path: Path, *, comment: int = 0) -> None:
     """Reject a ZIP file with bytes that belong to neither a member nor the directory.
 
     ``comment`` is the length of a signature block that was removed. The end record may state it as the length of an
@@ -132,14 +132,14 @@ def check_layout(path: Path, *, comment: int = 0) -> None:
     with open_regular(path) as stream:
         directory, members = _read_end_record(stream, path, comment)
         end, was_streamed = 0, False
-        for member in _directory_entries(stream, path, directory, members):
+        for member in _read_directory(stream, path, directory, members):
             _check_gap(path, member.header_offset - end, was_streamed=was_streamed)
-            end = _member_end(stream, path, member)
+            end = _find_member_end(stream, path, member)
             was_streamed = bool(member.flag_bits & _STREAMED)
         _check_gap(path, directory - end, was_streamed=was_streamed)
 
 
-def _directory_entries(stream: BinaryIO, path: Path, directory: int, members: int) -> list[zipfile.ZipInfo]:
+def _read_directory(stream: BinaryIO, path: Path, directory: int, members: int) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
@@ -157,7 +157,7 @@ def _check_gap(path: Path, gap: int, *, was_streamed: bool) -> None:
         _refuse(path, "has bytes between its members, or overlapping members")
 
 
-def _member_end(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> int:
+def _find_member_end(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> int:
     stream.seek(member.header_offset)
     head = stream.read(30)
     if len(head) != 30 or head[:4] != _LOCAL:

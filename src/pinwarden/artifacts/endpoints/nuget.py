@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from pinwarden.artifacts.nuget_package import children, parse_xml
+from pinwarden.artifacts.nuget_package import find_children, parse_xml
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
@@ -129,23 +129,25 @@ def _read_settings(folder: Path, configured_by: Origin, variables: Mapping[str, 
     root = parse_xml(read_file(path, _MAX_BYTES))
     if root is None:
         raise PinwardenError("CONFIG_INVALID", f"{path} is not plain XML without declarations")
-    sections = children(root, "packageSources")
+    sections = find_children(root, "packageSources")
     pairs = _key_values(sections, variables)
     yield _SettingsFile(
         configured_by=configured_by,
         path=path,
         sources=pairs,
-        clears_sources=any(children(section, "clear") for section in sections),
+        clears_sources=any(find_children(section, "clear") for section in sections),
         disabled=frozenset(
-            name for name, value in _key_values(children(root, "disabledPackageSources"), {}).items() if value == "true"
+            name
+            for name, value in _key_values(find_children(root, "disabledPackageSources"), {}).items()
+            if value == "true"
         ),
         credentials=dict(_parse_credentials(root, configured_by, variables)),
-        has_mapping=bool(children(root, "packageSourceMapping")),
+        has_mapping=bool(find_children(root, "packageSourceMapping")),
     )
 
 
 def _parse_credentials(root: Element, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for part in children(root, "packageSourceCredentials"):
+    for part in find_children(root, "packageSourceCredentials"):
         for row in part:
             values = _key_values([row], variables)
             user, password = values.get("Username"), values.get("ClearTextPassword")
@@ -158,7 +160,7 @@ def _parse_credentials(root: Element, configured_by: Origin, variables: Mapping[
 def _key_values(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
     pairs = {}
     for part in parts:
-        for row in children(part, "add"):
+        for row in find_children(part, "add"):
             key, value = row.get("key"), row.get("value")
             if key and value is not None:
                 pairs[key] = _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), value)

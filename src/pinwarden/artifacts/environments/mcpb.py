@@ -9,7 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from pinwarden.artifacts.archives.mcpb_archive import bundle_members, open_content, read_bundle_manifest, read_parts
+from pinwarden.artifacts.archives.mcpb_archive import (
+    open_content,
+    read_bundle_manifest,
+    read_bundle_members,
+    read_bundle_parts,
+)
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import TREE, audit_tree, tree_digest, write_file, write_manifest
@@ -17,9 +22,9 @@ from pinwarden.artifacts.mcpb_manifest import (
     LIMITS,
     MANIFEST_NAME,
     BundleManifest,
-    FilledStart,
+    FilledStartCommand,
     SettingValues,
-    fill,
+    fill_start_command,
     parse_manifest,
 )
 from pinwarden.core.digest import Digest
@@ -52,9 +57,9 @@ class Runtimes(Record):
 
 def bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a bundle. Programs that the manifest starts are executable even if packed without that bit."""
-    with open_content(archive, read_parts(archive)) as bundle:
+    with open_content(archive, read_bundle_parts(archive)) as bundle:
         programs = _programs(read_bundle_manifest(bundle))
-        for member in bundle_members(bundle):
+        for member in read_bundle_members(bundle):
             yield member.path, member.executable or member.path in programs, member.data
 
 
@@ -116,13 +121,13 @@ def start_command(
             "NO_USABLE_FILE", f"the bundle {manifest.name[:80]!a} does not support {runtimes.platform}"
         )
     builtins = {"pathSeparator": os.sep, "/": os.sep, **(folders or {}), "__dirname": str(tree)}
-    filled = fill(manifest.start_on(runtimes.platform), manifest, settings, builtins)
+    filled = fill_start_command(manifest.start_on(runtimes.platform), manifest, settings, builtins)
     program, env = _program(tree, manifest, filled, runtimes)
     return BundleStart(command=(*program, *_arguments(tree, manifest, filled)), env=env)
 
 
 def _program(
-    tree: Path, manifest: BundleManifest, filled: FilledStart, runtimes: Runtimes
+    tree: Path, manifest: BundleManifest, filled: FilledStartCommand, runtimes: Runtimes
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     command = filled.command.lower()
     if manifest.kind == "node" and command in _NODE:
@@ -140,7 +145,7 @@ def _program(
     return (str(_check_program_file(tree, path, manifest)),), filled.env
 
 
-def _arguments(tree: Path, manifest: BundleManifest, filled: FilledStart) -> tuple[str, ...]:
+def _arguments(tree: Path, manifest: BundleManifest, filled: FilledStartCommand) -> tuple[str, ...]:
     """The arguments, with an absolute path for the entry point, because MCPB does not specify a working directory."""
     entry = str(tree / manifest.entry_point)
     if not filled.args and manifest.kind != "binary":

@@ -100,13 +100,13 @@ def package_tree_digest(archive: Path) -> Digest:
 
 def declared_scripts(archive: Path) -> dict[str, str]:
     """The scripts npm would run on installation, by event; empty if the package cannot be read."""
-    from pinwarden.artifacts.archives.package_tarball import read_manifest
-    from pinwarden.artifacts.npm_package import read_run_info
+    from pinwarden.artifacts.archives.package_tarball import read_package_json
+    from pinwarden.artifacts.npm_package import parse_install_manifest
 
     try:
         with open_regular(archive) as stream:
-            manifest = read_manifest(stream)
-        return dict(read_run_info(manifest.document, has_gyp=manifest.has_gyp).scripts)
+            manifest = read_package_json(stream)
+        return dict(parse_install_manifest(manifest.document, has_gyp=manifest.has_gyp).scripts)
     except PinwardenError:
         return {}
 
@@ -233,11 +233,13 @@ def _run_package_scripts(
 ) -> None:
     import shutil
 
-    from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, read_run_info
+    from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, parse_install_manifest
     from pinwarden.system.processes import BoundedTask, run_bounded
     from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 
-    scripts = read_run_info(_manifest(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()).scripts
+    scripts = parse_install_manifest(
+        _manifest(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()
+    ).scripts
     for file in _list_files(package_folder):  # like npm, because many scripts replace files of their package
         file.chmod(file.stat().st_mode | stat.S_IWUSR)
     for event in filter(scripts.__contains__, INSTALL_SCRIPTS):

@@ -78,9 +78,9 @@ def choose_packages(closure: Closure) -> tuple[ChosenWheel, ...]:
 
 def wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a wheel, with their paths in the environment's tree."""
-    from pinwarden.artifacts.archives.zip import zip_members
+    from pinwarden.artifacts.archives.zip import read_zip_members
 
-    for member in zip_members(archive):
+    for member in read_zip_members(archive):
         first, _, inner_path = member.path.partition("/")
         if first.endswith(".data") and inner_path:
             kind, _, inner_path = inner_path.partition("/")

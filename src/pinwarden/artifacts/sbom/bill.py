@@ -71,7 +71,7 @@ class SbomServer(Record):
     """References of the packages it depends on; None if its closure is not locked."""
 
 
-class BillOfMaterials(Record):
+class SbomContents(Record):
     """Everything in a lock."""
 
     serial: UUID
@@ -81,13 +81,13 @@ class BillOfMaterials(Record):
     packages: tuple[SbomPackage, ...]
 
 
-def make_bill(lock: Lock, closures: Mapping[str, Closure], redact_url: Callable[[str], str]) -> BillOfMaterials:
+def collect_contents(lock: Lock, closures: Mapping[str, Closure], redact_url: Callable[[str], str]) -> SbomContents:
     """Collect the contents of a lock. ``closures`` is keyed by the path in the lock; ``redact_url`` removes secrets."""
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
-    packages = _packages(closures.values())
+    packages = _collect_packages(closures.values())
     entries_by_server: dict[SbomServer, list[Entry]] = {}
     for entry in sorted(lock.entries, key=lambda entry: entry.key):
-        entries_by_server.setdefault(_server(entry, closures, packages, redact_url), []).append(entry)
+        entries_by_server.setdefault(_build_server(entry, closures, packages, redact_url), []).append(entry)
     servers = (
         replace(
             server,
@@ -96,7 +96,7 @@ def make_bill(lock: Lock, closures: Mapping[str, Closure], redact_url: Callable[
         )
         for server, entries in entries_by_server.items()
     )
-    return BillOfMaterials(
+    return SbomContents(
         serial=uuid5(NAMESPACE_URL, f"urn:pinwarden:lock:{digest}"),
         lock_digest=digest,
         servers=tuple(sorted(servers, key=lambda server: server.ref)),
@@ -107,15 +107,15 @@ def make_bill(lock: Lock, closures: Mapping[str, Closure], redact_url: Callable[
 # Servers
 
 
-def _server(
+def _build_server(
     entry: Entry,
     closures: Mapping[str, Closure],
-    packages: Mapping[_Key, SbomPackage],
+    packages: Mapping[_PackageKey, SbomPackage],
     redact_url: Callable[[str], str],
 ) -> SbomServer:
     record = extension_of(entry) or LockExtension()
     closure = closures[record.closure.path] if record.closure else None
-    launch = _locked_launch(entry)
+    launch = _find_launch(entry)
     package = launch and (launch.via or launch)
     endpoint = launch.identity if launch and launch.kind == "url" else None
     if launch is None and entry.selected_target.get("kind") == "remote":
@@ -125,37 +125,37 @@ def _server(
         ref="",
         name=entry.name,
         version=closure.version if closure else version,
-        purl=_purl_of(entry, package, record),
+        purl=_find_purl(entry, package, record),
         is_image=package is not None and package.kind == "oci",
         endpoint=None if endpoint is None else redact_url(endpoint),
         is_installed=endpoint is None or (launch is not None and launch.via is not None),
-        archives=_server_archives(record, closure),
-        properties=tuple(_server_properties(entry, record, package, closure)),
-        dependencies=None if closure is None else _needs(closure, packages),
+        archives=_list_server_archives(record, closure),
+        properties=tuple(_list_server_properties(entry, record, package, closure)),
+        dependencies=None if closure is None else _list_dependencies(closure, packages),
     )
 
 
-def _locked_launch(entry: Entry) -> Launch | None:
+def _find_launch(entry: Entry) -> Launch | None:
     try:
         return locked_launch(entry).runs
     except PinwardenError:  # a remote server, or a configuration that only its client understands
         return None
 
 
-def _purl_of(entry: Entry, package: Launch | None, record: LockExtension) -> str | None:
+def _find_purl(entry: Entry, package: Launch | None, record: LockExtension) -> str | None:
     if package is not None and package.kind == "oci" and record.image is not None and record.image.index is not None:
         return replace(package, digest=str(record.image.index)).purl
     if package is not None:
         return package.purl
     target = entry.selected_target
     kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))
-    return _purl(_REGISTRY_TYPES[kind], name, version) if kind in _REGISTRY_TYPES and name else None
+    return _build_purl(_REGISTRY_TYPES[kind], name, version) if kind in _REGISTRY_TYPES and name else None
 
 
-def _server_archives(record: LockExtension, closure: Closure | None) -> tuple[SbomFile, ...]:
+def _list_server_archives(record: LockExtension, closure: Closure | None) -> tuple[SbomFile, ...]:
     """The installed files: those of the closure's root package, the image, or the hashed artifacts."""
     if closure is not None:
-        files = [SbomFile(name=file.name, digest=file.digest, url=_public_url(file.url)) for file in closure.root.files]
+        files = [SbomFile(name=file.name, digest=file.digest, url=_redact_url(file.url)) for file in closure.root.files]
     elif record.image is not None and record.image.index is not None:
         files = [SbomFile(name="index", digest=record.image.index)]
     elif record.image is not None and len(record.image.platforms) == 1:
@@ -165,7 +165,7 @@ def _server_archives(record: LockExtension, closure: Closure | None) -> tuple[Sb
     return tuple(sorted(files, key=lambda file: (file.name, str(file.digest))))
 
 
-def _server_properties(
+def _list_server_properties(
     entry: Entry, record: LockExtension, package: Launch | None, closure: Closure | None
 ) -> Iterable[tuple[str, str]]:
     yield "pinwarden:server", entry.name
@@ -186,38 +186,40 @@ def _server_properties(
         yield "pinwarden:closure", str(record.closure.file_digest)
 
 
-def _needs(closure: Closure, packages: Mapping[_Key, SbomPackage]) -> tuple[str, ...]:
+def _list_dependencies(closure: Closure, packages: Mapping[_PackageKey, SbomPackage]) -> tuple[str, ...]:
     root = closure.root
-    return tuple(sorted({packages[_key(closure, package)].ref for package in closure.packages if package is not root}))
+    return tuple(
+        sorted({packages[_build_key(closure, package)].ref for package in closure.packages if package is not root})
+    )
 
 
 # Packages
 
-_Key = tuple[str, str, str, tuple[str, ...]]
+_PackageKey = tuple[str, str, str, tuple[str, ...]]
 """Ecosystem, name, version, and the digests of its files, since registries may have different bytes under one name."""
 
 
-def _key(closure: Closure, package: ClosurePackage) -> _Key:
+def _build_key(closure: Closure, package: ClosurePackage) -> _PackageKey:
     digests = tuple(sorted(str(file.digest) for file in package.files))
     return closure.ecosystem, package.name, package.version, digests
 
 
-def _packages(closures: Iterable[Closure]) -> dict[_Key, SbomPackage]:
-    rows: dict[_Key, list[ClosurePackage]] = {}
+def _collect_packages(closures: Iterable[Closure]) -> dict[_PackageKey, SbomPackage]:
+    rows: dict[_PackageKey, list[ClosurePackage]] = {}
     for closure in closures:
         root = closure.root
         for package in closure.packages:
             if package is not root:
-                rows.setdefault(_key(closure, package), []).append(package)
-    purls = {key: _purl(*key[:3]) for key in rows}
+                rows.setdefault(_build_key(closure, package), []).append(package)
+    purls = {key: _build_purl(*key[:3]) for key in rows}
     count = Counter(purls.values())
     return {
-        key: _package(key, purls[key], occurrences, is_shared=count[purls[key]] > 1)
+        key: _build_package(key, purls[key], occurrences, is_shared=count[purls[key]] > 1)
         for key, occurrences in rows.items()
     }
 
 
-def _package(key: _Key, purl: str, occurrences: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
+def _build_package(key: _PackageKey, purl: str, occurrences: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
     first = occurrences[0]
     content_digest = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
     scripts = any(package.install_scripts for package in occurrences)
@@ -227,7 +229,7 @@ def _package(key: _Key, purl: str, occurrences: list[ClosurePackage], *, is_shar
         version=first.version,
         purl=purl,
         archives=tuple(
-            SbomFile(name=file.name, digest=file.digest, url=_public_url(file.url))
+            SbomFile(name=file.name, digest=file.digest, url=_redact_url(file.url))
             for file in sorted(first.files, key=lambda file: (file.name, str(file.digest)))
         ),
         optional=all(package.optional for package in occurrences),
@@ -235,7 +237,7 @@ def _package(key: _Key, purl: str, occurrences: list[ClosurePackage], *, is_shar
     )
 
 
-def _purl(kind: str, name: str, version: str) -> str:
+def _build_purl(kind: str, name: str, version: str) -> str:
     namespace, _, bare = name.rpartition("/")
     try:
         return PackageURL(type=kind, namespace=namespace, name=bare, version=version).to_string()
@@ -243,7 +245,7 @@ def _purl(kind: str, name: str, version: str) -> str:
         raise PinwardenError("CLOSURE_INVALID", f"{name[:120]!a} is not a valid package name") from err
 
 
-def _public_url(url: str | None) -> str | None:
+def _redact_url(url: str | None) -> str | None:
     """A URL without user, password and query; None if it is not a web address."""
     if url is None:
         return None

@@ -8,8 +8,8 @@ from typing import Any
 from pinwarden.artifacts.sbom.bill import (
     LOCK_REF,
     NO_EDGES,
-    BillOfMaterials,
     Properties,
+    SbomContents,
     SbomFile,
     SbomPackage,
     SbomServer,
@@ -19,7 +19,7 @@ SPEC_VERSION = "1.6"
 _ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 
-def to_bytes(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str) -> bytes:
+def to_bytes(bill: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
     """The document, indented and with a final newline. The same bill and time give the same bytes."""
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
@@ -27,94 +27,94 @@ def to_bytes(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str)
         "specVersion": SPEC_VERSION,
         "serialNumber": bill.serial.urn,
         "version": 1,
-        "metadata": _metadata(bill, lock_name, now, tool_version),
+        "metadata": _build_metadata(bill, lock_name, now, tool_version),
         "components": [
-            *(_server(server) for server in bill.servers if server.is_installed),
-            *(_package(package) for package in bill.packages),
+            *(_build_server_component(server) for server in bill.servers if server.is_installed),
+            *(_build_package_component(package) for package in bill.packages),
         ],
-        "services": [_service(server) for server in bill.servers if server.endpoint is not None],
-        "dependencies": _dependencies(bill),
-        "compositions": _compositions(bill),
+        "services": [_build_service(server) for server in bill.servers if server.endpoint is not None],
+        "dependencies": _build_dependencies(bill),
+        "compositions": _build_compositions(bill),
     }
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _metadata(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
+def _build_metadata(bill: SbomContents, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
     return {
         "timestamp": now,
         "tools": {"components": [{"type": "application", "name": "pinwarden", "version": tool_version}]},
         "component": {"type": "data", "bom-ref": LOCK_REF, "name": lock_name},
-        "properties": _properties((("pinwarden:lock", bill.lock_digest), ("pinwarden:edges", NO_EDGES))),
+        "properties": _build_properties((("pinwarden:lock", bill.lock_digest), ("pinwarden:edges", NO_EDGES))),
     }
 
 
-def _server(server: SbomServer) -> dict[str, Any]:
-    return _without_empty_members(
+def _build_server_component(server: SbomServer) -> dict[str, Any]:
+    return _drop_empty_members(
         {
             "type": "container" if server.is_image else "application",
             "bom-ref": server.ref,
             "name": server.name,
             "version": server.version,
-            "hashes": _hashes(server.archives),
+            "hashes": _build_hashes(server.archives),
             "purl": server.purl,
-            "externalReferences": _references(server.archives),
-            "properties": _properties(server.properties),
+            "externalReferences": _build_references(server.archives),
+            "properties": _build_properties(server.properties),
         }
     )
 
 
-def _service(server: SbomServer) -> dict[str, Any]:
-    return _without_empty_members(
+def _build_service(server: SbomServer) -> dict[str, Any]:
+    return _drop_empty_members(
         {
-            "bom-ref": _service_ref(server),
+            "bom-ref": _build_service_ref(server),
             "name": server.name,
             "endpoints": [server.endpoint],
             "x-trust-boundary": True,
-            "properties": _properties(server.properties),
+            "properties": _build_properties(server.properties),
         }
     )
 
 
-def _package(package: SbomPackage) -> dict[str, Any]:
-    return _without_empty_members(
+def _build_package_component(package: SbomPackage) -> dict[str, Any]:
+    return _drop_empty_members(
         {
             "type": "library",
             "bom-ref": package.ref,
             "name": package.name,
             "version": package.version,
             "scope": "optional" if package.optional else "required",
-            "hashes": _hashes(package.archives),
+            "hashes": _build_hashes(package.archives),
             "purl": package.purl,
-            "externalReferences": _references(package.archives),
-            "properties": _properties(package.properties),
+            "externalReferences": _build_references(package.archives),
+            "properties": _build_properties(package.properties),
         }
     )
 
 
-def _hashes(archives: tuple[SbomFile, ...]) -> list[dict[str, str]]:
+def _build_hashes(archives: tuple[SbomFile, ...]) -> list[dict[str, str]]:
     """The hash of the only file. If there is one file per platform, the hashes are next to their URLs instead."""
-    return [_hash(archives[0])] if len(archives) == 1 else []
+    return [_build_hash(archives[0])] if len(archives) == 1 else []
 
 
-def _hash(archive: SbomFile) -> dict[str, str]:
+def _build_hash(archive: SbomFile) -> dict[str, str]:
     return {"alg": _ALGORITHMS[archive.digest.algorithm], "content": archive.digest.hex}
 
 
-def _references(archives: tuple[SbomFile, ...]) -> list[dict[str, Any]]:
+def _build_references(archives: tuple[SbomFile, ...]) -> list[dict[str, Any]]:
     return [
-        {"type": "distribution", "url": archive.url, "comment": archive.name, "hashes": [_hash(archive)]}
+        {"type": "distribution", "url": archive.url, "comment": archive.name, "hashes": [_build_hash(archive)]}
         for archive in archives
         if archive.url is not None
     ]
 
 
-def _properties(rows: Properties) -> list[dict[str, str]]:
+def _build_properties(rows: Properties) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in rows]
 
 
-def _dependencies(bill: BillOfMaterials) -> list[dict[str, Any]]:
+def _build_dependencies(bill: SbomContents) -> list[dict[str, Any]]:
     """The known dependencies. In CycloneDX, the dependencies of a component without an entry are unknown."""
-    roots = [ref for server in bill.servers for ref in _refs(server)]
+    roots = [ref for server in bill.servers for ref in _list_refs(server)]
     rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
     rows += [
         {"ref": server.ref, "dependsOn": list(server.dependencies)}
@@ -124,7 +124,7 @@ def _dependencies(bill: BillOfMaterials) -> list[dict[str, Any]]:
     return rows
 
 
-def _compositions(bill: BillOfMaterials) -> list[dict[str, Any]]:
+def _build_compositions(bill: SbomContents) -> list[dict[str, Any]]:
     """How complete the information is: closures are complete; their inner edges and other servers are unknown."""
     complete = [server.ref for server in bill.servers if server.dependencies is not None]
     unknown = [server.ref for server in bill.servers if server.dependencies is None and server.is_installed]
@@ -133,14 +133,14 @@ def _compositions(bill: BillOfMaterials) -> list[dict[str, Any]]:
     return [*rows, {"aggregate": "unknown", "dependencies": unknown}] if unknown else rows
 
 
-def _refs(server: SbomServer) -> list[str]:
+def _list_refs(server: SbomServer) -> list[str]:
     refs = [server.ref] if server.is_installed else []
-    return refs if server.endpoint is None else [*refs, _service_ref(server)]
+    return refs if server.endpoint is None else [*refs, _build_service_ref(server)]
 
 
-def _service_ref(server: SbomServer) -> str:
+def _build_service_ref(server: SbomServer) -> str:
     return f"{server.ref}:address" if server.is_installed else server.ref
 
 
-def _without_empty_members(document: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty_members(document: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if value is not None and value != []}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pinwarden.artifacts.sbom.bill import NO_EDGES, BillOfMaterials, Properties, SbomFile, SbomPackage, SbomServer
+from pinwarden.artifacts.sbom.bill import NO_EDGES, Properties, SbomContents, SbomFile, SbomPackage, SbomServer
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record, replace
 
@@ -17,7 +17,7 @@ _UNKNOWN = "NOASSERTION"
 _ALGORITHMS = {"sha256": "SHA256", "sha384": "SHA384", "sha512": "SHA512"}
 
 
-def to_bytes(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str) -> bytes:
+def to_bytes(bill: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
     """The document, indented and with a final newline. The same bill and time give the same bytes."""
     document = {
         "spdxVersion": SPEC_VERSION,
@@ -30,8 +30,8 @@ def to_bytes(bill: BillOfMaterials, lock_name: str, now: str, tool_version: str)
             "created": re.sub(r"\.\d+", "", now),  # SPDX has no fractions of a second
             "creators": [f"Tool: pinwarden-{tool_version}"],
         },
-        "packages": [_element_json(element) for element in _elements(bill)],
-        "relationships": [*_relationships(bill)],
+        "packages": [_element_to_json(element) for element in _build_elements(bill)],
+        "relationships": [*_build_relationships(bill)],
     }
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
@@ -48,13 +48,13 @@ class _Element(Record):
     properties: Properties = ()
 
 
-def _elements(bill: BillOfMaterials) -> Iterator[_Element]:
-    yield from (_server(server) for server in bill.servers)
+def _build_elements(bill: SbomContents) -> Iterator[_Element]:
+    yield from (_build_server_element(server) for server in bill.servers)
     for package in bill.packages:
-        yield from _package(package)
+        yield from _build_package_elements(package)
 
 
-def _server(server: SbomServer) -> _Element:
+def _build_server_element(server: SbomServer) -> _Element:
     single = server.archives[0] if len(server.archives) == 1 else None
     properties = server.properties
     if server.endpoint is not None:
@@ -70,7 +70,7 @@ def _server(server: SbomServer) -> _Element:
     )
 
 
-def _package(package: SbomPackage) -> Iterator[_Element]:
+def _build_package_elements(package: SbomPackage) -> Iterator[_Element]:
     """The package. If it has one file per platform, each file is an SPDX package too, to have a checksum."""
     package_element = _Element(
         ref=package.ref,
@@ -83,59 +83,61 @@ def _package(package: SbomPackage) -> Iterator[_Element]:
     )
     yield package_element
     for archive in package.archives if package_element.archive is None else ():
-        ref = _archive_ref(package, archive)
+        ref = _build_archive_ref(package, archive)
         yield replace(package_element, ref=ref, purpose="ARCHIVE", archive=archive, properties=())
 
 
-def _element_json(element: _Element) -> dict[str, Any]:
+def _element_to_json(element: _Element) -> dict[str, Any]:
     archive = element.archive
     document: dict[str, Any] = {
-        "SPDXID": _id(element.ref),
+        "SPDXID": _build_id(element.ref),
         "name": element.name,
         "versionInfo": element.version,
         "packageFileName": archive.name if archive and archive.url else None,
         "downloadLocation": (archive.url if archive else None) or _UNKNOWN,
         "filesAnalyzed": False,
-        "checksums": [_checksum(archive.digest)] if archive else None,
+        "checksums": [_build_checksum(archive.digest)] if archive else None,
         "primaryPackagePurpose": element.purpose,
         "licenseConcluded": _UNKNOWN,
         "licenseDeclared": _UNKNOWN,
         "copyrightText": _UNKNOWN,
         "comment": "\n".join(f"{name}={value}" for name, value in element.properties) or None,
-        "externalRefs": _purl_reference(element.purl) if element.purl else None,
+        "externalRefs": _build_purl_reference(element.purl) if element.purl else None,
     }
     return {name: value for name, value in document.items() if value is not None}
 
 
-def _purl_reference(purl: str) -> list[dict[str, str]]:
+def _build_purl_reference(purl: str) -> list[dict[str, str]]:
     return [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]
 
 
-def _checksum(digest: Digest) -> dict[str, str]:
+def _build_checksum(digest: Digest) -> dict[str, str]:
     return {"algorithm": _ALGORITHMS[digest.algorithm], "checksumValue": digest.hex}
 
 
-def _relationships(bill: BillOfMaterials) -> Iterator[dict[str, str]]:
+def _build_relationships(bill: SbomContents) -> Iterator[dict[str, str]]:
     for server in bill.servers:
-        yield _relationship(_DOCUMENT, "DESCRIBES", _id(server.ref))
+        yield _build_relationship(_DOCUMENT, "DESCRIBES", _build_id(server.ref))
         for ref in server.dependencies or ():
-            yield _relationship(_id(server.ref), "DEPENDS_ON", _id(ref))
+            yield _build_relationship(_build_id(server.ref), "DEPENDS_ON", _build_id(ref))
         if server.dependencies is None:
-            yield _relationship(_id(server.ref), "DEPENDS_ON", _UNKNOWN)
+            yield _build_relationship(_build_id(server.ref), "DEPENDS_ON", _UNKNOWN)
     for package in bill.packages:
         for archive in package.archives if len(package.archives) > 1 else ():
-            yield _relationship(_id(_archive_ref(package, archive)), "VARIANT_OF", _id(package.ref))
+            yield _build_relationship(
+                _build_id(_build_archive_ref(package, archive)), "VARIANT_OF", _build_id(package.ref)
+            )
 
 
-def _relationship(source: str, kind: str, target: str) -> dict[str, str]:
+def _build_relationship(source: str, kind: str, target: str) -> dict[str, str]:
     return {"spdxElementId": source, "relationshipType": kind, "relatedSpdxElement": target}
 
 
-def _archive_ref(package: SbomPackage, archive: SbomFile) -> str:
+def _build_archive_ref(package: SbomPackage, archive: SbomFile) -> str:
     return f"{package.ref} {archive.name} {archive.digest}"
 
 
-def _id(ref: str) -> str:
+def _build_id(ref: str) -> str:
     """A unique identifier with the characters SPDX allows."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", ref)[:60].strip("-")
     return f"SPDXRef-{readable}-{Digest.of_bytes(ref.encode('utf-8', 'surrogatepass')).hex[:16]}"

@@ -274,12 +274,12 @@ def _check_advisories(lock: Lock, pinned_files: Mapping[str, bytes], options: Ga
     """Known vulnerabilities. A tampered lock does not say reliably which packages it holds."""
     if options.osv is None or not whole:
         return []
-    from pinwarden.artifacts.osv import vulnerable_packages
-    from pinwarden.artifacts.osv_export import read_export
+    from pinwarden.artifacts.osv import find_vulnerable_packages
+    from pinwarden.artifacts.osv_export import read_osv_export
     from pinwarden.project.locked_packages import build_vulnerability_rows, list_locked_packages
 
     packages = list_locked_packages(lock, pinned_files)
-    return list(build_vulnerability_rows(vulnerable_packages(read_export(options.osv), packages), packages))
+    return list(build_vulnerability_rows(find_vulnerable_packages(read_osv_export(options.osv), packages), packages))
 
 
 def _find_servers_not_to_start(lock: Lock, lock_problems: Iterable[Row], refused: Iterable[Row]) -> dict[str, str]:
