@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks.measure import Goal, Row, table
 from pinwarden.lock import lockfile
-from pinwarden.lock.entry import Entry, entry_key, with_integrity
-from pinwarden.lock.install_plan import install_plan
-from pinwarden.lock.lockfile import relock
-from pinwarden.lock.server_entry import from_value
+from pinwarden.lock.entry import Entry, build_entry_key, with_integrity
+from pinwarden.lock.install_plan import build_install_plan
+from pinwarden.lock.lockfile import put_entries
+from pinwarden.lock.server_entry import parse_server_entry
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TOOLPIN = REPOSITORY / "tests" / "npm" / "node_modules" / ".bin" / "toolpin"
@@ -30,11 +30,11 @@ def write_project(folder: Path, count: int) -> None:
     for number in range(count):
         row = json.loads(json.dumps(template).replace("npm-notes", f"npm-notes-{number}"))
         entries.append(row)
-        plan = install_plan(from_value(row), "claude", now=NOW)
-        locked_entries.append(with_integrity(Entry(key=entry_key(plan["name"], "claude"), document=plan)))
+        plan = build_install_plan(parse_server_entry(row), "claude", now=NOW)
+        locked_entries.append(with_integrity(Entry(key=build_entry_key(plan["name"], "claude"), document=plan)))
     (folder / ".toolpin").mkdir()
     (folder / ".toolpin" / "registry-cache.json").write_text(json.dumps({"generatedAt": NOW, "entries": entries}))
-    (folder / "mcp-lock.json").write_bytes(lockfile.to_bytes(relock(None, locked_entries, NOW, plain_v2=True)))
+    (folder / "mcp-lock.json").write_bytes(lockfile.to_bytes(put_entries(None, locked_entries, NOW, plain_v2=True)))
 
 
 def run_times(command: list[str], folder: Path, rounds: int) -> list[float]:

@@ -11,8 +11,8 @@ from pinwarden.contract.diff_report import CONTRACT_CHANGE_KINDS
 from pinwarden.contract.entitlement_findings import CONTRACT_KINDS
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKind, FindingKinds
-from pinwarden.lock.lockfile import NOTES, PROBLEMS
-from pinwarden.lock.toolpin_pins import PIN_FINDINGS, UNDECIDED
+from pinwarden.lock.lockfile import INFO_CODES, PROBLEMS
+from pinwarden.lock.toolpin_pins import INCONCLUSIVE_CODE, PIN_FINDINGS
 from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
@@ -50,13 +50,13 @@ def text_kinds() -> FindingKinds:
 
 def _problems() -> FindingKinds:
     return {
-        code: FindingKind(kind=code, severity="info" if code in NOTES else "critical", reason=_sentence(text))
+        code: FindingKind(kind=code, severity="info" if code in INFO_CODES else "critical", reason=_sentence(text))
         for code, text in PROBLEMS.items()
     }
 
 
 def _pins() -> FindingKinds:
-    rows = ((code, text) for code, text in PIN_FINDINGS.items() if code != UNDECIDED)
+    rows = ((code, text) for code, text in PIN_FINDINGS.items() if code != INCONCLUSIVE_CODE)
     return {code: FindingKind(kind=code, severity="critical", reason=text) for code, text in rows}
 
 

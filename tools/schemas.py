@@ -80,7 +80,7 @@ def policy_schema() -> Schema:
         anyOf=[{"required": ["anchors"]}, {"required": ["name"]}],
     )
     rules: dict[str, Schema] = {
-        **dict.fromkeys(policy._CHOICES, choice),
+        **dict.fromkeys(policy._LIST_TABLES, choice),
         "minimum-tier": {
             "anyOf": [tier, {**mapping(tier), "required": ["default"]}, {"type": "object", "maxProperties": 0}]
         },
@@ -90,7 +90,7 @@ def policy_schema() -> Schema:
         "sandbox": array(sandbox),
         "mcpb": array(mcpb),
         "gateway": {"type": "object"},
-        "require": members({}, dict.fromkeys(policy._REQUIRE, TRUTH), minProperties=1, additionalProperties=False),
+        "require": members({}, dict.fromkeys(policy._REQUIRE_KEYS, TRUTH), minProperties=1, additionalProperties=False),
     }
     others: dict[str, Schema] = {"version": {"const": 1}, "waivers": array(waiver)}
     return document(

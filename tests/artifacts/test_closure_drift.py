@@ -59,13 +59,13 @@ def test_equal_closures_have_no_difference_whatever_their_order() -> None:
         (package("a"), package("a", content="evil"), "bytes", "a 1.0.0 has different bytes under the same version"),
         (
             package("a"),
-            package("a", install_scripts=True),
+            package("a", has_install_scripts=True),
             "scripts",
             "a 1.0.0 now has scripts that a normal installation would run",
         ),
         (
             package("a"),
-            package("a", "1.0.1", install_scripts=True),
+            package("a", "1.0.1", has_install_scripts=True),
             "scripts",
             "a 1.0.1 now has scripts that a normal installation would run",
         ),
@@ -84,12 +84,12 @@ def test_every_kind_of_difference(
 
 
 def test_attack_scripts_do_not_hide_other_bytes() -> None:
-    (change,) = compare_closures(closure(package("a")), closure(package("a", content="evil", install_scripts=True)))
+    (change,) = compare_closures(closure(package("a")), closure(package("a", content="evil", has_install_scripts=True)))
     assert change.kind == "bytes"
 
 
 def test_existing_install_scripts_are_not_reported_again() -> None:
-    before, after = package("a", install_scripts=True), package("a", "1.0.1", install_scripts=True)
+    before, after = package("a", has_install_scripts=True), package("a", "1.0.1", has_install_scripts=True)
     (change,) = compare_closures(closure(before), closure(after))
     assert change.kind == "version"
 
@@ -107,7 +107,7 @@ def test_changes_are_sorted_by_severity_and_then_by_name() -> None:
         package("z", "2.0.0"),
         package("y", "2.0.0"),
         package("b", content="evil"),
-        package("s", install_scripts=True),
+        package("s", has_install_scripts=True),
     )
     assert [(change.kind, change.name) for change in compare_closures(before, after)] == [
         ("bytes", "b"),

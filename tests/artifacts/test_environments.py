@@ -76,9 +76,9 @@ def npm_closure(store: Store) -> Closure:
         resolver="npm 0",
         registry="https://x.example/",
         packages=(
-            npm_package(store, "@acme/notes", tool, "node_modules/@acme/notes", install_scripts=True),
+            npm_package(store, "@acme/notes", tool, "node_modules/@acme/notes", has_install_scripts=True),
             npm_package(store, "dep", dep, "node_modules/dep"),
-            npm_package(store, "other-os", other, "node_modules/other-os", systems=("sunos",), optional=True),
+            npm_package(store, "other-os", other, "node_modules/other-os", os=("sunos",), is_optional=True),
         ),
     )
 
@@ -218,7 +218,7 @@ def test_an_archive_that_unpacks_to_something_else_than_was_locked_is_refused(st
 
 def test_a_package_that_is_needed_and_not_for_this_platform_is_an_error(store: Store) -> None:
     closure = npm_closure(store)
-    needed = replace(closure.packages[2], optional=False)
+    needed = replace(closure.packages[2], is_optional=False)
     with pytest.raises(PinwardenError) as caught:
         node.choose_packages(replace(closure, packages=(*closure.packages[:2], needed)), HERE)
     assert caught.value.code == "NO_USABLE_FILE"

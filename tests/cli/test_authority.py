@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinwarden.clients.command_line import parse_run_command
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, gateway_policy, tightened
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, parse_gateway_policy, tighten
 from tests.cli.run import Outcome, pinwarden
 from tests.servers import turning
 
@@ -160,10 +160,10 @@ def test_attack_a_user_level_run_by_name_does_not_use_the_lock_of_a_hostile_repo
 
 
 def test_a_policy_is_made_stricter_and_never_looser() -> None:
-    mine = gateway_policy(
+    mine = parse_gateway_policy(
         {"enforcement": "warn", "url-hosts": ["a.example", "b.example"], "max-rounds": 5, "block-at": "critical"}
     )
-    theirs = gateway_policy(
+    theirs = parse_gateway_policy(
         {
             "enforcement": "audit",
             "unknown": "allow_degraded",
@@ -176,15 +176,15 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
             "allow": [{"tool": "search", "digest": "0" * 64}],
         }
     )
-    made = tightened(mine, theirs)
-    item, request = made.for_item("h", "search", "c"), made.for_requests("h", "c")
+    made = tighten(mine, theirs)
+    item, request = made.policy_for_item("h", "search", "c"), made.policy_for_requests("h", "c")
     assert (item.enforcement, item.unknown, item.block_at, item.allowlist) == ("warn", "block", "review", ())
-    assert [made.for_item("h", name, "c").enforcement for name in "xy"] == ["block", "warn"]
+    assert [made.policy_for_item("h", name, "c").enforcement for name in "xy"] == ["block", "warn"]
     assert (request.sampling, request.elicitation, request.max_rounds) == (False, True, 5)
     assert [host.text for host in request.url_hosts] == ["b.example"]
     assert (made.results.hidden_characters, made.results.max_bytes) == ("strip", 10)
     assert made.digest not in (mine.digest, theirs.digest)
-    assert tightened(DEFAULT_POLICY, gateway_policy({"enforcement": "audit"})).lets_pass() == ""
+    assert tighten(DEFAULT_GATEWAY_POLICY, parse_gateway_policy({"enforcement": "audit"})).describe_unblocked() == ""
 
 
 @pytest.mark.parametrize(

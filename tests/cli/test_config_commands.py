@@ -13,7 +13,7 @@ import pytest
 
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.lockfile import Lock, sealed
+from pinwarden.lock.lockfile import Lock, seal_lock
 from pinwarden.surface import surface
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
@@ -54,7 +54,7 @@ class Machine:
         return self
 
     def lock(self, *entries: Entry) -> Machine:
-        lock = sealed(Lock(generated_at=NOON, updated_at=NOON, entries=entries))
+        lock = seal_lock(Lock(generated_at=NOON, updated_at=NOON, entries=entries))
         (self.project / "mcp-lock.json").write_bytes(lockfile.to_bytes(lock))
         folder = self.project / "mcp-lock.surfaces"
         for locked in entries:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pinwarden import PrivateKey
 from pinwarden.core.digest import Digest
 from pinwarden.lock import lockfile
-from pinwarden.lock.lockfile import Lock, sealed
+from pinwarden.lock.lockfile import Lock, seal_lock
 from pinwarden.surface import surface
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import load, vectors_dir
@@ -36,7 +36,7 @@ def project(folder: Path, lock: str = WHOLE) -> Path:
 def our_project(folder: Path) -> Path:
     """A folder with a lock of ours and its approved surface."""
     entry = our_entry()
-    lock = sealed(Lock(generated_at=NOON, updated_at=NOON, entries=(entry,)))
+    lock = seal_lock(Lock(generated_at=NOON, updated_at=NOON, entries=(entry,)))
     (folder / "mcp-lock.json").write_bytes(lockfile.to_bytes(lock))
     text = folder / entry.manifest["pinwarden"]["surface"]["file"]["path"]
     text.parent.mkdir()

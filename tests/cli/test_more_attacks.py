@@ -26,9 +26,9 @@ from pinwarden.core.strict_json import encode_json_file
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lockfile, signature
-from pinwarden.lock.extension import extended, extension_of
-from pinwarden.lock.lockfile import relock
-from pinwarden.lock.policy_table import Pattern, _match_pieces
+from pinwarden.lock.extension import read_extension, with_extension
+from pinwarden.lock.lockfile import put_entries
+from pinwarden.lock.policy_table import GlobPattern, _match_pieces
 from pinwarden.surface.probe.secret_mask import refuse_echoed_secrets
 from pinwarden.surface.surface import TOOL, Item, Surface
 from pinwarden.system.masking import is_secret_name, looks_secret, mask_text, mask_url, mask_words
@@ -208,21 +208,21 @@ def test_a_denied_server_does_not_escape_by_odd_characters_in_its_name(world: Wo
     ],
 )
 def test_patterns_match_as_documented(pattern: str, name: str, fits: bool) -> None:
-    assert Pattern(text=pattern).matches(name) is fits
+    assert GlobPattern(text=pattern).matches(name) is fits
 
 
 def test_the_fast_path_for_patterns_with_one_star_matches_the_general_one() -> None:
     names = ["".join(letters) for size in range(5) for letters in product("a/", repeat=size)]
     for pattern in ("".join(letters) for size in range(5) for letters in product("a/*", repeat=size)):
         pieces = re.findall(r"\*\*+|.", pattern)
-        assert [Pattern(text=pattern).matches(name) for name in names] == [
+        assert [GlobPattern(text=pattern).matches(name) for name in names] == [
             _match_pieces(pieces, name) for name in names
         ]
 
 
 def test_pattern_matching_takes_bounded_time() -> None:
     began = time.process_time()
-    assert not Pattern(text="*-*-*-*-*-*-*-x").matches("-" * 20_000)
+    assert not GlobPattern(text="*-*-*-*-*-*-*-x").matches("-" * 20_000)
     assert time.process_time() - began < 20
 
 
@@ -257,15 +257,17 @@ def forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Edit every entry and seal all of it again, as an attacker can."""
     made = []
     for entry in lockfile.parse(path.read_bytes()).entries:
-        record = extension_of(entry)
+        record = read_extension(entry)
         assert record is not None
         document = json.loads(json.dumps(entry.document))
         del document["capabilityManifest"][lock_entry.EXTENSION]
         change(document)
         for member in ("config", "selectedTarget", "capabilityManifest"):
             document["locked"][member] = document[member]
-        made.append(extended(lock_entry.with_integrity(lock_entry.Entry(key=entry.key, document=document)), record))
-    path.write_bytes(lockfile.to_bytes(relock(None, made, "2099-01-01T00:00:00.000Z")))
+        made.append(
+            with_extension(lock_entry.with_integrity(lock_entry.Entry(key=entry.key, document=document)), record)
+        )
+    path.write_bytes(lockfile.to_bytes(put_entries(None, made, "2099-01-01T00:00:00.000Z")))
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ class TestInit:
         text = (tmp_path / "pinwarden.toml").read_text()
         policy = parse_policy(text.encode())
         assert policy.minimum_tier == {"default": "conditional"}
-        assert policy.digest_pinned_images
-        assert policy.bundle_hashes
+        assert policy.require_pinned_images
+        assert policy.require_bundle_hashes
         assert "# " in text
 
     def test_every_rule_that_is_commented_out_can_be_switched_on(self, tmp_path: Path) -> None:

@@ -644,13 +644,13 @@ class Published:
 )
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """A published server of each kind, proved and built once for all workers."""
-    from pinwarden.lock.lock_store import exclusive
+    from pinwarden.lock.lock_store import hold_write_lock
 
     names = request.param
     shared = tmp_path_factory.getbasetemp()
     shared = (shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared) / f"real-servers-{names[0]}"
     world = World(folder=shared, variables={"HOME": str(Path.home())})
-    with exclusive(shared, wait_seconds=250):
+    with hold_write_lock(shared, wait_seconds=250):
         if not shared.exists():
             world.root.mkdir(parents=True)
             world.configure(**{name: {"command": REAL[name][0], "args": REAL[name][1]} for name in names})

@@ -12,7 +12,7 @@ import pytest
 
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, with_integrity
-from pinwarden.lock.lockfile import relock
+from pinwarden.lock.lockfile import put_entries
 from tests.cli.test_lock_and_gate import World
 
 NAME = "io.github.acme/notes"
@@ -77,7 +77,7 @@ class Shelf(World):
         document = json.loads(json.dumps(entry.document))
         document["trust"]["tier"] = tier
         changed = with_integrity(Entry(key=entry.key, document=document))
-        self.lock.write_bytes(lockfile.to_bytes(relock(lock, [changed], LATER, plain_v2=True)))
+        self.lock.write_bytes(lockfile.to_bytes(put_entries(lock, [changed], LATER, plain_v2=True)))
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from pinwarden.core.record import replace
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.lock.extension import Artifact, ClosurePin, ImagePin, LockExtension, extended, extension_of
-from pinwarden.lock.lockfile import relock
+from pinwarden.lock.extension import Artifact, ClosurePin, ImagePin, LockExtension, read_extension, with_extension
+from pinwarden.lock.lockfile import put_entries
 from tests.cli.project import ProjectFolder
 
 NOW = "2026-07-20T12:00:00.000Z"
@@ -50,11 +50,11 @@ class World(ProjectFolder):
 
         def change(old: Any) -> lock_store.LockWrite:
             made = [
-                extended(entry, replace(extension_of(entry) or LockExtension(), **members))
+                with_extension(entry, replace(read_extension(entry) or LockExtension(), **members))
                 for entry in old.entries
                 if entry.name == server
             ]
-            return lock_store.LockWrite(lock=relock(old, made, NOW), files=files)
+            return lock_store.LockWrite(lock=put_entries(old, made, NOW), files=files)
 
         lock_store.update(self.lock, change)
 
@@ -84,8 +84,8 @@ def npm(*packages: tuple[str, str], url: str = "https://registry.example/{name}.
                         digest=SHA(f"{name}@{version}".encode()),
                     ),
                 ),
-                install_scripts=name == "builds",
-                optional=name == "maybe",
+                has_install_scripts=name == "builds",
+                is_optional=name == "maybe",
             )
             for name, version in packages
         ),

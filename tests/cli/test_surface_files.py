@@ -12,8 +12,8 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import LockExtension, extended, extension_of, pin_surface, surface_path
-from pinwarden.lock.lockfile import relock
+from pinwarden.lock.extension import LockExtension, format_surface_path, pin_surface, read_extension, with_extension
+from pinwarden.lock.lockfile import put_entries
 from pinwarden.project.approval_candidate import assign_surface_files, scan_for_approval
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome, pinwarden
@@ -44,7 +44,7 @@ def approved(here: Path) -> dict[str, tuple[str, str]]:
     assert read is not None
     surfaces: dict[str, tuple[str, str]] = {}
     for entry in read.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         assert extension is not None
         assert extension.surface is not None
         path = extension.surface.path
@@ -80,34 +80,36 @@ def test_clients_that_approve_the_same_share_a_file_until_one_approves_something
 
 
 def entry(name: str, client: str, seen: Surface, path: str) -> Entry:
-    return extended(new_entry(plan(name, client), NOON), LockExtension(surface=pin_surface(seen, path)))
+    return with_extension(new_entry(plan(name, client), NOON), LockExtension(surface=pin_surface(seen, path)))
 
 
 def test_a_server_whose_name_is_the_key_of_another_entry_gets_a_file_of_its_own() -> None:
     """Attack: a server called ``notes:claude`` would be written over what is approved of notes for claude."""
-    there = entry("notes", "claude", SURFACE, surface_path("notes:claude"))
-    evil = entry("notes:claude", "claude", OTHER, surface_path("notes:claude"))
-    old = relock(None, [there], NOON)
+    there = entry("notes", "claude", SURFACE, format_surface_path("notes:claude"))
+    evil = entry("notes:claude", "claude", OTHER, format_surface_path("notes:claude"))
+    old = put_entries(None, [there], NOON)
     made, files = assign_surface_files(old, [evil], {evil.key: scan_for_approval("notes", OTHER)})
-    new = relock(old, made, LATER)
-    assert list(files) == [surface_path("notes:claude:claude")]
-    assert {pin.path for entry in new.entries if (known := extension_of(entry)) and (pin := known.surface)} == {
-        surface_path("notes:claude"),
+    new = put_entries(old, made, LATER)
+    assert list(files) == [format_surface_path("notes:claude:claude")]
+    assert {pin.path for entry in new.entries if (known := read_extension(entry)) and (pin := known.surface)} == {
+        format_surface_path("notes:claude"),
         *files,
     }
 
 
 def test_an_entry_gets_a_unique_file_if_the_file_of_its_key_is_taken() -> None:
     taken = [
-        entry("a", "claude", SURFACE, surface_path("b")),
-        entry("c", "claude", SURFACE, surface_path("b:claude")),
+        entry("a", "claude", SURFACE, format_surface_path("b")),
+        entry("c", "claude", SURFACE, format_surface_path("b:claude")),
     ]
-    mine = entry("b", "claude", OTHER, surface_path("b"))
-    made, files = assign_surface_files(relock(None, taken, NOON), [mine], {mine.key: scan_for_approval("b", OTHER)})
-    assert files == {surface_path("b", "claude"): encode_surface(OTHER)}
-    known = extension_of(made[0])
+    mine = entry("b", "claude", OTHER, format_surface_path("b"))
+    made, files = assign_surface_files(
+        put_entries(None, taken, NOON), [mine], {mine.key: scan_for_approval("b", OTHER)}
+    )
+    assert files == {format_surface_path("b", "claude"): encode_surface(OTHER)}
+    known = read_extension(made[0])
     assert known == replace(
-        extension_of(mine) or LockExtension(), surface=pin_surface(OTHER, surface_path("b", "claude"))
+        read_extension(mine) or LockExtension(), surface=pin_surface(OTHER, format_surface_path("b", "claude"))
     )
 
 
@@ -130,7 +132,7 @@ def test_attack_suspicious_text_is_not_approved_implicitly(here: Path, command: 
     assert not (here / ".mcp.json").exists()
     read, texts = lock_store.read_with_files(here / "mcp-lock.json")
     assert read is not None
-    record = extension_of(read.entries[0])
+    record = read_extension(read.entries[0])
     assert record is not None
     assert (record.surface, texts) == (None, {})
 

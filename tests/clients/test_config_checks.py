@@ -10,7 +10,7 @@ import pytest
 from pinwarden.clients.config import ConfigFile, read_config
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
 from pinwarden.clients.table import CLIENTS, ConfigLocation
-from pinwarden.lock.locked_config import LockedConfig, locked_config
+from pinwarden.lock.locked_config import LockedConfig, read_locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
 from pinwarden.project.configured_servers import diagnose, find_uncovered_servers
 from pinwarden.system.masking import is_reference, looks_secret, mask_words
@@ -34,7 +34,7 @@ def locked(
         "config": {root: {name: entry}},
         "capabilityManifest": {"secrets": [{"name": "TOKEN", "source": "env", "required": True}]},
     }
-    return locked_config(f"{name}:{client}", lock_entry)
+    return read_locked_config(f"{name}:{client}", lock_entry)
 
 
 def file(servers: Any, client: str = "cursor", scope: str = "project", path: str | None = None) -> ConfigFile:

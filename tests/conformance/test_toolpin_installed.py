@@ -13,7 +13,7 @@ from pinwarden.clients.config import ConfigFile
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
 from pinwarden.clients.table import CLIENTS
-from pinwarden.lock.locked_config import LockedConfig, locked_config
+from pinwarden.lock.locked_config import LockedConfig, read_locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
 from pinwarden.project.configured_servers import diagnose, find_uncovered_servers
 from tests.cli.run import pinwarden
@@ -78,7 +78,7 @@ def _undotted(path: Path) -> Path:
 
 def lock() -> list[LockedConfig]:
     servers = load(f"{INSTALLED}/project/mcp-lock.json")["servers"]
-    return [locked_config(key, entry) for key, entry in servers.items()]
+    return [read_locked_config(key, entry) for key, entry in servers.items()]
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_rogue_entry_that_toolpin_overlooks_is_found(machine: Machine) -> None
 def test_installing_entry_by_entry_gives_toolpins_bytes_for_every_client(machine: Machine, tmp_path: Path) -> None:
     servers = load(f"{INSTALLED}/project/mcp-lock.json")["servers"]
     for key, entry in servers.items():
-        locked = locked_config(key, entry)
+        locked = read_locked_config(key, entry)
         path = Path(machine.paths[locked.client, locked.scope or "project"])
         install_entry(path, locked.client, locked.name, entry["config"])
     (tmp_path / "theirs").mkdir()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pinwarden.lock import lockfile
-from pinwarden.lock.entry import Entry, integrity_of
-from pinwarden.lock.lockfile import Lock, relock, verify
+from pinwarden.lock.entry import Entry, compute_integrity
+from pinwarden.lock.lockfile import Lock, put_entries, verify
 from tests.conformance.vectors import load, vectors_dir
 from tests.support.locks import InstallPlan, backwards, new_entry
 
@@ -38,7 +38,7 @@ def test_a_lock_round_trips_and_is_intact(path: Path) -> None:
     lock = lockfile.parse(data)
     assert lockfile.to_bytes(lock) == data
     assert lockfile.to_bytes(lock, plain_v2=True) == data
-    assert [integrity_of(entry.document) for entry in lock.entries] == [entry.integrity for entry in lock.entries]
+    assert [compute_integrity(entry.document) for entry in lock.entries] == [entry.integrity for entry in lock.entries]
     assert verify(lock) == ()
 
 
@@ -48,7 +48,7 @@ def test_the_whole_lock_digest_is_that_of_toolpin(path: Path) -> None:
     if not digest.exists() or not digest.read_bytes():
         return  # ToolPin was not asked, or refused; test_toolpin_tamper.py says what we do
     assert (
-        lockfile.digest(lockfile.parse(path.read_bytes()))
+        lockfile.compute_lock_digest(lockfile.parse(path.read_bytes()))
         == load(f"toolpin/{path.parent.name}/{digest.name}")["digest"]
     )
 
@@ -78,7 +78,7 @@ def test_locking_one_after_the_other_gives_the_file_that_as_many_commands_of_too
     old = lockfile.parse(data)
     lock: Lock | None = None
     for entry in old.entries:
-        lock = relock(lock, [locked_again(entry)], str(entry.locked_at), plain_v2=True)
+        lock = put_entries(lock, [locked_again(entry)], str(entry.locked_at), plain_v2=True)
     assert lock is not None
     assert lockfile.to_bytes(lock) == data
 

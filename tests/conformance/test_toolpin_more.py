@@ -10,11 +10,16 @@ import pytest
 from pinwarden import PinwardenError, canonicalize
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lockfile, server_entry
-from pinwarden.lock.install_plan import PlanOptions, fragment, install_plan
+from pinwarden.lock.install_plan import PlanOptions, build_fragment, build_install_plan
 from pinwarden.lock.lockfile import verify
-from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
-from pinwarden.lock.trust_explanation import verdict_of
-from pinwarden.lock.trust_tiers import judge
+from pinwarden.lock.target_verification import (
+    TRUSTED_IMAGE_HOSTS,
+    find_bundle_anchor,
+    parse_image_reference,
+    verify_target,
+)
+from pinwarden.lock.trust_explanation import compute_verdict
+from pinwarden.lock.trust_tiers import compute_trust_report
 from pinwarden.surface.interop import toolpin_hashes
 from tests.conformance.test_toolpin_scan import scanned
 from tests.conformance.toolpin_world import assert_prints
@@ -28,40 +33,40 @@ MICRO = json.loads((FOLDER / "micro.json").read_bytes())
 
 @pytest.mark.parametrize("case", cases(SERVERS))
 def test_a_server_has_toolpins_trust_and_configurations_and_lock(case: dict[str, Any]) -> None:
-    about = server_entry.from_value(case["entry"])
-    report = judge(about, now=NOW)
+    about = server_entry.parse_server_entry(case["entry"])
+    report = compute_trust_report(about, now=NOW)
     assert report.to_json() == case["info"]["trust"]
-    assert verdict_of(report, now=NOW).to_json() == case["info"]["verdict"]
+    assert compute_verdict(report, now=NOW).to_json() == case["info"]["verdict"]
     for client, expected in case["configs"].items():
-        assert_prints(fragment(about, client), expected)
+        assert_prints(build_fragment(about, client), expected)
     data = case["lock"].encode()
     lock = lockfile.parse(data)
     assert (lockfile.to_bytes(lock, plain_v2=True), verify(lock)) == (data, ())
     (locked,) = json.loads(case["lock"])["servers"].values()
     integrity = locked.pop("integrity")
-    plan = install_plan(about, locked["client"], now=NOW, options=PlanOptions(scope=locked["scope"]))
+    plan = build_install_plan(about, locked["client"], now=NOW, options=PlanOptions(scope=locked["scope"]))
     assert (plan, lock.entries[0].integrity) == (locked, integrity)
 
 
 def test_an_unrequested_probe_is_reported_as_skipped_for_an_unsafe_address_too() -> None:
     remote = {"type": "streamable-http", "url": "http://r.acme.example/mcp"}
-    about = server_entry.from_value(
+    about = server_entry.parse_server_entry(
         {"server": {"name": "a/b", "version": "1.0.0", "remotes": [remote]}}, source="official"
     )
-    codes = {issue.code for issue in verify_metadata(about, now=NOW).result.issues}
+    codes = {issue.code for issue in verify_target(about, now=NOW).result.issues}
     assert {"insecure_remote", "remote_probe_skipped"} <= codes
 
 
 @pytest.mark.parametrize("case", cases(MICRO["oci-refs"], label="identifier"))
 def test_an_image_name_is_taken_apart_as_toolpin_does(case: dict[str, Any]) -> None:
-    actual, expected = image_reference(case["identifier"]), case["canonical"]
+    actual, expected = parse_image_reference(case["identifier"]), case["canonical"]
     assert actual == (None if expected is None else (expected["host"], expected["digest"]))
     assert actual is None or (actual[0] in TRUSTED_IMAGE_HOSTS) is case["trusted"]
 
 
 @pytest.mark.parametrize("case", cases(MICRO["mcpb-hosts"], label="identifier"))
 def test_a_bundle_has_toolpins_anchor(case: dict[str, Any]) -> None:
-    assert bundle_anchor(case["identifier"]) == case["trustAnchor"]
+    assert find_bundle_anchor(case["identifier"]) == case["trustAnchor"]
 
 
 @pytest.mark.parametrize("case", cases(MICRO["tool-hashes"]))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pinwarden import Digest, canonicalize
-from pinwarden.lock.install_plan import PlanOptions, install_plan
-from pinwarden.lock.trust_tiers import judge, with_evidence
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
+from pinwarden.lock.trust_tiers import compute_trust_report, with_evidence
 from tests.conformance.toolpin_world import LIVE, clock, entry_named, files, verification
 
 HASHED_MANIFEST = (
@@ -36,7 +36,7 @@ def planned(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     about = entry_named(expected["name"], expected["resolved"]["source"])
     report = verification(about, kind, expected["trust"]) if kind in LIVE else None
     how = PlanOptions(scope=expected["scope"])
-    return install_plan(about, expected["client"], now=clock(), verification=report, options=how)
+    return build_install_plan(about, expected["client"], now=clock(), verification=report, options=how)
 
 
 @pytest.mark.parametrize(("path", "key", "last"), rows())
@@ -61,7 +61,7 @@ def test_trust_that_was_read_again_has_toolpins_order(path: Path, key: str, last
             entry_named(expected["name"], expected["resolved"]["source"]), kind, expected["trust"]
         ).trust
     else:
-        report = judge(entry_named(expected["name"], expected["resolved"]["source"]), now=clock())
+        report = compute_trust_report(entry_named(expected["name"], expected["resolved"]["source"]), now=clock())
     locked = with_evidence(report, expected["trust"]["evidence"][-1], now=clock())
     assert json.dumps(locked.to_json(reread=not last)) == json.dumps(expected["trust"])
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.lock.install_plan import PlanOptions, install_plan
-from pinwarden.lock.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
-from pinwarden.lock.policy_rules import evaluate_toolpin
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
+from pinwarden.lock.policy import RECOMMENDED_TOOLPIN_POLICY, ToolPinPolicy, parse_toolpin_policy
+from pinwarden.lock.policy_rules import evaluate_toolpin_policy
 from tests.cli.run import pinwarden
 from tests.conformance.toolpin_world import clock, entry, entry_named, files, folder
 from tests.conformance.vectors import load
@@ -50,8 +50,8 @@ def test_a_check_reports_the_same(path: Path) -> None:
     name, _, identifier = path.stem.split(".", 2)
     expected = json.loads(path.read_bytes())
     client = expected["reports"][0]["key"].rpartition(":")[2]
-    plan = install_plan(entry(identifier), client, now=clock())
-    report = evaluate_toolpin(policy(folder() / "policies" / f"{name}.json"), plan, now=clock())
+    plan = build_install_plan(entry(identifier), client, now=clock())
+    report = evaluate_toolpin_policy(policy(folder() / "policies" / f"{name}.json"), plan, now=clock())
     result = {"ok": report.ok, "reports": [report.to_json()]}
     assert result == expected
     assert json.dumps(result) == json.dumps(expected)
@@ -64,8 +64,8 @@ def test_a_whole_lock_fails_for_the_same_entries_and_reasons(path: Path) -> None
     for locked in load("toolpin/locks/whole.mcp-lock.json")["servers"].values():
         about = entry_named(locked["name"], locked["resolved"]["source"])
         how = PlanOptions(scope=locked["scope"])
-        plan = install_plan(about, locked["client"], now=clock(), options=how)
-        report = evaluate_toolpin(policy(path), plan, now=clock())
+        plan = build_install_plan(about, locked["client"], now=clock(), options=how)
+        report = evaluate_toolpin_policy(policy(path), plan, now=clock())
         if not report.ok:
             reasons = "; ".join(f"{issue.code}: {issue.message}" for issue in report.issues)
             result[locked["name"], locked["client"]] = reasons
@@ -73,4 +73,4 @@ def test_a_whole_lock_fails_for_the_same_entries_and_reasons(path: Path) -> None
 
 
 def test_the_recommended_policy_is_the_one_that_toolpin_writes() -> None:
-    assert dict(RECOMMENDED) == load("toolpin/policies/recommended.json")
+    assert dict(RECOMMENDED_TOOLPIN_POLICY) == load("toolpin/policies/recommended.json")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pinwarden.lock.target_verification import tool_scan
+from pinwarden.lock.target_verification import scan_tools
 from tests.conformance.vectors import cases, load, vectors_dir
 
 SCANNED_SERVERS = sorted(path.stem for path in (vectors_dir() / "toolpin/scan").glob("*.json"))
 
 
 def scanned(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    findings: list[dict[str, str]] = tool_scan(tools, now="")["findings"]
+    findings: list[dict[str, str]] = scan_tools(tools, now="")["findings"]
     return findings
 
 

@@ -13,7 +13,7 @@ from pinwarden import PrivateKey, PublicKey, canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
-from pinwarden.lock.signature import Envelope, RequiredSigners, verify_signatures
+from pinwarden.lock.signature import RequiredSigners, ToolPinEnvelope, verify_signatures
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 
@@ -58,7 +58,7 @@ def test_signing_gives_the_envelope_that_toolpin_gave(row: dict[str, Any]) -> No
     report = load(f"toolpin/{row['out']}")
     lock = lockfile.parse(lock_of(row["cmd"]))
     envelope = lock_signature.sign(
-        lockfile.digest(lock),
+        lockfile.compute_lock_digest(lock),
         PRIVATE,
         report["envelope"]["signedAt"],
         policy_digest=policy_digest(option(row["cmd"], "--policy")),
@@ -71,7 +71,7 @@ def test_signing_gives_the_envelope_that_toolpin_gave(row: dict[str, Any]) -> No
 @pytest.mark.parametrize("path", sorted((FOLDER / "signing").glob("*.sig")), ids=lambda path: path.name)
 def test_an_envelope_round_trips(path: Path) -> None:
     envelope = lock_signature.parse(path.read_bytes())
-    assert isinstance(envelope, Envelope)
+    assert isinstance(envelope, ToolPinEnvelope)
     assert lock_signature.to_bytes(envelope) == path.read_bytes()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock import lockfile
-from pinwarden.lock.lockfile import sealed, verify
+from pinwarden.lock.lockfile import seal_lock, verify
 from tests.conformance.test_toolpin_locks import case, files
 from tests.conformance.vectors import REPOSITORY, vectors_dir
 
@@ -137,7 +137,7 @@ def test_a_sealed_file_shows_every_one_of_these_changes(path: Path) -> None:
     """The whole lock, sealed; then the tampered entries and members under the same seal."""
     if path.parent.name != "tamper" or case(path) == "keys_reordered":
         return  # other entries altogether, or the order of members, which means nothing
-    whole = sealed(lockfile.parse((vectors_dir() / "toolpin/locks/whole.mcp-lock.json").read_bytes()))
+    whole = seal_lock(lockfile.parse((vectors_dir() / "toolpin/locks/whole.mcp-lock.json").read_bytes()))
     assert verify(whole) == ()
     document = json.loads(path.read_bytes())
     document["pinwarden"] = whole.seal

@@ -15,9 +15,14 @@ from pinwarden.core.versions import compare_versions
 from pinwarden.lock import server_entry
 from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.server_entry import Remote, ServerEntry
-from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, tool_scan
-from pinwarden.lock.trust_explanation import verdict_of
-from pinwarden.lock.trust_tiers import judge
+from pinwarden.lock.target_verification import (
+    TRUSTED_IMAGE_HOSTS,
+    find_bundle_anchor,
+    parse_image_reference,
+    scan_tools,
+)
+from pinwarden.lock.trust_explanation import compute_verdict
+from pinwarden.lock.trust_tiers import compute_trust_report
 from pinwarden.project.verify import verify_server
 from tests.conformance.toolpin_world import LIVE, clock, entry, files, verification
 from tests.conformance.vectors import cases, load
@@ -30,11 +35,11 @@ def same_text(actual: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/trust-matrix.json"), label="none"))
 def test_the_matrix_has_the_same_trust_verdict_and_target(case: dict[str, Any]) -> None:
-    about = server_entry.from_value(case["entry"])
-    report = judge(about, now=clock())
+    about = server_entry.parse_server_entry(case["entry"])
+    report = compute_trust_report(about, now=clock())
     assert report.to_json() == case["trust"]
     assert same_text(report.to_json(), case["trust"])
-    assert verdict_of(report, now=clock()).to_json() == case["verdict"]
+    assert compute_verdict(report, now=clock()).to_json() == case["verdict"]
     target = choose_target(about)
     assert target is not None
     kind, member = ("remote", "remote") if isinstance(target, Remote) else ("package", "pkg")
@@ -43,10 +48,10 @@ def test_the_matrix_has_the_same_trust_verdict_and_target(case: dict[str, Any]) 
 
 def normalised(entry: ServerEntry) -> dict[str, Any]:
     """The entry in the shape that ToolPin reports as ``server``; absent members are left out."""
-    problem = server_entry.installable_problem(entry)
+    problem = server_entry.find_install_problem(entry)
     shape: dict[str, Any] = {
         "registrySource": entry.source,
-        "registryMode": "discovery" if entry.discovery_only else "installable",
+        "registryMode": "discovery" if entry.is_discovery_only else "installable",
         "name": entry.name,
         "title": entry.title,
         "description": entry.description,
@@ -69,11 +74,11 @@ def normalised(entry: ServerEntry) -> dict[str, Any]:
 def test_information_about_a_server_is_the_same(path: Path) -> None:
     expected = json.loads(path.read_bytes())
     about = entry(path.stem)
-    report = judge(about, now=clock())
+    report = compute_trust_report(about, now=clock())
     actual = {
         "server": normalised(about),
         "trust": report.to_json(),
-        "verdict": verdict_of(report, now=clock()).to_json(),
+        "verdict": compute_verdict(report, now=clock()).to_json(),
     }
     assert actual == expected
     assert same_text(actual, expected)
@@ -113,7 +118,7 @@ def is_said(text: str, report: Report) -> bool:
 @pytest.mark.parametrize("path", files("scan/*.json"), ids=lambda path: path.stem)
 def test_the_scan_of_metadata_finds_the_same(path: Path) -> None:
     expected = json.loads(path.read_bytes())
-    report = judge(entry(path.stem), now=clock())
+    report = compute_trust_report(entry(path.stem), now=clock())
     advised = {(row["code"], f"{row['subject']}: {row['message']}") for row in expected["findings"]}
     assert advised <= {(issue.code, issue.message) for issue in report.issues}
     assert ("description-scan-advisory" in report.badges) == bool(advised)
@@ -121,7 +126,7 @@ def test_the_scan_of_metadata_finds_the_same(path: Path) -> None:
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-toolsets.json"), label="none"))
 def test_the_scan_of_tools_is_the_same(case: dict[str, Any]) -> None:
-    assert tool_scan(case["tools"], now=case["scan"]["generatedAt"]) == case["scan"]
+    assert scan_tools(case["tools"], now=case["scan"]["generatedAt"]) == case["scan"]
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/version-compare.json"), label="a"))
@@ -132,7 +137,7 @@ def test_versions_compare_the_same(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/oci-refs.json"), label="identifier"))
 def test_images_are_taken_apart_the_same(case: dict[str, Any]) -> None:
-    actual = image_reference(case["identifier"])
+    actual = parse_image_reference(case["identifier"])
     if case["canonical"] is None:
         assert actual is None
         return
@@ -142,4 +147,4 @@ def test_images_are_taken_apart_the_same(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/mcpb-hosts.json"), label="identifier"))
 def test_bundle_hosts_are_anchors_for_the_same_addresses(case: dict[str, Any]) -> None:
-    assert bundle_anchor(case["identifier"]) == case["trustAnchor"]
+    assert find_bundle_anchor(case["identifier"]) == case["trustAnchor"]

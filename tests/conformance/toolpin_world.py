@@ -12,16 +12,16 @@ import yaml
 
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.lock import server_entry
-from pinwarden.lock.install_plan import Fragment
+from pinwarden.lock.install_plan import ConfigFragment
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.lock.target_verification import (
     SKIPPED,
     ArtifactOutcome,
     LiveOutcome,
     VerificationReport,
-    verify_metadata,
+    verify_target,
 )
-from pinwarden.lock.trust_tiers import ARTIFACT_CODES, Issue
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES, TrustIssue
 from tests.conformance.vectors import load, vectors_dir
 
 ARTIFACT_ISSUES = ("npm_", "oci_digest_", "mcpb_sha256_")
@@ -46,7 +46,7 @@ def clock() -> str:
 
 @cache
 def entry(identifier: str) -> ServerEntry:
-    return server_entry.from_value(json.loads((folder() / "servers" / f"{identifier}.json").read_bytes()))
+    return server_entry.parse_server_entry(json.loads((folder() / "servers" / f"{identifier}.json").read_bytes()))
 
 
 @cache
@@ -54,7 +54,7 @@ def entry_named(name: str, source: str) -> ServerEntry:
     for path in files("servers/*.json"):
         value = json.loads(path.read_bytes())
         if value["server"]["name"] == name:
-            return server_entry.from_value(value, source=source)
+            return server_entry.parse_server_entry(value, source=source)
     raise AssertionError(f"no server {name}")
 
 
@@ -72,12 +72,12 @@ def verification(about: ServerEntry, kind: str, seen: dict[str, Any]) -> Verific
     if LIVE[kind] == "not-executed":
         live = LiveOutcome(state="not-executed")
     rows = tuple(row for row in seen["evidence"] if row["code"] in ARTIFACT_CODES and row.get("trustedAnchor") is True)
-    issues = tuple(Issue(**row) for row in seen["issues"] if row["code"].startswith(ARTIFACT_ISSUES))
+    issues = tuple(TrustIssue(**row) for row in seen["issues"] if row["code"].startswith(ARTIFACT_ISSUES))
     fetched = ArtifactOutcome(evidence=rows, issues=issues) if rows else None
-    return verify_metadata(about, now=clock(), live=live, artifact=fetched)
+    return verify_target(about, now=clock(), live=live, artifact=fetched)
 
 
-def assert_prints(made: Fragment, expected: str) -> None:
+def assert_prints(made: ConfigFragment, expected: str) -> None:
     """That ToolPin prints this configuration: as JSON byte for byte, as TOML and YAML with the same values."""
     if made.client == "codex":  # ToolPin leaves out empty tables, and TOML has no null
         servers = {

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from pinwarden.core.errors import CODES, PinwardenError
 from pinwarden.lock import lockfile
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 from pinwarden.lock.policy import policy_from_table
 from pinwarden.surface.surface import encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import pinwarden
@@ -91,7 +91,7 @@ class TestSurface:
 
 def read_lock(value: Any) -> None:
     for locked in lockfile.parse(json.dumps(value).encode()).entries:
-        extension_of(locked)
+        read_extension(locked)
 
 
 class TestLock:
@@ -107,7 +107,7 @@ class TestLock:
 
     def our_lock(self) -> Any:
         lock = lockfile.Lock(generated_at=NOON, updated_at=NOON, entries=(our_entry(), entry("io.github.acme/other")))
-        return json.loads(lockfile.to_bytes(lockfile.sealed(lock)))
+        return json.loads(lockfile.to_bytes(lockfile.seal_lock(lock)))
 
     def test_our_own_lock_is_valid(self) -> None:
         assert problems("mcp-lock", self.our_lock()) == []

@@ -27,7 +27,7 @@ from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTr
 from pinwarden.gateway.recorder import LoopRecorder, OutputRecorder
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.store.tokens import token_digest
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.net.connections import NetworkRules
@@ -101,7 +101,7 @@ class FixedApprovals:
         self.known = self._approved(surface, 2 if self.known is None else int(self.known.generation) + 1)
 
 
-def guard(server: str, surface: Surface | None = None, policy: GatewayPolicy = DEFAULT_POLICY) -> Guard:
+def guard(server: str, surface: Surface | None = None, policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY) -> Guard:
     """Return a guard with an approved surface in memory."""
     return Guard(server, FixedApprovals(server, surface), policy)
 

@@ -12,7 +12,7 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, ApprovedSurface, Guard, SessionLimits
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.lock.policy import policy_from_table
 from pinwarden.surface.surface import Surface, surface_from_listing
 from tests.servers.turning import MEMBERS, META, TURN, Turning
@@ -79,7 +79,7 @@ class SessionHarness:
         *states: dict[str, Any],
         lock: Surface | None = None,
         first_use: bool = False,
-        rules: GatewayPolicy = DEFAULT_POLICY,
+        rules: GatewayPolicy = DEFAULT_GATEWAY_POLICY,
         era: str = "2025-11-25",
         limits: SessionLimits = DEFAULT_SESSION_LIMITS,
         answer_seconds: float = 0.0,

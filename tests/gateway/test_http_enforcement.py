@@ -14,7 +14,7 @@ import pytest
 
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.store.tokens import token_digest
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from tests.conformance.sequences import Play, perform, play_of, sequences_by_wire
 from tests.gateway.http_gateway import (
@@ -82,7 +82,7 @@ class Scene:
 
 @contextmanager
 def scene(
-    wire: str, script: dict[str, Any], surface: Surface, tmp_path: Path, rules: GatewayPolicy = DEFAULT_POLICY
+    wire: str, script: dict[str, Any], surface: Surface, tmp_path: Path, rules: GatewayPolicy = DEFAULT_GATEWAY_POLICY
 ) -> Iterator[Scene]:
     """``stdio`` uses a process with the handshake; ``json``, ``events`` and ``sessions`` use remote servers."""
     recorder = InMemoryRecorder()

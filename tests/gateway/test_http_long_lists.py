@@ -20,7 +20,7 @@ from pinwarden.gateway.guard import Guard, SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import LoopRecorder
-from pinwarden.lock.gateway_policy import gateway_policy
+from pinwarden.lock.gateway_policy import parse_gateway_policy
 from pinwarden.surface.surface import Item, ItemKind, surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
 from tests.gateway.http_gateway import (
@@ -69,7 +69,7 @@ class WatchingGuard(Guard):
 
     def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
         listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
-        seldom = gateway_policy({"relist-seconds": 3600})  # it may take longer than the relist interval
+        seldom = parse_gateway_policy({"relist-seconds": 3600})  # it may take longer than the relist interval
         super().__init__(
             "long", FixedApprovals("long", surface_from_listing(listing)), seldom, SessionLimits(max_items=MANY)
         )
@@ -154,7 +154,7 @@ def test_a_short_list_is_judged_on_the_event_loop_and_a_long_one_on_the_executor
         client.initialize()
         assert "result" in client.session_request("tools/call", {"name": "t7"}, 1)
         assert judge.on == [where], "a new list"
-        judge.set_policy(gateway_policy({"relist-seconds": 29}))
+        judge.set_policy(parse_gateway_policy({"relist-seconds": 29}))
         assert "result" in client.session_request("tools/call", {"name": "t7"}, 2)
         assert judge.on == [where, where], "a cached list under another policy"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.lock.gateway_policy import gateway_policy
+from pinwarden.lock.gateway_policy import parse_gateway_policy
 from tests.gateway.http_gateway import (
     META,
     MODERN,
@@ -80,7 +80,7 @@ def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_stdio(t
 
 def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_http(remote: str) -> None:
     recorder = InMemoryRecorder()
-    behind = UpstreamServer(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
+    behind = UpstreamServer(guard("turning", policy=parse_gateway_policy({"relist-seconds": SELDOM})), url=remote)
     with http_gateway({"turning": behind}, recorder) as running, RawClient(running, "turning") as raw:
         assert refused_in_time(raw.request) == "new_exfiltration"
         assert [fact.code for fact in recorder.events if fact.kind == "blocked"].count("answer_unasked") == 0

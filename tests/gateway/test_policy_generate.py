@@ -12,12 +12,12 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.state import FIRST_USE
-from pinwarden.lock.gateway_policy import DigestPolicy
+from pinwarden.lock.gateway_policy import ItemPolicy
 from pinwarden.lock.policy import parse_policy
 from pinwarden.surface.surface import TOOL, Item, Surface
 from tests.gateway.review_world import CHANGED, EVIL, READ, SEARCH, ReviewWorld, listing, verdicts
 
-AUDIT = DigestPolicy(enforcement="audit", unknown="warn")
+AUDIT = ItemPolicy(enforcement="audit", unknown="warn")
 NOTHING = Surface(server=None, items={}, observed={})
 FIND = {**SEARCH, "name": "find_notes", "description": "Find the notes of a day by their words."}
 AT = "2026-07-20T12:00:00.000Z"
@@ -30,7 +30,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     made.state.close()
 
 
-def observe(world: ReviewWorld, *tools: Any, policy: DigestPolicy = AUDIT, server: str = "notes") -> None:
+def observe(world: ReviewWorld, *tools: Any, policy: ItemPolicy = AUDIT, server: str = "notes") -> None:
     world.state.sightings(server, FIRST_USE).record(verdicts(NOTHING, listing(*tools), policy))
 
 
@@ -102,13 +102,13 @@ def test_attack_a_tool_without_a_name_keeps_no_other_out_of_the_proposal(blank: 
 def test_attack_no_name_is_a_command_to_whatever_prints_the_proposal(world: ReviewWorld) -> None:
     for name in ("##[group]x", "##vso[task.setvariable variable=x]y"):
         observe(world, {**FIND, "name": name}, server=f"of {name}")
-        observe(world, {**READ, "name": f"other {name}"}, policy=DigestPolicy())
+        observe(world, {**READ, "name": f"other {name}"}, policy=ItemPolicy())
     outcome = world.run("policy", "generate")
     assert "##[" not in outcome.out
     assert "##vso[" not in outcome.out
     policy = parse_policy(outcome.out.encode()).gateway
     assert policy is not None
-    assert policy.for_item("of ##[group]x", "##[group]x", "any").allowlist != ()
+    assert policy.policy_for_item("of ##[group]x", "##[group]x", "any").allowlist != ()
 
 
 def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) -> None:
@@ -139,10 +139,10 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
     assert f"from {AT} to {AT}, never called\n" in report["policy"]
     policy = parse_policy(report["policy"].encode()).gateway
     assert policy is not None
-    held = policy.for_item("notes", "search", "any")
+    held = policy.policy_for_item("notes", "search", "any")
     assert (held.enforcement, held.unknown, held.block_at) == ("block", "block", "review")
     assert [str(allowed.digest) for allowed in held.allowlist] == [digest(SEARCH)]
-    assert policy.for_item("other", "search", "any").allowlist == ()
+    assert policy.policy_for_item("other", "search", "any").allowlist == ()
     assert "seen in 2 sessions" in report["policy"]
 
 
@@ -230,7 +230,7 @@ def test_duplicate_and_undigestable_items_are_left_out(world: ReviewWorld) -> No
 
 
 def test_blocked_and_rejected_items_are_left_out(world: ReviewWorld) -> None:
-    observe(world, SEARCH, policy=DigestPolicy())
+    observe(world, SEARCH, policy=ItemPolicy())
     observe(world, READ)
     for name in world.waiting():
         if world.state.reviews.find(name).item == "read":

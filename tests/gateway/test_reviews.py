@@ -20,7 +20,7 @@ from pinwarden.gateway.approved_sources import FirstUseApprovals, LockApprovals
 from pinwarden.gateway.inside_server import MARK, running_gateway
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.gateway.store.approvals import TrustedSurfaces
-from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
+from pinwarden.lock.gateway_policy import AllowedDigest, ItemPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.database import load_schema, open_database
 from pinwarden.system.sandbox import Sandbox, build_sandbox_command
@@ -62,7 +62,7 @@ def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWo
 
 def test_a_change_of_a_tool_that_only_the_policy_allows_is_approved_into_the_lock(locked: ReviewWorld) -> None:
     allowed = AllowedDigest(tool="read", digest=Digest.of_bytes(b"the one that the policy allows"))
-    (name,) = locked.serve(SEARCH, READ, policy=DigestPolicy(allowlist=(allowed,)))
+    (name,) = locked.serve(SEARCH, READ, policy=ItemPolicy(allowlist=(allowed,)))
     assert locked.run("review", "show", name).code == 0
     assert locked.run("review", "approve", name).code == 0
     assert set(names(locked.approved())) == {"search", "read"}

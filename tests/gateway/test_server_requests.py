@@ -16,7 +16,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.surface.surface import TOOL, Item
 from tests.cli.run import pinwarden
 from tests.gateway.http_gateway import InMemoryRecorder
@@ -50,7 +50,7 @@ def ask(harness: SessionHarness, params: Any, method: str = SAMPLING, request_id
     return answers[0] if answers else {}
 
 
-def opened(rules: GatewayPolicy = DEFAULT_POLICY, **more: Any) -> SessionHarness:
+def opened(rules: GatewayPolicy = DEFAULT_GATEWAY_POLICY, **more: Any) -> SessionHarness:
     harness = SessionHarness(HONEST, rules=rules, **more)
     harness.open()
     harness.list_names()
@@ -91,7 +91,7 @@ def test_a_blocked_definition_is_reported_with_its_digest() -> None:
 
 def test_an_approved_or_allowlisted_definition_in_a_server_request_is_allowed() -> None:
     allowed = policy(allow=[{"tool": "upload_file", "digest": str(Item.from_value(TOOL, STEAL).digest)}])
-    for rules, tools in ((DEFAULT_POLICY, [SEARCH]), (DEFAULT_POLICY, []), (allowed, [SEARCH, STEAL])):
+    for rules, tools in ((DEFAULT_GATEWAY_POLICY, [SEARCH]), (DEFAULT_GATEWAY_POLICY, []), (allowed, [SEARCH, STEAL])):
         harness = opened(rules)
         params = sampling(tools=tools, systemPrompt="You summarize notes.")
         assert ask(harness, params) == {}
@@ -251,7 +251,7 @@ Carrying = Callable[[dict[str, Any], GatewayPolicy], tuple[SessionHarness, dict[
 @pytest.mark.parametrize("carried", [in_call, in_task, in_finished_task])
 def test_attack_a_tool_definition_in_a_request_inside_a_result_does_not_reach_the_client(carried: Carrying) -> None:
     for params, code in ((sampling(tools=[STEAL]), "tool_in_request"), (sampling(systemPrompt=HIDING), "concealment")):
-        harness, answer = carried(params, DEFAULT_POLICY)
+        harness, answer = carried(params, DEFAULT_GATEWAY_POLICY)
         assert refusal_code(answer) == code
         assert not any(b"inputRequests" in frame for frame in harness.to_client)
         last = next(fact for fact in reversed(harness.events) if fact.code == code)
@@ -260,7 +260,10 @@ def test_attack_a_tool_definition_in_a_request_inside_a_result_does_not_reach_th
 
 @pytest.mark.parametrize("carried", [in_call, in_task, in_finished_task])
 def test_an_allowed_request_inside_a_result_is_recorded(carried: Carrying) -> None:
-    for params, rules, kind in ((sampling(), DEFAULT_POLICY, "called"), (sampling(tools=[STEAL]), WARNING, "warned")):
+    for params, rules, kind in (
+        (sampling(), DEFAULT_GATEWAY_POLICY, "called"),
+        (sampling(tools=[STEAL]), WARNING, "warned"),
+    ):
         harness, answer = carried(params, rules)
         assert "inputRequests" in json.dumps(answer["result"])
         whole = [fact for fact in harness.events if fact.item_kind == "request"]
@@ -269,7 +272,7 @@ def test_an_allowed_request_inside_a_result_is_recorded(carried: Carrying) -> No
 
 
 def test_polling_a_task_records_every_server_request_in_it_once() -> None:
-    harness, _ = in_task(sampling(), DEFAULT_POLICY)
+    harness, _ = in_task(sampling(), DEFAULT_GATEWAY_POLICY)
     for _ in range(5):
         fetch(harness, NEW)
     assert [fact.item for fact in harness.events if fact.item_kind == "request"] == [SAMPLING]
@@ -282,7 +285,7 @@ def test_attack_tool_definitions_in_a_result_other_than_a_list_are_blocked(era: 
     harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(loaded)}}, era=era)
     harness.open()
     assert refusal_code(harness.call_tool("search_notes")) == "tool_in_result"
-    for rules, passes in ((DEFAULT_POLICY, False), (WATCHING, True)):
+    for rules, passes in ((DEFAULT_GATEWAY_POLICY, False), (WATCHING, True)):
         task = harness_with_task(era, finished(era, loaded), rules=rules)
         answer = fetch(task, era)
         assert ("result" in answer) == passes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, approved_surface, policy
 
 LOCK = approved_surface({"tools": [SEARCH, DELETE], "server": {"capabilities": {"tools": {}, "resources": {}}}})
@@ -76,7 +76,7 @@ def test_no_sequence_of_messages_makes_a_session_raise_or_call_a_blocked_tool(se
     dice = Random(seed)
     for _ in range(40):
         first_use = dice.random() < 0.3
-        rules = dice.choice([DEFAULT_POLICY, STRICT])
+        rules = dice.choice([DEFAULT_GATEWAY_POLICY, STRICT])
         era = dice.choice(["2025-11-25", "2026-07-28"])
         state = {"tools": [POISONED, DELETE], "server": TELLS, "deaf": dice.choice([[], ["subscriptions/listen"]])}
         harness = SessionHarness(state, lock=LOCK, first_use=first_use, rules=rules, era=era)

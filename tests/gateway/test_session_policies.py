@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.core.digest import tool_digest
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from tests.gateway.session_harness import (
     DELETE,
     POISONED,
@@ -153,7 +153,7 @@ def test_a_decision_is_recorded_with_the_digest_of_its_policy() -> None:
     harness.call_tool("delete_note")
     harness.client_sends(b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"delete_note"}}')
     assert {fact.policy for fact in harness.events} == {rules.digest}
-    assert rules.digest != DEFAULT_POLICY.digest
+    assert rules.digest != DEFAULT_GATEWAY_POLICY.digest
     assert [fact.code for fact in harness.events][-1] == "request_without_id"
 
 

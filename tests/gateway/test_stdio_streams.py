@@ -89,7 +89,7 @@ PAGED = SERVER.replace(
 NARROW = """
 import sys
 from pinwarden.core.record import replace
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
@@ -103,7 +103,7 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 limits = replace(DEFAULT_SESSION_LIMITS, max_unwritten_bytes=100_000)
-guard = Guard("narrow", InMemoryApprovals(None), DEFAULT_POLICY, limits)
+guard = Guard("narrow", InMemoryApprovals(None), DEFAULT_GATEWAY_POLICY, limits)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = ServiceLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), process, log).run())
@@ -112,7 +112,7 @@ sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), pr
 SLOW = """
 import sys
 from time import sleep
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
@@ -132,7 +132,7 @@ class Slow(Session):
             sleep(1)
         return step
 
-guard = Guard("slow", InMemoryApprovals(None), DEFAULT_POLICY)
+guard = Guard("slow", InMemoryApprovals(None), DEFAULT_GATEWAY_POLICY)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = ServiceLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Slow(guard, name="slow"), Recorder(None, None, say), process, log).run())
@@ -141,7 +141,7 @@ sys.exit(StdioRelay(Slow(guard, name="slow"), Recorder(None, None, say), process
 BUSY = """
 import sys
 from time import sleep
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.gateway import stdio
 from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.guard import Guard
@@ -160,7 +160,7 @@ class Busy(Session):
         return step
 
 stdio._FINAL_OUTPUT_SECONDS = 0.1
-guard = Guard("busy", InMemoryApprovals(None), DEFAULT_POLICY)
+guard = Guard("busy", InMemoryApprovals(None), DEFAULT_GATEWAY_POLICY)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = ServiceLog(say, max_per_second=10**6)
 sys.exit(stdio.StdioRelay(Busy(guard, name="busy"), Recorder(None, None, say), process, log).run())

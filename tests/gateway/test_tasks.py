@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from tests.gateway.http_gateway import OTHER_TOKEN, TOKEN, InMemoryRecorder, RawClient, UpstreamServer, gateway, guard
 from tests.gateway.session_harness import (
     DELETE,
@@ -290,7 +290,7 @@ class Office(Turning):
 def office(**rules: Any) -> Iterator[tuple[Office, RawClient, RawClient, InMemoryRecorder]]:
     """A real remote server, and two clients of one gateway, each with its own task."""
     kept, server = InMemoryRecorder(), Office()
-    judge = guard("notes", policy=policy(**rules) if rules else DEFAULT_POLICY)
+    judge = guard("notes", policy=policy(**rules) if rules else DEFAULT_GATEWAY_POLICY)
     with turning_http({"states": []}) as world:
         world.server = server
         with (

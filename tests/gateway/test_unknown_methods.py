@@ -9,7 +9,7 @@ import pytest
 
 from pinwarden.gateway.session.requests import CLIENT_NOTIFICATIONS, MAX_UNKNOWN_METHODS
 from pinwarden.gateway.session.server_requests import SERVER_NOTIFICATIONS
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from tests.gateway.session_harness import DELETE, SEARCH, SessionHarness, policy, refusal_code
 
 STATE: dict[str, Any] = {"tools": [SEARCH], "answers": {"acme/run": '{"done":true}'}}
@@ -17,7 +17,7 @@ SECRET = {"argument": "s3cret"}
 
 
 def harness(**rules: Any) -> SessionHarness:
-    opened = SessionHarness(STATE, rules=policy(**rules) if rules else DEFAULT_POLICY)
+    opened = SessionHarness(STATE, rules=policy(**rules) if rules else DEFAULT_GATEWAY_POLICY)
     opened.open()
     return opened
 

@@ -15,7 +15,7 @@ from pinwarden.bundle.trust_files import change_trust
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
-from pinwarden.lock.extension import extended, extension_of
+from pinwarden.lock.extension import read_extension, with_extension
 from pinwarden.registry.export import export
 from tests.install.desk import QUESTIONS, REWORDED, Desk, relinked
 from tests.install.world import User, root_of
@@ -92,11 +92,11 @@ def resealed(desk: Desk, **changes: Any) -> None:
     path = desk.root / "mcp-lock.json"
     lock = lockfile.parse(path.read_bytes())
     entry = lock.entries[0]
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     assert extension is not None
     record = {**deepcopy(dict(extension.bundle or {})), **changes}
-    changed = extended(entry, replace(extension, bundle=record))
-    path.write_bytes(lockfile.to_bytes(lockfile.sealed(replace(lock, entries=(changed,)))))
+    changed = with_extension(entry, replace(extension, bundle=record))
+    path.write_bytes(lockfile.to_bytes(lockfile.seal_lock(replace(lock, entries=(changed,)))))
 
 
 @pytest.mark.parametrize(

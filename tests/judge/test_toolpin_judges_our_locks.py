@@ -13,9 +13,9 @@ import pytest
 from pinwarden import PinwardenError, PrivateKey
 from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
-from pinwarden.lock.entry import Entry, integrity_of
-from pinwarden.lock.extension import extended, extension_of
-from pinwarden.lock.lockfile import Lock, relock, verify, without
+from pinwarden.lock.entry import Entry, compute_integrity
+from pinwarden.lock.extension import read_extension, with_extension
+from pinwarden.lock.lockfile import Lock, put_entries, remove_entries, verify
 from tests.conformance.vectors import vectors_dir
 from tests.judge.toolpin import ToolPin
 from tests.support.locks import LATER, NOON, InstallPlan, backwards, deep_copy, new_entry, record
@@ -45,22 +45,22 @@ def written_by_us(*, ours: bool) -> tuple[Entry, ...]:
             resolved_at=LATER,
         )
         entry = new_entry(plan, LATER)
-        entries.append(extended(entry, record(old.name)) if ours else entry)
+        entries.append(with_extension(entry, record(old.name)) if ours else entry)
     return tuple(entries)
 
 
 @pytest.mark.parametrize("ours", [False, True], ids=["plain v2", "with our record and seal"])
 def test_a_lock_written_by_us_passes_its_ci_and_has_our_digest(toolpin: ToolPin, ours: bool) -> None:
-    lock = relock(None, written_by_us(ours=ours), LATER, plain_v2=not ours)
+    lock = put_entries(None, written_by_us(ours=ours), LATER, plain_v2=not ours)
     assert lock.is_extended is ours
     toolpin.lock.write_bytes(lockfile.to_bytes(lock))
     code, report = toolpin.ci()
     assert (code, report["ok"], report["checkedEntries"], report["failures"]) == (0, True, 16, [])
-    assert toolpin.digest() == lockfile.digest(lock)
+    assert toolpin.digest() == lockfile.compute_lock_digest(lock)
 
 
 def test_one_letter_changed_in_our_lock_and_it_refuses(toolpin: ToolPin) -> None:
-    text = lockfile.to_bytes(relock(None, written_by_us(ours=True), LATER))
+    text = lockfile.to_bytes(put_entries(None, written_by_us(ours=True), LATER))
     changed = text.replace(b"@acme/mcp-notes@1.2.3", b"@acme/mcp-notez@1.2.3", 1)
     assert changed != text
     toolpin.lock.write_bytes(changed)
@@ -79,17 +79,19 @@ def test_a_lock_written_by_it_is_whole_for_us_and_comes_out_of_our_writer_unchan
     assert verify(lock) == ()
     assert [entry.client for entry in lock.entries] == ["claude", "vscode", "codex"]
     assert lockfile.to_bytes(lock) == data
-    assert lockfile.digest(lock) == toolpin.digest()
+    assert lockfile.compute_lock_digest(lock) == toolpin.digest()
 
 
 def test_our_record_survives_when_it_rewrites_the_file_and_only_the_seal_is_gone(toolpin: ToolPin) -> None:
-    ours = relock(None, written_by_us(ours=True), LATER)
+    ours = put_entries(None, written_by_us(ours=True), LATER)
     toolpin.lock.write_bytes(lockfile.to_bytes(ours))
     assert toolpin.run("lock", "io.github.acme/npm-notes", "--client", "codex").returncode == 0
     rewritten = lockfile.parse(toolpin.lock.read_bytes())
-    assert [extension_of(entry) for entry in rewritten.entries[:16]] == [extension_of(entry) for entry in ours.entries]
+    assert [read_extension(entry) for entry in rewritten.entries[:16]] == [
+        read_extension(entry) for entry in ours.entries
+    ]
     assert [problem.code for problem in verify(rewritten)] == ["seal_missing"]
-    resealed = relock(rewritten, (), str(rewritten.updated_at))
+    resealed = put_entries(rewritten, (), str(rewritten.updated_at))
     assert verify(resealed) == ()
     toolpin.lock.write_bytes(lockfile.to_bytes(resealed))
     assert toolpin.ci()[0] == 0
@@ -101,12 +103,12 @@ def test_our_removal_of_an_entry_gives_the_file_that_its_own_removal_gives(toolp
     assert toolpin.run("remove", "io.github.acme/npm-notes", "--client", "claude").returncode == 0
     theirs = toolpin.lock.read_bytes()
     now = str(lockfile.parse(theirs).updated_at)
-    assert lockfile.to_bytes(without(before, ["io.github.acme/npm-notes:claude"], now)) == theirs
+    assert lockfile.to_bytes(remove_entries(before, ["io.github.acme/npm-notes:claude"], now)) == theirs
 
 
 def test_our_signature_is_valid_for_it_and_its_signature_for_us(toolpin: ToolPin) -> None:
     key = PrivateKey.from_seed(b"j" * 32)
-    lock: Lock = relock(None, written_by_us(ours=False), LATER, plain_v2=True)
+    lock: Lock = put_entries(None, written_by_us(ours=False), LATER, plain_v2=True)
     toolpin.lock.write_bytes(lockfile.to_bytes(lock))
     (toolpin.folder / "public.pem").write_bytes(key.public_key.pem())
     (toolpin.folder / "private.pem").write_bytes(key.pem())
@@ -114,7 +116,7 @@ def test_our_signature_is_valid_for_it_and_its_signature_for_us(toolpin: ToolPin
     (toolpin.folder / "policy.json").write_bytes(policy.read_bytes())
     policy_digest = json.loads(toolpin.run("policy", "digest", "--policy", "policy.json", "--json").stdout)["digest"]
 
-    ours = lock_signature.sign(lockfile.digest(lock), key, NOON, policy_digest=policy_digest)
+    ours = lock_signature.sign(lockfile.compute_lock_digest(lock), key, NOON, policy_digest=policy_digest)
     (toolpin.folder / "mcp-lock.sig").write_bytes(lock_signature.to_bytes(ours))
     check = ("lock", "verify-signature", "--policy", "policy.json", "--public-key", "public.pem", "--json")
     done = toolpin.run(*check)
@@ -123,8 +125,10 @@ def test_our_signature_is_valid_for_it_and_its_signature_for_us(toolpin: ToolPin
     done = toolpin.run("lock", "sign", "--policy", "policy.json", "--key", "private.pem")
     assert done.returncode == 0
     theirs = lock_signature.parse((toolpin.folder / "mcp-lock.sig").read_bytes())
-    assert isinstance(theirs, lock_signature.Envelope)
-    problem = lock_signature.verify(theirs, lockfile.digest(lock), key.public_key, policy_digest=policy_digest)
+    assert isinstance(theirs, lock_signature.ToolPinEnvelope)
+    problem = lock_signature.verify(
+        theirs, lockfile.compute_lock_digest(lock), key.public_key, policy_digest=policy_digest
+    )
     assert problem is None
 
 
@@ -172,8 +176,8 @@ def test_of_mutated_locks_it_reads_the_same_and_computes_the_same_values(toolpin
         try:
             lock = lockfile.parse(text)
             ours = {
-                "digest": lockfile.digest(lock),
-                "integrities": [integrity_of(entry.document) for entry in lock.entries],
+                "digest": lockfile.compute_lock_digest(lock),
+                "integrities": [compute_integrity(entry.document) for entry in lock.entries],
             }
         except PinwardenError as err:
             # ToolPin drops an updatedAt that is not text; that is the one thing that only we refuse.

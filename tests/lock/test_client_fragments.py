@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock.entry import LOCK_CLIENTS
-from pinwarden.lock.install_plan import fragment
+from pinwarden.lock.install_plan import build_fragment
 from pinwarden.lock.launch_choice import choose_target
 from tests.support.lock_entries import entry, package, remote
 
@@ -18,7 +18,7 @@ HOSTED = entry(remotes=[remote(headers=[{"name": "X-Api-Key", "isSecret": True}]
 
 
 def server(about: Any, client: str, dialect: Any = "toolpin") -> dict[str, Any]:
-    config = fragment(about, client, dialect=dialect).config
+    config = build_fragment(about, client, dialect=dialect).config
     root = config[next(name for name in config if isinstance(config[name], dict | list))]
     entry: dict[str, Any] = root[0] if isinstance(root, list) else root["io.acme/notes"]
     return entry
@@ -26,21 +26,21 @@ def server(about: Any, client: str, dialect: Any = "toolpin") -> dict[str, Any]:
 
 def test_an_unknown_client_is_refused_with_the_known_ones() -> None:
     with pytest.raises(PinwardenError) as caught:
-        fragment(LOCAL, "notepad")
+        build_fragment(LOCAL, "notepad")
     assert caught.value.code == "CLIENT_UNKNOWN"
     assert "claude" in caught.value.message
 
 
 def test_a_chosen_target_replaces_the_default() -> None:
     about = entry(package(), remotes=[remote()])
-    made = fragment(about, "claude", target=choose_target(about, "npm"))
+    made = build_fragment(about, "claude", target=choose_target(about, "npm"))
     assert made.config["mcpServers"]["io.acme/notes"]["command"] == "npx"
 
 
 @pytest.mark.parametrize("client", LOCK_CLIENTS)
 def test_toolpins_dialect_has_no_differences_to_explain(client: str) -> None:
-    assert fragment(LOCAL, client).differences == ()
-    assert fragment(HOSTED, client).differences == ()
+    assert build_fragment(LOCAL, client).differences == ()
+    assert build_fragment(HOSTED, client).differences == ()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_url_variable_without_a_value_becomes_a_placeholder() -> None:
 @pytest.mark.parametrize("about", [LOCAL, HOSTED], ids=["local", "hosted"])
 @pytest.mark.parametrize("client", LOCK_CLIENTS)
 def test_every_modern_difference_is_explained_in_a_sentence(client: str, about: Any) -> None:
-    modern = fragment(about, client, dialect="modern")
-    if modern.config != fragment(about, client).config:
+    modern = build_fragment(about, client, dialect="modern")
+    if modern.config != build_fragment(about, client).config:
         assert modern.differences
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in modern.differences)

@@ -12,10 +12,18 @@ from pinwarden.artifacts.npm_package import parse_npm_lock, select_strongest_dig
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage, closure_path, is_node_path, parse, to_bytes
-from pinwarden.lock.extension import ClosurePin, extended, extension_of
+from pinwarden.lock.closure import (
+    Closure,
+    ClosureFile,
+    ClosurePackage,
+    format_closure_path,
+    is_node_modules_path,
+    parse,
+    to_bytes,
+)
+from pinwarden.lock.extension import ClosurePin, read_extension, with_extension
 from pinwarden.lock.lockfile import parse as parse_lock
-from pinwarden.lock.lockfile import relock, verify, verify_files
+from pinwarden.lock.lockfile import put_entries, verify, verify_files
 from pinwarden.lock.lockfile import to_bytes as lock_bytes
 from tests.support.locks import NOON, entry, record
 
@@ -45,10 +53,10 @@ CLOSURE = Closure(
             version="4.0.0",
             path="node_modules/@acme/notes/node_modules/zod",
             files=(file("zod-4.0.0.tgz"),),
-            systems=("linux", "darwin"),
-            processors=("!arm",),
-            optional=True,
-            install_scripts=True,
+            os=("linux", "darwin"),
+            cpu=("!arm",),
+            is_optional=True,
+            has_install_scripts=True,
         ),
     ),
 )
@@ -123,16 +131,16 @@ def test_an_invalid_closure_is_refused(data: bytes) -> None:
     ],
 )
 def test_a_path_outside_node_modules_is_refused(path: str, good: bool) -> None:
-    assert is_node_path(path) is good
+    assert is_node_modules_path(path) is good
 
 
 def test_the_lock_pins_the_closure_and_a_changed_one_is_detected() -> None:
     data = to_bytes(CLOSURE)
-    path = closure_path("mcp-lock", "mcp-lock.surfaces/io.github.acme__notes.json")
+    path = format_closure_path("mcp-lock", "mcp-lock.surfaces/io.github.acme__notes.json")
     pin = ClosurePin(packages=2, path=path, file_digest=Digest.of_bytes(data))
-    lock = relock(None, [extended(entry(), record(surface=None, closure=pin))], NOON)
+    lock = put_entries(None, [with_extension(entry(), record(surface=None, closure=pin))], NOON)
     again = parse_lock(lock_bytes(lock))
-    extension = extension_of(again.entries[0])
+    extension = read_extension(again.entries[0])
     assert extension is not None
     assert extension.closure == pin
     assert verify(again) == ()

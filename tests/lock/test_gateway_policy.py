@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, DigestPolicy, RequestPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, ItemPolicy, RequestPolicy
 from pinwarden.lock.policy import parse_policy, policy_from_table
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/gateway.md"
 
 
 def test_the_default_policy_is_the_strictest() -> None:
-    assert DEFAULT_POLICY.for_item("s", "tool", "c") == DigestPolicy(
+    assert DEFAULT_GATEWAY_POLICY.policy_for_item("s", "tool", "c") == ItemPolicy(
         enforcement="block", unknown="block", block_at="review", allowlist=()
     )
-    assert DEFAULT_POLICY.for_requests("s", "c") == RequestPolicy(url_hosts=())
+    assert DEFAULT_GATEWAY_POLICY.policy_for_requests("s", "c") == RequestPolicy(url_hosts=())
 
 
 def test_the_policies_in_the_guide_are_valid() -> None:
@@ -27,9 +27,11 @@ def test_the_policies_in_the_guide_are_valid() -> None:
     policies = [parse_policy(block.encode()).gateway for block in blocks]
     assert all(policies)
     assert policies[0] is not None
-    assert policies[0].for_item("notes", "delete_note", "x").enforcement == "warn"
-    assert policies[0].for_item("other", "delete_note", "x").enforcement == "block"
-    assert [allowed.tool for allowed in policies[0].for_item("any", "search_notes", "x").allowlist] == ["search_notes"]
+    assert policies[0].policy_for_item("notes", "delete_note", "x").enforcement == "warn"
+    assert policies[0].policy_for_item("other", "delete_note", "x").enforcement == "block"
+    assert [allowed.tool for allowed in policies[0].policy_for_item("any", "search_notes", "x").allowlist] == [
+        "search_notes"
+    ]
 
 
 def test_every_policy_key_is_documented() -> None:
@@ -61,7 +63,7 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         for server in ("s", "t")
         for item in ("abc", "xyz")
         for client in ("c", "d")
-        for policy in [gateway.for_item(server, item, client)]
+        for policy in [gateway.policy_for_item(server, item, client)]
     }
     assert answers == {
         ("s", "abc", "c"): ("audit", "warn"),
@@ -73,7 +75,10 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         ("t", "xyz", "c"): ("warn", "allow_degraded"),
         ("t", "xyz", "d"): ("block", "allow_degraded"),
     }
-    assert (gateway.for_requests("t", "c").sampling, gateway.for_requests("t", "d").sampling) == (False, True)
+    assert (gateway.policy_for_requests("t", "c").sampling, gateway.policy_for_requests("t", "d").sampling) == (
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

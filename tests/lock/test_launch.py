@@ -6,12 +6,12 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock.launch_choice import (
+    build_modern_command,
+    build_toolpin_command,
     choose_target,
-    modern_command,
     require_target,
-    selected_target,
-    toolpin_command,
-    variable_name,
+    target_to_json,
+    to_variable_name,
 )
 from tests.support.lock_entries import HEX, entry, package, remote
 
@@ -33,7 +33,7 @@ PYPI = package(registryType="pypi")
 )
 def test_the_default_target_follows_toolpins_order(packages: list, remotes: list, chosen: str) -> None:  # type: ignore[type-arg]
     target = require_target(entry(*packages, remotes=remotes))
-    assert chosen in selected_target(target).values()
+    assert chosen in target_to_json(target).values()
 
 
 def test_a_named_kind_overrides_the_default() -> None:
@@ -87,7 +87,7 @@ def test_an_entry_without_packages_and_remotes_has_no_target() -> None:
     ],
 )
 def test_toolpins_commands_are_reproduced_with_what_they_drop(described: dict, command: str) -> None:  # type: ignore[type-arg]
-    made = toolpin_command(entry(described).packages[0])
+    made = build_toolpin_command(entry(described).packages[0])
     assert " ".join([made.program, *made.arguments]) == command
 
 
@@ -122,9 +122,9 @@ NAMED = {"type": "named", "name": "--root", "value": "{dir}/x", "variables": {"d
 )
 def test_modern_commands_support_all_of_server_json_and_explain_differences(described: dict, command: str) -> None:  # type: ignore[type-arg]
     about = entry(described).packages[0]
-    made = modern_command(about, lambda name: f"<{name}>")
+    made = build_modern_command(about, lambda name: f"<{name}>")
     assert " ".join([made.program, *made.arguments]) == command
-    old = toolpin_command(about)
+    old = build_toolpin_command(about)
     if (old.program, old.arguments) != (made.program, made.arguments):
         assert made.differences
         assert all(sentence.endswith(".") for sentence in made.differences)
@@ -161,21 +161,21 @@ MOUNT = {
 @pytest.mark.parametrize("member", ["packageArguments", "runtimeArguments"])
 def test_an_argument_becomes_the_expected_words(argument: dict[str, object], words: list[str], member: str) -> None:
     about = entry(package(registryType="pypi", **{member: [argument]})).packages[0]
-    made = list(modern_command(about, lambda name: f"<{name}>").arguments)
+    made = list(build_modern_command(about, lambda name: f"<{name}>").arguments)
     assert made == (["p==1.2.3", *words] if member == "packageArguments" else [*words, "p==1.2.3"])
 
 
 def test_a_package_that_serves_http_is_noted_as_a_difference() -> None:
     transport = {"type": "streamable-http", "url": "http://127.0.0.1:{port}/mcp"}
-    made = modern_command(entry(package(transport=transport)).packages[0], str.upper)
+    made = build_modern_command(entry(package(transport=transport)).packages[0], str.upper)
     [report] = [sentence for sentence in made.differences if "streamable-http" in sentence]
     assert "http://127.0.0.1:{port}/mcp" in report
-    assert not any("serves" in row for row in modern_command(entry(package()).packages[0], str.upper).differences)
+    assert not any("serves" in row for row in build_modern_command(entry(package()).packages[0], str.upper).differences)
 
 
 def test_an_undeclared_variable_is_literal() -> None:
     about = entry(package(packageArguments=[{"type": "positional", "value": "{json}"}])).packages[0]
-    assert modern_command(about, str.upper).arguments[-1] == "{json}"
+    assert build_modern_command(about, str.upper).arguments[-1] == "{json}"
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_an_undeclared_variable_is_literal() -> None:
     [("TOKEN", "TOKEN"), ("X-Api-Key", "X_API_KEY"), ("--log.level", "LOG_LEVEL"), ("2fa", "_2FA"), ("---", "VALUE")],
 )
 def test_names_become_valid_environment_variables(name: str, variable: str) -> None:
-    assert variable_name(name) == variable
+    assert to_variable_name(name) == variable

@@ -14,25 +14,25 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
-from pinwarden.lock.lockfile import relock
-from pinwarden.lock.signature import Envelope, RequiredSigners, verify_signatures
+from pinwarden.lock.lockfile import put_entries
+from pinwarden.lock.signature import RequiredSigners, ToolPinEnvelope, verify_signatures
 from tests.support.locks import LATER, NOON, entry, our_entry
 
 ADA, BOB, EVE = (PrivateKey.from_seed(letter * 32) for letter in (b"a", b"b", b"e"))
 KEYS = {"ada": ADA.public_key, "bob": BOB.public_key}
-PLAIN = lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True))
-SEALED = lockfile.to_bytes(relock(None, [our_entry()], NOON))
+PLAIN = lockfile.to_bytes(put_entries(None, [entry()], NOON, plain_v2=True))
+SEALED = lockfile.to_bytes(put_entries(None, [our_entry()], NOON))
 POLICY = Digest.of_bytes(b"policy").sri
 ONE = RequiredSigners()
 
 
 def toolpin_envelope(data: bytes, key: PrivateKey, policy: str | None = None) -> bytes:
-    digest = lockfile.digest(lockfile.parse(data))
+    digest = lockfile.compute_lock_digest(lockfile.parse(data))
     return lock_signature.to_bytes(lock_signature.sign(digest, key, NOON, policy_digest=policy))
 
 
 def dsse(data: bytes, *keys: PrivateKey, policy: str | None = None) -> bytes:
-    return lock_signature.dsse_to_bytes(lock_signature.sign_file(data, keys, NOON, policy_digest=policy))
+    return lock_signature.encode_dsse(lock_signature.sign_file(data, keys, NOON, policy_digest=policy))
 
 
 def edited(data: bytes, **changes: Any) -> bytes:
@@ -41,7 +41,7 @@ def edited(data: bytes, **changes: Any) -> bytes:
 
 class TestOneKey:
     def test_each_form_is_valid_for_the_lock_that_was_signed_and_for_no_other(self) -> None:
-        other = lockfile.to_bytes(relock(None, [entry(version="1.2.4")], NOON, plain_v2=True))
+        other = lockfile.to_bytes(put_entries(None, [entry(version="1.2.4")], NOON, plain_v2=True))
         for envelope in (toolpin_envelope(PLAIN, ADA), dsse(PLAIN, ADA)):
             report = verify_signatures(PLAIN, [envelope], KEYS, ONE)
             assert (report.ok, report.signers, report.rejected) == (True, ("ada",), ())
@@ -89,7 +89,7 @@ class TestOneKey:
 
     def test_a_rejected_signature_has_a_reason(self) -> None:
         envelope = lock_signature.parse(toolpin_envelope(PLAIN, ADA))
-        assert isinstance(envelope, Envelope)
+        assert isinstance(envelope, ToolPinEnvelope)
         digest = envelope.lock_digest
         assert lock_signature.verify(envelope, digest, ADA.public_key) is None
         for problem, word in (
@@ -112,15 +112,15 @@ class TestSeveralKeys:
 
     def test_a_second_signature_can_be_added_later(self) -> None:
         first = lock_signature.sign_file(SEALED, [ADA], NOON)
-        second = lock_signature.countersigned(first, SEALED, BOB)
-        twice = lock_signature.countersigned(second, SEALED, BOB)
+        second = lock_signature.countersign(first, SEALED, BOB)
+        twice = lock_signature.countersign(second, SEALED, BOB)
         assert twice == second
         both = RequiredSigners(threshold=2)
-        assert verify_signatures(SEALED, [lock_signature.dsse_to_bytes(second)], KEYS, both).ok
+        assert verify_signatures(SEALED, [lock_signature.encode_dsse(second)], KEYS, both).ok
 
     def test_a_statement_about_another_file_is_not_countersigned(self) -> None:
         with pytest.raises(PinwardenError) as caught:
-            lock_signature.countersigned(lock_signature.sign_file(PLAIN, [EVE], NOON), SEALED, BOB)
+            lock_signature.countersign(lock_signature.sign_file(PLAIN, [EVE], NOON), SEALED, BOB)
         assert caught.value.code == "SIGNATURE_INVALID"
 
     def test_one_key_under_two_names_is_one_signature(self) -> None:

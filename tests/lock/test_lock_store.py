@@ -18,30 +18,30 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock import lock_store, lockfile
-from pinwarden.lock.extension import extended, pin_surface, surface_path
+from pinwarden.lock.extension import format_surface_path, pin_surface, with_extension
 from pinwarden.lock.lock_store import (
     MAX_WAIT_SECONDS,
     LockWrite,
-    exclusive,
+    hold_write_lock,
     read,
     read_with_files,
-    surfaces_folder,
+    surfaces_folder_name,
     update,
 )
-from pinwarden.lock.lockfile import Lock, relock, verify, verify_files, without
+from pinwarden.lock.lockfile import Lock, put_entries, remove_entries, verify, verify_files
 from pinwarden.surface.surface import encode_surface, surface_from_listing
 from pinwarden.system.clock import now
 from tests.conformance.vectors import REPOSITORY
 from tests.support.locks import LATER, NOON, SURFACE, entry, our_entry, record
 
 NAME = "io.github.acme/notes"
-PATH = surface_path(NAME)
+PATH = format_surface_path(NAME)
 
 
 def approve(text: str, at: str = NOON) -> tuple[dict[str, bytes], Lock]:
     surface = surface_from_listing({"tools": [{"name": "add", "description": text}]})
-    written = extended(entry(at=at), record(at=at, surface=pin_surface(surface, PATH)))
-    return {PATH: encode_surface(surface)}, relock(None, [written], at)
+    written = with_extension(entry(at=at), record(at=at, surface=pin_surface(surface, PATH)))
+    return {PATH: encode_surface(surface)}, put_entries(None, [written], at)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -55,40 +55,40 @@ def code_of(caught: pytest.ExceptionInfo[PinwardenError]) -> str:
 def test_a_lock_and_its_surfaces_are_written_and_read_back_without_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     assert read(path) is None
-    lock = relock(None, [our_entry()], NOON)
+    lock = put_entries(None, [our_entry()], NOON)
     update(path, lambda _: LockWrite(lock=lock, files={PATH: encode_surface(SURFACE)}))
     assert read(path) == lock
     assert verify_files(lock, read_with_files(path)[1]) == ()
     assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(lock), PATH: encode_surface(SURFACE)}
-    assert PATH.startswith(surfaces_folder(path) + "/")
+    assert PATH.startswith(surfaces_folder_name(path) + "/")
 
 
 def test_locking_the_same_entries_again_does_not_touch_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     surfaces = {PATH: encode_surface(SURFACE)}
-    update(path, lambda old: LockWrite(lock=relock(old, [our_entry()], NOON), files=surfaces))
+    update(path, lambda old: LockWrite(lock=put_entries(old, [our_entry()], NOON), files=surfaces))
     before, inode = tree(tmp_path), path.stat().st_ino
-    update(path, lambda old: LockWrite(lock=relock(old, [our_entry(at=LATER)], LATER), files=surfaces))
+    update(path, lambda old: LockWrite(lock=put_entries(old, [our_entry(at=LATER)], LATER), files=surfaces))
     assert tree(tmp_path) == before
     assert path.stat().st_ino == inode
 
 
 def test_a_foreign_layout_is_not_rewritten_when_nothing_changed(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
-    compact = lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True)).replace(b"\n", b" ")
+    compact = lockfile.to_bytes(put_entries(None, [entry()], NOON, plain_v2=True)).replace(b"\n", b" ")
     path.write_bytes(compact)
-    update(path, lambda old: LockWrite(lock=relock(old, [entry(at=LATER)], LATER)))
+    update(path, lambda old: LockWrite(lock=put_entries(old, [entry(at=LATER)], LATER)))
     assert path.read_bytes() == compact
 
 
 def test_the_surface_of_a_removed_server_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     entries = [our_entry(), entry("io.github.acme/plain")]
-    update(path, lambda _: LockWrite(lock=relock(None, entries, NOON), files={PATH: encode_surface(SURFACE)}))
+    update(path, lambda _: LockWrite(lock=put_entries(None, entries, NOON), files={PATH: encode_surface(SURFACE)}))
 
     def remove(old: Lock | None) -> LockWrite:
         assert old is not None
-        return LockWrite(lock=without(old, [entries[0].key], LATER))
+        return LockWrite(lock=remove_entries(old, [entries[0].key], LATER))
 
     update(path, remove)
     assert set(tree(tmp_path)) == {"mcp-lock.json"}
@@ -99,7 +99,7 @@ def test_the_surface_of_a_removed_server_is_removed(tmp_path: Path) -> None:
 
 def test_a_failing_change_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
-    path.write_bytes(lockfile.to_bytes(relock(None, [entry()], NOON)))
+    path.write_bytes(lockfile.to_bytes(put_entries(None, [entry()], NOON)))
     before = tree(tmp_path)
 
     def fail(_: Lock | None) -> LockWrite:
@@ -115,7 +115,7 @@ def test_a_corrupt_lock_is_not_treated_as_empty(tmp_path: Path, text: bytes) -> 
     path = tmp_path / "mcp-lock.json"
     path.write_bytes(text)
     with pytest.raises(PinwardenError) as caught:
-        update(path, lambda old: LockWrite(lock=relock(old, [entry()], NOON)))
+        update(path, lambda old: LockWrite(lock=put_entries(old, [entry()], NOON)))
     assert caught.value.exit_code == 3
     assert tree(tmp_path) == {"mcp-lock.json": text}
 
@@ -125,7 +125,7 @@ def test_a_corrupt_lock_is_not_treated_as_empty(tmp_path: Path, text: bytes) -> 
 def test_a_symbolic_link_is_refused_and_its_target_stays_unchanged(tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
     (outside / "folder").mkdir(parents=True)
-    lock = relock(None, [our_entry()], NOON)
+    lock = put_entries(None, [our_entry()], NOON)
     (outside / "file").write_bytes(lockfile.to_bytes(lock))
     project = tmp_path / "project"
     (project / link).parent.mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_a_folder_instead_of_the_lock_or_a_missing_folder_is_an_error(tmp_path: 
         (tmp_path / "none" / "mcp-lock.json", "FILE_UNWRITABLE"),
     ):
         with pytest.raises(PinwardenError) as caught:
-            update(path, lambda old: LockWrite(lock=relock(old, [entry()], NOON)))
+            update(path, lambda old: LockWrite(lock=put_entries(old, [entry()], NOON)))
         assert code_of(caught) == code
     assert list(tmp_path.iterdir()) == [tmp_path / "mcp-lock.json"]
 
@@ -155,7 +155,9 @@ def test_a_surface_outside_its_folder_is_not_written(tmp_path: Path, name: str) 
     project = tmp_path / "project"
     project.mkdir()
     with pytest.raises(PinwardenError) as caught:
-        update(project / "mcp-lock.json", lambda _: LockWrite(lock=relock(None, [entry()], NOON), files={name: b"x"}))
+        update(
+            project / "mcp-lock.json", lambda _: LockWrite(lock=put_entries(None, [entry()], NOON), files={name: b"x"})
+        )
     assert code_of(caught) == "LOCK_INVALID"
     assert tree(tmp_path) == {}
 
@@ -166,8 +168,8 @@ def test_a_surface_outside_its_folder_is_not_written(tmp_path: Path, name: str) 
 def test_a_second_writer_waits_no_longer_than_its_timeout(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     started = time.monotonic()
-    with exclusive(path), pytest.raises(PinwardenError) as caught:
-        update(path, lambda old: LockWrite(lock=relock(old, [entry()], NOON)), wait_seconds=0.05)
+    with hold_write_lock(path), pytest.raises(PinwardenError) as caught:
+        update(path, lambda old: LockWrite(lock=put_entries(old, [entry()], NOON)), wait_seconds=0.05)
     assert code_of(caught) == "LOCK_BUSY"
     assert caught.value.exit_code == 3
     assert time.monotonic() - started < MAX_WAIT_SECONDS
@@ -183,7 +185,7 @@ def test_a_file_system_without_locks_is_not_reported_as_busy(tmp_path: Path, mon
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(PinwardenError, match="No locks available") as caught:
-        update(tmp_path / "mcp-lock.json", lambda old: LockWrite(lock=relock(old, [entry()], NOON)))
+        update(tmp_path / "mcp-lock.json", lambda old: LockWrite(lock=put_entries(old, [entry()], NOON)))
     assert code_of(caught) == "FILE_UNWRITABLE"
     assert not (tmp_path / "mcp-lock.json").exists()
 
@@ -192,14 +194,14 @@ WRITER = """
 import sys
 from pathlib import Path
 from pinwarden.lock.lock_store import LockWrite, update
-from pinwarden.lock.lockfile import relock
+from pinwarden.lock.lockfile import put_entries
 from tests.support.locks import NOON, entry
 
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(count):
-    update(path, lambda old: LockWrite(lock=relock(old, [entry(f"{name}/{number}")], NOON)), wait_seconds=60)
+    update(path, lambda old: LockWrite(lock=put_entries(old, [entry(f"{name}/{number}")], NOON)), wait_seconds=60)
 """
 
 
@@ -309,7 +311,7 @@ def test_a_crash_between_the_lock_and_its_surface_is_completed_by_the_next_write
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock_store, "_settle", crash)
+        patch.setattr(lock_store, "_replace_by_pending", crash)
         with pytest.raises(KeyboardInterrupt):
             update(path, lambda _: LockWrite(lock=new, files=new_text))
     assert read_with_files(path) == (new, new_text)

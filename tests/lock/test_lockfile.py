@@ -16,19 +16,28 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
-from pinwarden.lock.entry import Entry, seal_of, with_integrity
+from pinwarden.lock.entry import Entry, compute_entry_seal, with_integrity
 from pinwarden.lock.extension import (
     FORMAT,
     ClosurePin,
     LockApproval,
     LockExtension,
-    extended,
-    extension_of,
-    parse_record,
+    format_surface_path,
+    parse_extension,
     pin_surface,
-    surface_path,
+    read_extension,
+    with_extension,
 )
-from pinwarden.lock.lockfile import PROBLEMS, Lock, Problem, refuse_if_tampered, relock, verify, verify_files, without
+from pinwarden.lock.lockfile import (
+    PROBLEMS,
+    Lock,
+    LockProblem,
+    put_entries,
+    refuse_if_tampered,
+    remove_entries,
+    verify,
+    verify_files,
+)
 from pinwarden.surface.surface import encode_surface, surface_from_listing
 from tests.support.javascript import needs_node
 from tests.support.locks import LATER, NOON, SURFACE, deep_copy, entry, our_entry, record
@@ -43,7 +52,7 @@ def reread(lock: Lock) -> Lock:
 
 
 def sealed_lock() -> Lock:
-    return relock(None, [our_entry(), our_entry(client="vscode"), entry("io.github.acme/plain")], NOON)
+    return put_entries(None, [our_entry(), our_entry(client="vscode"), entry("io.github.acme/plain")], NOON)
 
 
 def refusal(data: bytes) -> PinwardenError:
@@ -97,7 +106,7 @@ def test_unknown_members_everywhere_survive_reading_and_writing() -> None:
 
 def test_plain_v2_writes_only_members_of_v2() -> None:
     entries = [entry(), entry(client="vscode"), entry("io.github.acme/plain")]
-    plain = lockfile.to_bytes(relock(None, entries, NOON, plain_v2=True))
+    plain = lockfile.to_bytes(put_entries(None, entries, NOON, plain_v2=True))
     assert lockfile.to_bytes(sealed_lock(), plain_v2=True) == plain
     assert b"pinwarden" not in plain
     assert b'"servers"' in plain
@@ -107,13 +116,13 @@ def test_plain_v2_writes_only_members_of_v2() -> None:
 
 
 def test_a_truncated_file_is_refused_at_every_length() -> None:
-    data = lockfile.to_bytes(relock(None, [entry()], NOON)).rstrip(b"\n")
+    data = lockfile.to_bytes(put_entries(None, [entry()], NOON)).rstrip(b"\n")
     for length in range(len(data)):
         assert refusal(data[:length]).code == "JSON_PARSE_ERROR"
 
 
 def test_a_duplicate_member_is_refused() -> None:
-    data = lockfile.to_bytes(relock(None, [entry()], NOON))
+    data = lockfile.to_bytes(put_entries(None, [entry()], NOON))
     twice = data.replace(b'"version": "1.2.3",', b'"version": "1.2.3", "version": "6.6.6",', 1)
     assert refusal(twice).code == "JSON_CANONICALIZATION_ERROR"
 
@@ -161,7 +170,7 @@ def test_other_versions_are_refused_with_a_hint(version: Any) -> None:
     ],
 )
 def test_a_malformed_member_is_refused_with_its_path(path: str, value: Any) -> None:
-    document = json.loads(lockfile.to_bytes(relock(None, [entry()], NOON)))
+    document = json.loads(lockfile.to_bytes(put_entries(None, [entry()], NOON)))
     key = next(iter(document["servers"]))
     steps = [key if step == "*" else step for step in path[1:].split("/")]
     holder = document
@@ -177,7 +186,7 @@ def test_a_malformed_member_is_refused_with_its_path(path: str, value: Any) -> N
     "name", ["__proto__", "../../etc/passwd", "a:b", "a/b~c", "\u202e\u0000", "0", "", "x" * 10_000, "constructor"]
 )
 def test_hostile_names_are_kept_and_verified_like_any_other(name: str) -> None:
-    lock = relock(None, [our_entry(name), our_entry(name, "zed")], NOON)
+    lock = put_entries(None, [our_entry(name), our_entry(name, "zed")], NOON)
     again = reread(lock)
     assert again == lock
     assert [entry.name for entry in again.entries] == [name, name]
@@ -255,7 +264,7 @@ def test_any_change_to_a_sealed_file_is_detected(spoil: Callable[[Any, Any], Non
 
 @pytest.mark.parametrize("spoil", [spoil_leaf, remove, add_beside])
 def test_in_a_plain_file_only_changes_that_v2_ignores_are_undetected(spoil: Callable[[Any, Any], None]) -> None:
-    document = json.loads(lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True)))
+    document = json.loads(lockfile.to_bytes(put_entries(None, [entry()], NOON, plain_v2=True)))
     unseen = set()
     for path in places(document):
         if path:
@@ -294,20 +303,20 @@ def test_true_instead_of_one_is_a_difference() -> None:
 
 def test_names_that_are_equal_after_normalisation_make_an_entry_not_canonical() -> None:
     twins = {"caf\u00e9": 1, "cafe\u0301": 2}
-    lock = relock(None, [entry()], NOON)
+    lock = put_entries(None, [entry()], NOON)
     changed = replace(lock.entries[0], document={**lock.entries[0].document, "config": twins})
     assert "not_canonical" in codes(replace(lock, entries=(changed,)))
 
 
 def test_keys_that_are_equal_after_normalisation_are_a_problem() -> None:
-    lock = relock(None, [entry("caf\u00e9"), entry("cafe\u0301")], NOON)
+    lock = put_entries(None, [entry("caf\u00e9"), entry("cafe\u0301")], NOON)
     assert [(problem.code, problem.path) for problem in verify(lock)] == [
         ("not_canonical", "/servers/cafe\u0301:claude")
     ]
 
 
 def test_a_removed_extension_is_a_problem_where_it_is_required() -> None:
-    stripped = lockfile.plain(sealed_lock())
+    stripped = lockfile.to_plain_v2(sealed_lock())
     assert codes(stripped) == []
     assert codes(stripped, require_extension=True) == ["not_extended"] * 3
 
@@ -318,7 +327,7 @@ def test_a_changed_extension_is_detected_although_the_file_was_resealed() -> Non
     manifest = deep_copy(first.manifest)
     manifest["pinwarden"]["approval"]["by"] = "mallory@example.org"
     changed = replace(first, document={**first.document, "capabilityManifest": manifest})
-    resealed = lockfile.sealed(replace(lock, entries=(changed, *lock.entries[1:])))
+    resealed = lockfile.seal_lock(replace(lock, entries=(changed, *lock.entries[1:])))
     assert codes(resealed) == ["entry_seal_mismatch"]
 
 
@@ -327,7 +336,7 @@ def test_the_error_for_a_rewritten_file_says_how_to_seal_it_again() -> None:
     with pytest.raises(PinwardenError) as caught:
         refuse_if_tampered(verify(rewritten))
     assert "lock again" in caught.value.hint
-    assert verify(relock(rewritten, [], LATER)) == ()
+    assert verify(put_entries(rewritten, [], LATER)) == ()
 
 
 def test_problems_are_raised_with_their_paths() -> None:
@@ -364,9 +373,9 @@ OPTIONAL: dict[str, Any] = {
 
 
 def test_optional_members_keep_their_position_when_rewritten() -> None:
-    extension = parse_record({"format": FORMAT, **OPTIONAL}, "/x")
-    assert extension.others == {"newer": 1}
-    written = extended(entry(), replace(extension, registry="https://registry.example"))
+    extension = parse_extension({"format": FORMAT, **OPTIONAL}, "/x")
+    assert extension.unknown_members == {"newer": 1}
+    written = with_extension(entry(), replace(extension, registry="https://registry.example"))
     members = {name: value for name, value in written.manifest["pinwarden"].items() if name in OPTIONAL}
     assert (list(members), members) == (list(OPTIONAL), OPTIONAL)
 
@@ -374,16 +383,16 @@ def test_optional_members_keep_their_position_when_rewritten() -> None:
 @pytest.mark.parametrize("member", [name for name in OPTIONAL if name != "newer"])
 def test_a_malformed_optional_member_is_an_invalid_lock(member: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        parse_record({"format": FORMAT, **OPTIONAL, member: 5}, "/x")
+        parse_extension({"format": FORMAT, **OPTIONAL, member: 5}, "/x")
     assert caught.value.code == "LOCK_INVALID"
 
 
 def test_the_extension_survives_a_round_trip() -> None:
-    given_record = record(others={"newer": {"member": [1]}})
-    written = extended(entry(), given_record)
-    again = reread(relock(None, [written], NOON)).entries[0]
-    assert extension_of(again) == given_record
-    assert again.manifest["pinwarden"]["integrity"] == seal_of(again)
+    given_record = record(unknown_members={"newer": {"member": [1]}})
+    written = with_extension(entry(), given_record)
+    again = reread(put_entries(None, [written], NOON)).entries[0]
+    assert read_extension(again) == given_record
+    assert again.manifest["pinwarden"]["integrity"] == compute_entry_seal(again)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +416,7 @@ def test_a_malformed_extension_is_refused(member: str, value: Any) -> None:
     manifest = deep_copy(written.manifest)
     manifest["pinwarden"][member] = value
     with pytest.raises(PinwardenError) as caught:
-        extension_of(replace(written, document={**written.document, "capabilityManifest": manifest}))
+        read_extension(replace(written, document={**written.document, "capabilityManifest": manifest}))
     assert caught.value.code == "LOCK_INVALID"
 
 
@@ -428,28 +437,28 @@ def test_a_malformed_extension_is_refused(member: str, value: Any) -> None:
 )
 def test_a_surface_pin_outside_its_folder_is_refused(path: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        extended(entry(), LockExtension(surface=pin_surface(SURFACE, path)))
+        with_extension(entry(), LockExtension(surface=pin_surface(SURFACE, path)))
     assert caught.value.code == "LOCK_INVALID"
 
 
 @given(st.lists(st.text() | st.text("aA/._-=@~:"), unique=True, min_size=2, max_size=2))
 def test_two_servers_never_share_a_surface_file(names: list[str]) -> None:
-    first, second = (surface_path(name) for name in names)
+    first, second = (format_surface_path(name) for name in names)
     assert first.casefold() != second.casefold()
 
 
 def test_surface_files_have_readable_portable_names() -> None:
-    assert surface_path("io.github.acme/npm-notes") == "mcp-lock.surfaces/io.github.acme__npm-notes.json"
-    assert surface_path("a/b", "1.0.0") == "mcp-lock.surfaces/a__b@1.0.0.json"
-    assert surface_path("con") == "mcp-lock.surfaces/_63on.json"
-    assert surface_path("..") == "mcp-lock.surfaces/_2e_2e.json"
-    assert surface_path("Acme/X") == "mcp-lock.surfaces/_41cme___58.json"
-    assert len(surface_path("é" * 500, "9" * 500)) < 240
+    assert format_surface_path("io.github.acme/npm-notes") == "mcp-lock.surfaces/io.github.acme__npm-notes.json"
+    assert format_surface_path("a/b", "1.0.0") == "mcp-lock.surfaces/a__b@1.0.0.json"
+    assert format_surface_path("con") == "mcp-lock.surfaces/_63on.json"
+    assert format_surface_path("..") == "mcp-lock.surfaces/_2e_2e.json"
+    assert format_surface_path("Acme/X") == "mcp-lock.surfaces/_41cme___58.json"
+    assert len(format_surface_path("é" * 500, "9" * 500)) < 240
 
 
 def test_the_approved_surface_is_compared_with_its_pin() -> None:
-    lock = relock(None, [our_entry()], NOON)
-    path = surface_path("io.github.acme/notes")
+    lock = put_entries(None, [our_entry()], NOON)
+    path = format_surface_path("io.github.acme/notes")
     good = encode_surface(SURFACE)
     other = surface_from_listing({"tools": [{"name": "add", "description": "now evil"}]})
     assert verify_files(lock, {path: good}) == ()
@@ -461,15 +470,15 @@ def test_the_approved_surface_is_compared_with_its_pin() -> None:
 
 
 def test_a_pin_with_item_digests_that_do_not_match_its_file_is_detected() -> None:
-    pin = replace(pin_surface(SURFACE, surface_path("io.github.acme/notes")), items={"tools": {}})
-    lock = relock(None, [extended(entry(), LockExtension(surface=pin))], NOON)
+    pin = replace(pin_surface(SURFACE, format_surface_path("io.github.acme/notes")), items={"tools": {}})
+    lock = put_entries(None, [with_extension(entry(), LockExtension(surface=pin))], NOON)
     problems = verify_files(lock, {pin.path: encode_surface(SURFACE)})
     assert [problem.code for problem in problems] == ["surface_mismatch"]
 
 
 def test_two_entries_that_pin_different_surfaces_in_one_file_are_a_problem() -> None:
-    other = pin_surface(surface_from_listing({"tools": []}), surface_path("io.github.acme/notes"))
-    lock = relock(None, [our_entry(), extended(entry(client="zed"), record(surface=other))], NOON)
+    other = pin_surface(surface_from_listing({"tools": []}), format_surface_path("io.github.acme/notes"))
+    lock = put_entries(None, [our_entry(), with_extension(entry(client="zed"), record(surface=other))], NOON)
     assert codes(lock) == ["surface_conflict"]
 
 
@@ -484,7 +493,7 @@ def test_two_entries_that_pin_different_surfaces_in_one_file_are_a_problem() -> 
 )
 def test_an_ambiguous_surface_cannot_be_pinned(listing: dict[str, Any]) -> None:
     with pytest.raises(PinwardenError) as caught:
-        pin_surface(surface_from_listing(listing), surface_path("x"))
+        pin_surface(surface_from_listing(listing), format_surface_path("x"))
     assert caught.value.code == "SURFACE_INVALID"
 
 
@@ -493,19 +502,19 @@ def test_an_ambiguous_surface_cannot_be_pinned(listing: dict[str, Any]) -> None:
 
 def test_locking_the_same_entries_again_gives_the_same_lock_and_file() -> None:
     for plain_v2 in (True, False):
-        lock = relock(None, [our_entry(), entry(client="zed")], NOON, plain_v2=plain_v2)
+        lock = put_entries(None, [our_entry(), entry(client="zed")], NOON, plain_v2=plain_v2)
         before = lockfile.to_bytes(lock)
         manifest = {**our_entry().manifest, "generatedAt": LATER}
         manifest.pop("pinwarden")
-        again = extended(entry(at=LATER, resolved_at=LATER, manifest=manifest), record(at=LATER))
-        result = relock(lock, [again, entry(client="zed", at=LATER)], LATER, plain_v2=plain_v2)
+        again = with_extension(entry(at=LATER, resolved_at=LATER, manifest=manifest), record(at=LATER))
+        result = put_entries(lock, [again, entry(client="zed", at=LATER)], LATER, plain_v2=plain_v2)
         assert result is lock
         assert lockfile.to_bytes(result) == before
 
 
 def test_a_changed_entry_keeps_its_position_and_the_others_their_times() -> None:
     lock = sealed_lock()
-    changed = relock(lock, [our_entry(at=LATER, version="1.2.4")], LATER)
+    changed = put_entries(lock, [our_entry(at=LATER, version="1.2.4")], LATER)
     assert [entry.key for entry in changed.entries] == [entry.key for entry in lock.entries]
     assert changed.entries[0].version == "1.2.4"
     assert [entry.locked_at for entry in changed.entries] == [LATER, NOON, NOON]
@@ -514,18 +523,18 @@ def test_a_changed_entry_keeps_its_position_and_the_others_their_times() -> None
 
 
 def test_a_sealed_lock_can_be_made_plain_and_keeps_its_times() -> None:
-    plain = relock(sealed_lock(), [our_entry(at=LATER)], LATER, plain_v2=True)
-    assert plain == lockfile.plain(sealed_lock())
+    plain = put_entries(sealed_lock(), [our_entry(at=LATER)], LATER, plain_v2=True)
+    assert plain == lockfile.to_plain_v2(sealed_lock())
     assert not plain.is_extended
     assert verify(plain) == ()
 
 
 def test_another_approver_or_reason_is_a_change() -> None:
-    lock = relock(None, [our_entry()], NOON)
+    lock = put_entries(None, [our_entry()], NOON)
     approval = LockApproval(by="bob@example.org", at=LATER, why="second pair of eyes")
-    changed = relock(lock, [extended(entry(at=LATER), record(approval=approval))], LATER)
+    changed = put_entries(lock, [with_extension(entry(at=LATER), record(approval=approval))], LATER)
     assert changed is not lock
-    extension = extension_of(changed.entries[0])
+    extension = read_extension(changed.entries[0])
     assert extension is not None
     assert extension.approval == approval
 
@@ -534,9 +543,9 @@ def test_unknown_members_of_other_entries_are_kept_when_the_file_is_rewritten() 
     document = json.loads(lockfile.to_bytes(sealed_lock()))
     document["later"] = 1
     document["servers"]["io.github.acme/plain:claude"]["later"] = {"x": 1}
-    resealed = lockfile.sealed(lockfile.parse(json.dumps(document).encode()))
-    changed = relock(resealed, [entry("io.github.acme/new")], LATER)
-    assert changed.others == {"later": 1}
+    resealed = lockfile.seal_lock(lockfile.parse(json.dumps(document).encode()))
+    changed = put_entries(resealed, [entry("io.github.acme/new")], LATER)
+    assert changed.unknown_members == {"later": 1}
     assert changed.entries[2].document["later"] == {"x": 1}
     assert verify(changed) == ()
 
@@ -548,9 +557,9 @@ def test_a_tampered_lock_is_not_sealed_again() -> None:
         lock, entries=(replace(first, document={**first.document, "version": "6.6.6"}), *lock.entries[1:])
     )
     with pytest.raises(PinwardenError) as caught:
-        relock(tampered, [entry("io.github.acme/new")], LATER)
+        put_entries(tampered, [entry("io.github.acme/new")], LATER)
     assert caught.value.code == "LOCK_TAMPERED"
-    healed = relock(tampered, [our_entry(at=LATER)], LATER)
+    healed = put_entries(tampered, [our_entry(at=LATER)], LATER)
     assert verify(healed) == ()
 
 
@@ -559,14 +568,14 @@ def test_a_forged_entry_is_not_fixed_by_locking_the_real_one_again() -> None:
     forged = replace(with_integrity(honest), key=honest.key + "x")
     lock = Lock(generated_at=NOON, updated_at=NOON, entries=(honest, forged))
     with pytest.raises(PinwardenError) as caught:
-        relock(lock, [entry(version="2.0.0")], LATER)
+        put_entries(lock, [entry(version="2.0.0")], LATER)
     assert caught.value.code == "LOCK_TAMPERED"
 
 
 def test_removing_an_entry_reseals_the_file_and_removing_none_changes_nothing() -> None:
     lock = sealed_lock()
-    assert without(lock, ["unknown:claude"], LATER) is lock
-    rest = without(lock, ["io.github.acme/notes:vscode"], LATER)
+    assert remove_entries(lock, ["unknown:claude"], LATER) is lock
+    rest = remove_entries(lock, ["io.github.acme/notes:vscode"], LATER)
     assert [entry.client for entry in rest.entries] == ["claude", "claude"]
     assert verify(reread(rest)) == ()
 
@@ -584,17 +593,17 @@ NOTES_KEY = "io.github.acme/notes:claude"
     ("lock", "edit", "code"),
     [
         (
-            relock(None, [entry()], NOON, plain_v2=True),
+            put_entries(None, [entry()], NOON, plain_v2=True),
             lambda lock: lock["servers"][NOTES_KEY].pop("integrity"),
             "integrity_missing",
         ),
         (
-            relock(None, [our_entry()], NOON),
+            put_entries(None, [our_entry()], NOON),
             lambda lock: lock["servers"][NOTES_KEY]["capabilityManifest"]["pinwarden"].pop("integrity"),
             "entry_seal_missing",
         ),
         (
-            relock(None, [our_entry()], NOON),
+            put_entries(None, [our_entry()], NOON),
             lambda lock: lock["pinwarden"].update(format="later"),
             "seal_format_unknown",
         ),
@@ -614,16 +623,17 @@ def test_two_entries_that_pin_different_closures_in_one_file_are_a_problem() -> 
         for data in (b"a", b"b")
     ]
     entries = [
-        extended(entry(client=client), record(closure=pin)) for client, pin in zip(("claude", "zed"), pins, strict=True)
+        with_extension(entry(client=client), record(closure=pin))
+        for client, pin in zip(("claude", "zed"), pins, strict=True)
     ]
-    assert codes(relock(None, entries, NOON)) == ["closure_conflict"]
+    assert codes(put_entries(None, entries, NOON)) == ["closure_conflict"]
 
 
 def test_every_problem_has_its_own_sentence() -> None:
-    report = [Problem(code=code, path="", detail="here").message for code in PROBLEMS]
+    report = [LockProblem(code=code, path="", detail="here").message for code in PROBLEMS]
     assert len(set(report)) == len(PROBLEMS)
     assert all(message.endswith("here") for message in report)
 
 
 def test_a_lock_without_entries_is_a_problem() -> None:
-    assert [problem.code for problem in verify(relock(None, [], NOON))] == ["no_entries"]
+    assert [problem.code for problem in verify(put_entries(None, [], NOON))] == ["no_entries"]

@@ -17,7 +17,7 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock.mcp_registry import Registries, RegistrySource, load_registries
-from pinwarden.lock.server_entry import OFFICIAL_META, from_value
+from pinwarden.lock.server_entry import OFFICIAL_META, parse_server_entry
 from tests.cli.run import pinwarden
 
 NAME = "io.acme/notes"
@@ -116,7 +116,7 @@ class LoopbackRegistry:
         )
 
     def registries(self, *, cache: Path | None = None, seconds: float = 20.0, **members: Any) -> Registries:
-        return Registries(sources=(self.source(**members),), cache_folder=cache, seconds=seconds)
+        return Registries(sources=(self.source(**members),), cache_folder=cache, timeout_seconds=seconds)
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ class TestStatuses:
     @pytest.mark.parametrize("status", ["active", "deprecated", "deleted"])
     def test_the_status_of_an_entry_is_kept(self, registry: LoopbackRegistry, status: str) -> None:
         registry.has(server(status=status, statusMessage="why"), api="/v0.1", direct=True)
-        entry = from_value(registry.registries().find(NAME, "1.0.0"))
+        entry = parse_server_entry(registry.registries().find(NAME, "1.0.0"))
         assert (entry.status, entry.status_message) == (status, "why")
 
     def test_a_deleted_release_is_not_the_latest_while_there_is_another(self, registry: LoopbackRegistry) -> None:
@@ -560,7 +560,7 @@ class TestOffline:
     def test_toolpins_cache_and_local_files_are_used(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         (tmp_path / "local.json").write_text(json.dumps(server("2.0.0", "io.acme/local")))
         sources = (registry.source(), RegistrySource(id="local", path=tmp_path / "local.json"))
-        offline = Registries(sources=sources, offline=True, cached=({**server(), "source": "acme"},))
+        offline = Registries(sources=sources, offline=True, cached_entries=({**server(), "source": "acme"},))
         assert offline.find(NAME)["source"] == "acme"
         assert offline.find("io.acme/local")["source"] == "local"
         assert registry.paths == []
@@ -568,13 +568,13 @@ class TestOffline:
     def test_online_the_cache_does_not_restore_removed_entries(self, registry: LoopbackRegistry) -> None:
         """Attack: commit a cache that still has the release which the registry deleted."""
         cached = ({**server(), "source": "acme"},)
-        online = Registries(sources=(registry.source(),), cached=cached)
+        online = Registries(sources=(registry.source(),), cached_entries=cached)
         assert refusal(online, "1.0.0").code == "SERVER_NOT_FOUND"
         registry.route = always((503, {}, b""))
         assert refusal(online, "1.0.0").code == "REGISTRY_UNAVAILABLE"
 
     def test_an_entry_of_the_cache_counts_for_its_own_source_only(self) -> None:
-        offline = Registries(sources=(), offline=True, cached=({**server(), "source": "acme"},))
+        offline = Registries(sources=(), offline=True, cached_entries=({**server(), "source": "acme"},))
         assert offline.find(NAME, source="acme")["source"] == "acme"
         with pytest.raises(PinwardenError) as caught:
             offline.find(NAME, source="official")

@@ -6,14 +6,14 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock.entry import check_shape
-from pinwarden.lock.install_plan import PlanOptions, install_plan
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.launch_choice import choose_target
-from pinwarden.lock.target_verification import LiveOutcome, verify_metadata
+from pinwarden.lock.target_verification import LiveOutcome, verify_target
 from tests.support.lock_entries import NOW, entry, package, remote
 
 
 def test_a_plan_has_toolpins_members_in_toolpins_order() -> None:
-    plan = install_plan(entry(package()), "claude", now=NOW)
+    plan = build_install_plan(entry(package()), "claude", now=NOW)
     assert list(plan) == [
         "name",
         "version",
@@ -35,7 +35,7 @@ def test_a_plan_has_toolpins_members_in_toolpins_order() -> None:
 
 
 def test_the_copies_in_a_plan_are_copies() -> None:
-    plan = install_plan(entry(package()), "claude", now=NOW)
+    plan = build_install_plan(entry(package()), "claude", now=NOW)
     plan["config"]["mcpServers"].clear()
     plan["capabilityManifest"]["packageTypes"].append("oci")
     assert plan["locked"]["config"]["mcpServers"]
@@ -43,7 +43,7 @@ def test_the_copies_in_a_plan_are_copies() -> None:
 
 
 def test_the_plan_has_the_given_time() -> None:
-    plan = install_plan(entry(package()), "claude", now="2001-02-03T04:05:06.007Z")
+    plan = build_install_plan(entry(package()), "claude", now="2001-02-03T04:05:06.007Z")
     moments = (plan["resolvedAt"], plan["lockedAt"], plan["capabilityManifest"]["generatedAt"])
     assert set(moments) == {"2001-02-03T04:05:06.007Z"}
 
@@ -51,16 +51,16 @@ def test_the_plan_has_the_given_time() -> None:
 def test_scope_and_target_are_as_chosen() -> None:
     about = entry(package(), remotes=[remote()])
     how = PlanOptions(scope="global", target=choose_target(about, "npm"))
-    plan = install_plan(about, "cursor", now=NOW, options=how)
+    plan = build_install_plan(about, "cursor", now=NOW, options=how)
     assert (plan["scope"], plan["selectedTarget"]["kind"]) == ("global", "package")
-    assert install_plan(about, "cursor", now=NOW)["selectedTarget"]["kind"] == "remote"
+    assert build_install_plan(about, "cursor", now=NOW)["selectedTarget"]["kind"] == "remote"
 
 
 def test_live_tools_are_pinned_in_both_manifests() -> None:
     tools = ({"name": "read", "description": "Reads.", "inputSchema": {"type": "object"}},)
     about = entry(package())
-    seen = verify_metadata(about, now=NOW, live=LiveOutcome(state="listed", tools=tools))
-    plan = install_plan(about, "claude", now=NOW, verification=seen)
+    seen = verify_target(about, now=NOW, live=LiveOutcome(state="listed", tools=tools))
+    plan = build_install_plan(about, "claude", now=NOW, verification=seen)
     manifest = plan["capabilityManifest"]
     assert manifest["toolSurfaceHash"]["toolCount"] == 1
     assert plan["locked"]["capabilityManifest"] == manifest
@@ -69,7 +69,7 @@ def test_live_tools_are_pinned_in_both_manifests() -> None:
 
 
 def test_a_plan_without_a_version_has_none_in_its_copies() -> None:
-    plan = install_plan(entry(package(), version=None), "claude", now=NOW)
+    plan = build_install_plan(entry(package(), version=None), "claude", now=NOW)
     assert all("version" not in copy for copy in (plan, plan["resolved"], plan["original"]))
     assert "serverVersion" not in plan["capabilityManifest"]
 
@@ -78,10 +78,10 @@ def test_an_entry_that_cannot_be_installed_has_no_plan() -> None:
     discovered = {"dev.toolpin/source": {"mode": "discovery"}}
     for about in (entry(), entry(package(), source="glama", meta=discovered)):
         with pytest.raises(PinwardenError) as caught:
-            install_plan(about, "claude", now=NOW)
+            build_install_plan(about, "claude", now=NOW)
         assert caught.value.code == "NO_INSTALL_TARGET"
 
 
 def test_a_plan_has_the_shape_of_a_lock_entry() -> None:
-    plan = install_plan(entry(package()), "claude", now=NOW)
+    plan = build_install_plan(entry(package()), "claude", now=NOW)
     check_shape(plan, "/servers/plan")

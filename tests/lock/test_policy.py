@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.lock.install_plan import install_plan
+from pinwarden.lock.install_plan import build_install_plan
 from pinwarden.lock.policy import Policy, parse_policy, parse_toolpin_policy
-from pinwarden.lock.policy_rules import PolicyResult, Release, evaluate_policy, evaluate_toolpin
+from pinwarden.lock.policy_rules import PolicyResult, ReleaseStatus, evaluate_policy, evaluate_toolpin_policy
 from tests.support.lock_entries import NOW, entry, package, remote
 
 NPM = entry(package(environmentVariables=[{"name": "TOKEN", "isRequired": True}]))
@@ -24,7 +24,7 @@ def policy(text: str) -> Policy:
 
 
 def answer(text: str, about: Any = NPM, **given: Any) -> PolicyResult:
-    return evaluate_policy(policy(text), install_plan(about, "claude", now=NOW), **{"now": NOW, **given})
+    return evaluate_policy(policy(text), build_install_plan(about, "claude", now=NOW), **{"now": NOW, **given})
 
 
 def codes(result: PolicyResult) -> list[str]:
@@ -93,7 +93,7 @@ def test_a_blocked_server_is_refused_whatever_the_policy_allows() -> None:
 
 
 def test_a_deleted_version_is_refused() -> None:
-    result = answer('[policy]\nservers.allow = ["**"]', release=Release(status="deleted"))
+    result = answer('[policy]\nservers.allow = ["**"]', release=ReleaseStatus(status="deleted"))
     assert codes(result) == ["entry_deleted"]
 
 
@@ -114,7 +114,7 @@ AGE = "[policy.release-age]\nminimum-days = 7\n"
     ],
 )
 def test_a_release_has_to_be_old_enough_and_its_age_known(published: str | None, code: str | None) -> None:
-    assert codes(answer(AGE, release=Release(published_at=published))) == ([] if code is None else [code])
+    assert codes(answer(AGE, release=ReleaseStatus(published_at=published))) == ([] if code is None else [code])
 
 
 def test_servers_can_be_exempt_from_waiting() -> None:
@@ -266,8 +266,8 @@ def test_toolpins_policy_is_refused_where_toolpin_refuses_it(text: str) -> None:
 
 
 def toolpin_codes(text: str, about: Any) -> list[str]:
-    plan = install_plan(about, "claude", now=NOW)
-    return [issue.code for issue in evaluate_toolpin(parse_toolpin_policy(text.encode()), plan, now=NOW).issues]
+    plan = build_install_plan(about, "claude", now=NOW)
+    return [issue.code for issue in evaluate_toolpin_policy(parse_toolpin_policy(text.encode()), plan, now=NOW).issues]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.core.javascript import parse_whatwg_host
 from pinwarden.lock import server_entry
-from pinwarden.lock.server_entry import OFFICIAL_META, from_value
+from pinwarden.lock.server_entry import OFFICIAL_META, parse_server_entry
 
 FULL: dict[str, Any] = {
     "server": {
@@ -60,7 +60,7 @@ FULL: dict[str, Any] = {
 
 
 def test_an_entry_is_parsed_and_kept_verbatim() -> None:
-    entry = from_value(FULL)
+    entry = parse_server_entry(FULL)
     package, remote = entry.packages[0], entry.remotes[0]
     assert entry.raw == FULL
     assert (entry.status, entry.status_message, entry.is_latest) == ("deprecated", "Use notes2.", True)
@@ -76,9 +76,9 @@ def test_an_entry_is_parsed_and_kept_verbatim() -> None:
 
 
 def test_a_status_is_active_by_default() -> None:
-    assert from_value({"server": {"name": "a/b"}, "source": "x"}).status == "active"
+    assert parse_server_entry({"server": {"name": "a/b"}, "source": "x"}).status == "active"
     deleted = {"server": {"name": "a/b"}, "_meta": {OFFICIAL_META: {"status": "deleted"}}, "source": "x"}
-    assert from_value(deleted).status == "deleted"
+    assert parse_server_entry(deleted).status == "deleted"
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -116,17 +116,17 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 def test_ambiguous_members_are_refused_by_name(path: str, value: Any, named: str | None) -> None:
     entry = changed(path, value)
     if named is None:
-        from_value(entry)  # an unknown member of _meta is kept, not refused
+        parse_server_entry(entry)  # an unknown member of _meta is kept, not refused
         return
     with pytest.raises(PinwardenError) as caught:
-        from_value(entry)
+        parse_server_entry(entry)
     assert caught.value.code == "SERVER_ENTRY_INVALID"
     assert named in caught.value.message
 
 
 def described(**package: Any) -> Any:
     row = {"registryType": "npm", "identifier": "notes", "version": "1.0.0", **package}
-    return from_value({"server": {"name": "io.acme/notes", "packages": [row]}}, source="acme").packages[0]
+    return parse_server_entry({"server": {"name": "io.acme/notes", "packages": [row]}}, source="acme").packages[0]
 
 
 def test_formats_and_choices_of_inputs_are_parsed() -> None:
@@ -155,7 +155,7 @@ def test_variables_of_headers_and_urls_are_parsed_as_inputs() -> None:
         "variables": {"region": variable, "tenant-id": {"isRequired": True}},
         "headers": [{"name": "X-Region", "value": "{region}", "isRequired": True, "variables": {"region": variable}}],
     }
-    [read] = from_value({"server": {"name": "io.acme/notes", "remotes": [remote]}}, source="acme").remotes
+    [read] = parse_server_entry({"server": {"name": "io.acme/notes", "remotes": [remote]}}, source="acme").remotes
     assert [(variable.name, variable.choices, variable.is_required) for variable in read.variables] == [
         ("region", ("eu", "us"), True),
         ("tenant-id", (), True),
@@ -171,9 +171,9 @@ def test_a_package_may_serve_a_url() -> None:
         "variables": {"port": {"default": "8080", "format": "number"}},
     }
     package = described(transport=transport)
-    assert (package.transport, package.serves.url) == ("streamable-http", "http://127.0.0.1:{port}/mcp")
-    assert (package.serves.headers[0].name, package.serves.variables[0].default) == ("X-Key", "8080")
-    assert described(transport={"type": "stdio"}).serves is None
+    assert (package.transport, package.endpoint.url) == ("streamable-http", "http://127.0.0.1:{port}/mcp")
+    assert (package.endpoint.headers[0].name, package.endpoint.variables[0].default) == ("X-Key", "8080")
+    assert described(transport={"type": "stdio"}).endpoint is None
 
 
 @pytest.mark.parametrize(
@@ -200,19 +200,19 @@ def test_an_invalid_member_of_a_package_is_refused_by_name(package: Any, named: 
 
 def test_an_unknown_status_is_refused_because_it_may_mean_deleted() -> None:
     with pytest.raises(PinwardenError) as caught:
-        from_value({"server": {"name": "a/b"}, "_meta": {OFFICIAL_META: {"status": "gone"}}, "source": "x"})
+        parse_server_entry({"server": {"name": "a/b"}, "_meta": {OFFICIAL_META: {"status": "gone"}}, "source": "x"})
     assert caught.value.code == "SERVER_ENTRY_INVALID"
 
 
 def test_an_entry_without_a_source_is_refused() -> None:
     with pytest.raises(PinwardenError) as caught:
-        from_value({"server": {"name": "a/b"}})
+        parse_server_entry({"server": {"name": "a/b"}})
     assert caught.value.code == "SERVER_ENTRY_INVALID"
-    assert from_value({"server": {"name": "a/b"}}, source="file").source == "file"
+    assert parse_server_entry({"server": {"name": "a/b"}}, source="file").source == "file"
 
 
 def test_the_queried_registry_is_the_source_whatever_the_entry_claims() -> None:
-    assert from_value({"server": {"name": "a/b"}, "source": "official"}, source="corner").source == "corner"
+    assert parse_server_entry({"server": {"name": "a/b"}, "source": "official"}, source="corner").source == "corner"
 
 
 def test_secrets_are_ordered_by_locale_and_duplicates_are_kept() -> None:
@@ -224,8 +224,8 @@ def test_secrets_are_ordered_by_locale_and_duplicates_are_kept() -> None:
         {"name": "b", "isRequired": True},
     ]
     package = {"registryType": "npm", "identifier": "p", "environmentVariables": variables}
-    entry = from_value({"server": {"name": "a/b", "packages": [package]}, "source": "x"})
-    secrets, exact = entry.secrets()
+    entry = parse_server_entry({"server": {"name": "a/b", "packages": [package]}, "source": "x"})
+    secrets, exact = entry.list_secrets()
     assert exact
     assert [(row["name"], row["required"]) for row in secrets] == [
         ("A_A", True),
@@ -236,8 +236,8 @@ def test_secrets_are_ordered_by_locale_and_duplicates_are_kept() -> None:
 
 
 def test_an_entry_that_cannot_be_installed_has_a_reason() -> None:
-    bare = from_value({"server": {"name": "a/b"}, "source": "official"})
-    assert server_entry.installable_problem(bare) == "registry entry has no package or remote install target"
+    bare = parse_server_entry({"server": {"name": "a/b"}, "source": "official"})
+    assert server_entry.find_install_problem(bare) == "registry entry has no package or remote install target"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.lock.toolpin_pins import PIN_FINDINGS, compare_pins, has_pins
+from pinwarden.lock.toolpin_pins import PIN_FINDINGS, compare_tool_hashes, has_tool_hashes
 from pinwarden.surface.interop import toolpin_hashes
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
@@ -28,7 +28,7 @@ def manifest(tools: list[Any], *names: str) -> dict[str, Any]:
 
 
 def codes(pins: dict[str, Any], tools: list[Any]) -> list[str]:
-    return [finding.code for finding in compare_pins(pins, tools)]
+    return [finding.code for finding in compare_tool_hashes(pins, tools)]
 
 
 @pytest.mark.parametrize("names", [(), *((name,) for name in NAMES)])
@@ -66,8 +66,8 @@ def test_each_older_hash_detects_only_what_it_covers() -> None:
 def test_an_unknown_locale_order_is_undecided_without_the_newer_hash() -> None:
     assert toolpin_hashes(FAR).locale_dependent
     changed = [{**FAR[0], "description": "x"}, *FAR[1:]]
-    (finding,) = compare_pins(manifest(FAR, "toolManifestHash"), changed)
-    assert (finding.code, finding.decided) == ("tool_order_unknown", False)
+    (finding,) = compare_tool_hashes(manifest(FAR, "toolManifestHash"), changed)
+    assert (finding.code, finding.is_conclusive) == ("tool_order_unknown", False)
     assert codes(manifest(FAR, "toolManifestHash"), FAR[1:]) == ["tools_changed"]
     assert codes(manifest(FAR), changed) == ["tools_changed"]
 
@@ -80,8 +80,8 @@ def test_a_hash_with_reduced_coverage_is_refused_even_if_it_matches(coverage: li
 
 
 def test_a_manifest_without_hashes_has_no_pins() -> None:
-    assert not has_pins({"version": 1})
-    assert all(has_pins(manifest(TOOLS, name)) for name in NAMES)
+    assert not has_tool_hashes({"version": 1})
+    assert all(has_tool_hashes(manifest(TOOLS, name)) for name in NAMES)
 
 
 def test_every_finding_has_a_sentence() -> None:

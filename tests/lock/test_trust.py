@@ -9,9 +9,21 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.core.versions import are_comparable, compare_versions, is_exact, is_floating_for_toolpin
 from pinwarden.lock.server_entry import OFFICIAL_META
-from pinwarden.lock.target_verification import ArtifactOutcome, LiveOutcome, verify_metadata
-from pinwarden.lock.trust_explanation import Grounds, decide, explain, own_findings, verdict_of
-from pinwarden.lock.trust_tiers import TrustReport, Verified, judge, with_evidence, with_verification
+from pinwarden.lock.target_verification import ArtifactOutcome, LiveOutcome, verify_target
+from pinwarden.lock.trust_explanation import (
+    VerdictInputs,
+    check_metadata,
+    compute_verdict,
+    compute_verdict_from,
+    explain_tier,
+)
+from pinwarden.lock.trust_tiers import (
+    TrustReport,
+    VerificationResult,
+    compute_trust_report,
+    with_evidence,
+    with_verification,
+)
 from tests.support.lock_entries import HEX, NOW, entry, package, remote
 
 PROOF = {
@@ -28,7 +40,7 @@ BUNDLE = package(registryType="mcpb", identifier="https://d.example/a", fileSha2
 
 
 def report(*packages: dict[str, Any], **members: Any) -> TrustReport:
-    return judge(entry(*packages, **members), now=NOW)
+    return compute_trust_report(entry(*packages, **members), now=NOW)
 
 
 def proved(base: TrustReport, **changes: Any) -> TrustReport:
@@ -67,7 +79,7 @@ def test_a_pinned_package_is_conditional_until_its_bytes_are_proved() -> None:
 def test_only_fresh_proof_from_a_trusted_anchor_verifies(changes: dict[str, Any], reason: str) -> None:
     trust_report = proved(report(package()), **changes)
     assert trust_report.tier == "conditional"
-    assert verdict_of(trust_report, now=NOW).reason == reason
+    assert compute_verdict(trust_report, now=NOW).reason == reason
 
 
 @pytest.mark.parametrize("moment", ["2026-07-13T12:00:00.000Z", "2026-07-20T12:01:00.000Z"])
@@ -91,7 +103,7 @@ def test_proof_without_provenance_stays_conditional() -> None:
 def test_veto_issues_block_whatever_else_is_valid(packages: list[Any], members: dict[str, Any], code: str) -> None:
     trust_report = proved(report(*packages, **members))
     assert (trust_report.tier, trust_report.overall_score, trust_report.cap_reason) == ("blocked", 20, f"veto: {code}")
-    assert verdict_of(trust_report, now=NOW).verdict == "blocked"
+    assert compute_verdict(trust_report, now=NOW).verdict == "blocked"
 
 
 @pytest.mark.parametrize(("described", "code"), [(TAGGED, "mutable_oci_tag"), (BUNDLE, "missing_mcpb_hash")])
@@ -99,7 +111,7 @@ def test_a_weak_pin_is_unverified_even_with_proof(described: dict[str, Any], cod
     trust_report = proved(report(described))
     assert (trust_report.tier, trust_report.cap_reason, trust_report.gated_by) == ("unverified", code, (code,))
     assert trust_report.overall_score <= 45
-    assert verdict_of(trust_report, now=NOW).reason.startswith("pin is weak: ")
+    assert compute_verdict(trust_report, now=NOW).reason.startswith("pin is weak: ")
 
 
 def test_failed_evidence_is_unverified_and_failed_required_evidence_blocks() -> None:
@@ -107,14 +119,14 @@ def test_failed_evidence_is_unverified_and_failed_required_evidence_blocks() -> 
     assert (trust_report.tier, trust_report.gates, trust_report.gated_by) == ("unverified", (), ("x_check",))
     required = with_evidence(report(package()), {**FAILED, "required": True}, now=NOW)
     assert (required.tier, required.cap_reason) == ("blocked", "veto: x_check")
-    assert verdict_of(required, now=NOW).reason == "required evidence failed: x is wrong."
+    assert compute_verdict(required, now=NOW).reason == "required evidence failed: x is wrong."
 
 
 def test_a_veto_is_reported_before_required_evidence() -> None:
     trust_report = report(remotes=[remote(url="http://h.example/")])
     both = with_evidence(trust_report, {**FAILED, "required": True}, now=NOW)
     assert both.gated_by == ("insecure_remote",)
-    assert verdict_of(both, now=NOW).reason == "Remote MCP endpoint is not HTTPS: http://h.example/"
+    assert compute_verdict(both, now=NOW).reason == "Remote MCP endpoint is not HTTPS: http://h.example/"
 
 
 def test_the_worst_of_two_packages_decides() -> None:
@@ -124,8 +136,8 @@ def test_the_worst_of_two_packages_decides() -> None:
 
 
 def test_a_failed_verification_blocks_whatever_the_tier() -> None:
-    grounds = Grounds(tier="unverified", verified_provenance=True, evidence=(), issues=(), ok=False)
-    assert decide(grounds, now=NOW).verdict == "blocked"
+    grounds = VerdictInputs(tier="unverified", verified_provenance=True, evidence=(), issues=(), ok=False)
+    assert compute_verdict_from(grounds, now=NOW).verdict == "blocked"
 
 
 def test_toolpins_unused_reputation_rule_is_not_applied() -> None:
@@ -150,7 +162,7 @@ def test_a_claim_of_proof_in_the_registry_is_only_a_declaration() -> None:
 
 def test_merging_a_verification_adds_no_duplicates() -> None:
     base = report(TAGGED)
-    again = Verified(evidence=base.evidence, issues=base.issues, badges=base.badges, verified_provenance=True)
+    again = VerificationResult(evidence=base.evidence, issues=base.issues, badges=base.badges, verified_provenance=True)
     assert with_verification(base, again, now=NOW) == base
 
 
@@ -161,13 +173,13 @@ def test_unchecked_evidence_never_counts_as_passed() -> None:
         entry(package(registryType="mcpb", identifier="https://github.com/a/b.mcpb", fileSha256=HEX)),
         entry(remotes=[remote()]),
     ):
-        seen = verify_metadata(about, now=NOW)
+        seen = verify_target(about, now=NOW)
         assert {row["status"] for row in seen.result.evidence} <= {"declared", "unavailable"}
         assert seen.trust.tier == "conditional"
 
 
 def test_downloaded_proof_verifies_and_adds_its_badge() -> None:
-    seen = verify_metadata(entry(package()), now=NOW, artifact=ArtifactOutcome(evidence=(PROOF,)))
+    seen = verify_target(entry(package()), now=NOW, artifact=ArtifactOutcome(evidence=(PROOF,)))
     assert (seen.ok, seen.trust.tier, seen.verdict.verdict) == (True, "verified", "verified")
     assert seen.result.badges == ("npm-integrity-verified",)
 
@@ -183,7 +195,7 @@ def test_downloaded_proof_verifies_and_adds_its_badge() -> None:
     ],
 )
 def test_a_target_that_must_not_be_launched_fails_its_verification(about: Any, code: str) -> None:
-    seen = verify_metadata(about, now=NOW)
+    seen = verify_target(about, now=NOW)
     assert not seen.ok
     assert [issue.code for issue in seen.result.issues if issue.severity == "critical"] == [code]
     assert seen.verdict.verdict == "blocked"
@@ -194,13 +206,13 @@ def test_a_target_that_must_not_be_launched_fails_its_verification(about: Any, c
     [(entry(remotes=[remote()]), "remote_probe_failed"), (entry(package()), "package_probe_failed")],
 )
 def test_a_server_that_cannot_be_probed_fails_its_verification(about: Any, code: str) -> None:
-    seen = verify_metadata(about, now=NOW, live=LiveOutcome(state="failed", reason="no answer"))
+    seen = verify_target(about, now=NOW, live=LiveOutcome(state="failed", reason="no answer"))
     assert [issue.code for issue in seen.result.issues] == [code]
     assert seen.trust.tier == "blocked"
 
 
 def test_a_loopback_remote_is_a_warning() -> None:
-    seen = verify_metadata(entry(remotes=[remote(url="http://127.0.0.1:8/")]), now=NOW)
+    seen = verify_target(entry(remotes=[remote(url="http://127.0.0.1:8/")]), now=NOW)
     assert [issue.code for issue in seen.result.issues] == ["local_http_remote", "remote_probe_skipped"]
 
 
@@ -220,7 +232,7 @@ def test_a_loopback_remote_is_a_warning() -> None:
     ids=["blocked", "weak pin", "range", "conditional", "unknown source", "verified"],
 )
 def test_every_tier_has_a_reason(trust_report: TrustReport, words: str) -> None:
-    said = explain(trust_report, now=NOW)
+    said = explain_tier(trust_report, now=NOW)
     assert said.tier == trust_report.tier
     assert said.meaning.lower().startswith(trust_report.tier)
     assert any(reason.startswith(words) for reason in said.reasons)
@@ -229,7 +241,7 @@ def test_every_tier_has_a_reason(trust_report: TrustReport, words: str) -> None:
 
 def test_incomplete_metadata_is_given_as_the_reason() -> None:
     thin = replace(report(package(), source="corner", repository=None), evidence=(), score=30)
-    said = explain(with_evidence(thin, {**PROOF, "status": "unavailable"}, now=NOW), now=NOW)
+    said = explain_tier(with_evidence(thin, {**PROOF, "status": "unavailable"}, now=NOW), now=NOW)
     assert said.tier == "unverified"
     assert "score 30" in said.reasons[-1]
 
@@ -239,25 +251,25 @@ def test_incomplete_metadata_is_given_as_the_reason() -> None:
 
 def test_a_deleted_entry_is_a_finding_although_toolpin_accepts_it() -> None:
     meta = {OFFICIAL_META: {"status": "deleted", "statusMessage": "Malware."}}
-    findings = own_findings(entry(package(), meta=meta))
+    findings = check_metadata(entry(package(), meta=meta))
     assert [(issue.severity, issue.code) for issue in findings] == [("critical", "entry_deleted")]
     assert findings[0].message == "The registry has deleted this version: Malware."
     assert report(package(), meta=meta).tier == "conditional"
 
 
 def test_a_deprecated_version_is_a_warning() -> None:
-    findings = own_findings(entry(package(), meta={OFFICIAL_META: {"status": "deprecated"}}))
+    findings = check_metadata(entry(package(), meta={OFFICIAL_META: {"status": "deprecated"}}))
     assert [(issue.severity, issue.code) for issue in findings] == [("warning", "entry_deprecated")]
 
 
 def test_a_range_that_toolpin_accepts_as_a_pin_is_a_finding() -> None:
     assert "pinned version" in report(package(version=">=1")).badges
-    assert [issue.code for issue in own_findings(entry(package(version=">=1")))] == ["version_is_a_range"]
+    assert [issue.code for issue in check_metadata(entry(package(version=">=1")))] == ["version_is_a_range"]
 
 
 def test_a_version_with_the_letter_x_is_exact_for_pinwarden_and_floating_for_toolpin() -> None:
     assert report(package(version="1.0.0-next.1")).tier == "unverified"
-    assert [issue.code for issue in own_findings(entry(package(version="1.0.0-next.1")))] == ["version_is_exact"]
+    assert [issue.code for issue in check_metadata(entry(package(version="1.0.0-next.1")))] == ["version_is_exact"]
 
 
 @pytest.mark.parametrize(

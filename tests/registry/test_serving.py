@@ -181,7 +181,7 @@ def check_client_of_the_official_api(site: Site) -> None:
     assert registries.find("acme/notes", "1.1.0")["_meta"]["io.modelcontextprotocol.registry/official"]["status"] == (
         "deleted"
     )
-    entry = server_entry.from_value(entry_value)
+    entry = server_entry.parse_server_entry(entry_value)
     assert (entry.name, entry.packages[0].file_sha256) == (
         "acme/notes",
         entry_value["server"]["packages"][0]["fileSha256"],

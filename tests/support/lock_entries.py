@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.lock.server_entry import ServerEntry, from_value
+from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 
 NOW = "2026-07-20T12:00:00.000Z"
 HEX = "a1" * 32
@@ -28,4 +28,4 @@ def entry(*packages: dict[str, Any], source: str = "official", meta: Any = None,
         "packages": list(packages),
     }
     server = {name: value for name, value in {**usual, **members}.items() if value is not None}
-    return from_value({"server": server, "_meta": meta or {}, "source": source})
+    return parse_server_entry({"server": server, "_meta": meta or {}, "source": source})

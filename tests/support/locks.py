@@ -12,9 +12,9 @@ from pinwarden.lock.entry import (
     EXTENSION,
     LOCK_INTEGRITY_EVIDENCE,
     Entry,
+    build_entry_key,
     check_shape,
-    entry_key,
-    in_order,
+    reorder_members,
     with_integrity,
 )
 from pinwarden.lock.extension import (
@@ -22,9 +22,9 @@ from pinwarden.lock.extension import (
     ImagePin,
     LockApproval,
     LockExtension,
-    extended,
+    format_surface_path,
     pin_surface,
-    surface_path,
+    with_extension,
 )
 from pinwarden.surface.surface import Surface, surface_from_listing
 
@@ -68,8 +68,8 @@ class InstallPlan(Record):
 
 def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
     """An entry with the member order, the copies and the integrity value that ToolPin writes."""
-    target = in_order(plan.selected_target, _TARGET_ORDER)
-    manifest = in_order(plan.manifest, _MANIFEST_ORDER)
+    target = reorder_members(plan.selected_target, _TARGET_ORDER)
+    manifest = reorder_members(plan.manifest, _MANIFEST_ORDER)
     copied = {member: value for member, value in manifest.items() if member != EXTENSION}
     evidence = list(plan.trust.get("evidence", ()))
     if not any(row.get("code") == LOCK_INTEGRITY_EVIDENCE["code"] for row in evidence):
@@ -80,7 +80,7 @@ def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
         "client": plan.client,
         "scope": plan.scope,
         "selectedTarget": target,
-        "trust": in_order({**plan.trust, "evidence": evidence}, _TRUST_ORDER),
+        "trust": reorder_members({**plan.trust, "evidence": evidence}, _TRUST_ORDER),
         "config": plan.config,
         "notes": list(plan.notes),
         "capabilityManifest": manifest,
@@ -90,7 +90,7 @@ def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
         "original": {"name": plan.name, "version": plan.version, "client": plan.client},
         "locked": {"selectedTarget": target, "config": plan.config, "capabilityManifest": copied},
     }
-    key = entry_key(plan.name, plan.client)
+    key = build_entry_key(plan.name, plan.client)
     check_shape(document, "/servers/" + escape_pointer_token(key))
     return with_integrity(Entry(key=key, document=document))
 
@@ -150,7 +150,7 @@ def entry(name: str = "io.github.acme/notes", client: str = "claude", at: str = 
 def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -> LockExtension:
     """Our record with every member filled in but the closure, whose file would have to be there."""
     parts: dict[str, Any] = {
-        "surface": pin_surface(SURFACE, surface_path(name)),
+        "surface": pin_surface(SURFACE, format_surface_path(name)),
         "api_surface": "sha256:" + "ab" * 32,
         "artifacts": (Artifact(name="notes-1.2.3.tgz", digest=Digest.of_bytes(b"bytes", "sha512"), size=5),),
         "image": ImagePin(index=Digest.of_bytes(b"index"), platforms={"linux/amd64": Digest.of_bytes(b"amd64")}),
@@ -163,7 +163,7 @@ def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -
 
 def our_entry(name: str = "io.github.acme/notes", client: str = "claude", at: str = NOON, **changes: Any) -> Entry:
     """An entry with our record."""
-    return extended(entry(name, client, at, **changes), record(name, at))
+    return with_extension(entry(name, client, at, **changes), record(name, at))
 
 
 def deep_copy(value: Any) -> Any:

@@ -43,7 +43,7 @@ def policy_generate() -> Schema:
         "calls": COUNT,
         "last_called": or_null(FULL_TEXT),
     }
-    left = exactly({**seen, "code": one_of(proposal.REASONS), "reason": FULL_TEXT})
+    left = exactly({**seen, "code": one_of(proposal.OMISSION_REASONS), "reason": FULL_TEXT})
     body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
     return output("policy generate", body, "The policy as TOML, what it allows, and what was left out and why.")
 

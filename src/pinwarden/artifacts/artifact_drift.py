@@ -313,7 +313,7 @@ def _change_kind(old: ClosurePackage, new: ClosurePackage) -> ClosureChangeKind 
     old_digests = {file.name: file.digest for file in old.files}
     if same and any(old_digests.get(file.name, file.digest) != file.digest for file in new.files):
         return "bytes"
-    if new.install_scripts and not old.install_scripts:
+    if new.has_install_scripts and not old.has_install_scripts:
         return "scripts"
     if not same:
         return "version"

@@ -11,8 +11,13 @@ from typing import Any
 
 from pinwarden.artifacts.artifact import ArtifactFile, FetchedArtifact, PackageRef
 from pinwarden.core.digest import Digest
-from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
-from pinwarden.lock.trust_tiers import Evidence, Issue
+from pinwarden.lock.target_verification import (
+    TRUSTED_IMAGE_HOSTS,
+    ArtifactOutcome,
+    find_bundle_anchor,
+    parse_image_host,
+)
+from pinwarden.lock.trust_tiers import Evidence, TrustIssue
 
 # By ecosystem: the evidence code, the source and the verification method, all named as in ToolPin, and the code of the
 # issue for a digest that does not match.
@@ -63,8 +68,8 @@ def _is_anchored(artifact: FetchedArtifact) -> bool:
     """
     ecosystem, name = artifact.package.ecosystem, artifact.package.name
     if ecosystem == "oci":
-        return image_host(name) in TRUSTED_IMAGE_HOSTS
-    return ecosystem != "mcpb" or bundle_anchor(name) is not None
+        return parse_image_host(name) in TRUSTED_IMAGE_HOSTS
+    return ecosystem != "mcpb" or find_bundle_anchor(name) is not None
 
 
 def unavailable_evidence(package: PackageRef, registry: str, reason: str) -> ArtifactOutcome:
@@ -85,29 +90,29 @@ def unavailable_evidence(package: PackageRef, registry: str, reason: str) -> Art
     return ArtifactOutcome(evidence=(evidence,))
 
 
-def _find_missing_package(artifact: FetchedArtifact) -> Iterator[Issue]:
+def _find_missing_package(artifact: FetchedArtifact) -> Iterator[TrustIssue]:
     if artifact.missing is not None:
         code = f"{artifact.package.ecosystem}_{artifact.missing}_missing"
         message = f"The registry does not have the {artifact.missing} {artifact.package}."
-        yield Issue(severity="critical", code=code, message=message)
+        yield TrustIssue(severity="critical", code=code, message=message)
 
 
-def _find_mismatches(artifact: FetchedArtifact, claim: Digest | None, code: str) -> Iterator[Issue]:
+def _find_mismatches(artifact: FetchedArtifact, claim: Digest | None, code: str) -> Iterator[TrustIssue]:
     for file in artifact.files:
         stated = _find_wrong_claim(file)
         if stated is not None:
             computed = next((digest for digest in file.digests if digest.algorithm == stated.algorithm), file.sha256)
             message = f"{file.name} has the digest {computed}, but the registry states {stated}."
-            yield Issue(severity="critical", code=code, message=message)
+            yield TrustIssue(severity="critical", code=code, message=message)
     if artifact.image is not None:
         for digest in artifact.image.mismatches:
             message = f"The registry serves bytes for {digest} that have another digest."
-            yield Issue(severity="critical", code=code, message=message)
+            yield TrustIssue(severity="critical", code=code, message=message)
     if claim is not None and artifact.missing is None and not _has_digest(artifact, claim):
         message = f"The bytes of {artifact.package.name} do not match the digest in the server's metadata: {claim}."
-        yield Issue(severity="critical", code=code, message=message)
+        yield TrustIssue(severity="critical", code=code, message=message)
     if artifact.missing is None and not artifact.files and artifact.image is None:
-        yield Issue(severity="critical", code=code, message=f"The registry lists no files for {artifact.package}.")
+        yield TrustIssue(severity="critical", code=code, message=f"The registry lists no files for {artifact.package}.")
 
 
 def _find_wrong_claim(file: ArtifactFile) -> Digest | None:
@@ -129,20 +134,20 @@ def _has_digest(artifact: FetchedArtifact, claim: Digest) -> bool:
     return any(claim in file.digests for file in artifact.files)
 
 
-def _find_problems(artifact: FetchedArtifact) -> Iterator[Issue]:
+def _find_problems(artifact: FetchedArtifact) -> Iterator[TrustIssue]:
     for problem in artifact.problems:
-        yield Issue(severity="critical", code=problem.code, message=problem.message)
+        yield TrustIssue(severity="critical", code=problem.code, message=problem.message)
     for signature in artifact.signatures:
         if signature.state == "invalid":
             message = f"The registry's signature over {artifact.package} is invalid (key {signature.key_id[:80]})."
-            yield Issue(severity="critical", code="registry_signature_invalid", message=message)
+            yield TrustIssue(severity="critical", code="registry_signature_invalid", message=message)
     if artifact.yanked is not None:
         message = f"The publisher yanked or deprecated {artifact.package}: {artifact.yanked[:200]}"
-        yield Issue(severity="warning", code="withdrawn", message=message)
+        yield TrustIssue(severity="warning", code="withdrawn", message=message)
     if artifact.install_scripts:
         names = ", ".join(artifact.install_scripts[:5])
         message = f"{artifact.package} has install scripts ({names}). Pinwarden does not run them."
-        yield Issue(severity="warning", code="install_scripts", message=message)
+        yield TrustIssue(severity="warning", code="install_scripts", message=message)
 
 
 def _registry_signature_evidence(artifact: FetchedArtifact) -> Iterator[Evidence]:

@@ -17,7 +17,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.lock.closure import LIMITS, is_node_path
+from pinwarden.lock.closure import LIMITS, is_node_modules_path
 
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 """The scripts npm runs when it installs a package, in this order."""
@@ -327,7 +327,7 @@ def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
 
 
 def _parse_package(path: str, row: Any) -> ResolvedPackage:
-    if not isinstance(row, dict) or not is_node_path(path):
+    if not isinstance(row, dict) or not is_node_modules_path(path):
         _refuse_lock(f"has a package at {path[:200]!a}")
     if row.get("link"):
         _refuse_lock(f"links {path[:200]!a} to a local folder")

@@ -19,7 +19,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, field_names
 from pinwarden.core.strict_json import Limits
-from pinwarden.lock.entry import invalid
+from pinwarden.lock.entry import raise_invalid
 
 ProvenanceKind = Literal[
     "slsa-provenance/v1",
@@ -120,18 +120,18 @@ def identity_to_json(identity: Identity) -> dict[str, str]:
 def identity_from_json(record: Mapping[str, Any], path: str = "provenance") -> Identity:
     """Parse an identity from a lockfile; raises ``LOCK_INVALID``. Unknown members are ignored."""
     if record.get("kind") not in KINDS:
-        invalid(f"{path}/kind", "is not a known kind of provenance")
+        raise_invalid(f"{path}/kind", "is not a known kind of provenance")
     texts: dict[str, Any] = {}
     for name, member in _MEMBERS.items():
         value = record.get(member, "")
         if not isinstance(value, str) or not is_displayable(value):
-            invalid(f"{path}/{member}", "is not a short string without spaces")
+            raise_invalid(f"{path}/{member}", "is not a short string without spaces")
         texts[name] = value
     identity = Identity(kind=record["kind"], **texts)
     if not (identity.repository or identity.signer or identity.builder or identity.key_id):
-        invalid(path, "names no signer")
+        raise_invalid(path, "names no signer")
     if "refClass" in record and record["refClass"] != identity.ref_class:
-        invalid(f"{path}/refClass", "does not match the ref")
+        raise_invalid(f"{path}/refClass", "does not match the ref")
     return identity
 
 

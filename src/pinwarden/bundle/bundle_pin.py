@@ -10,7 +10,7 @@ from pinwarden.core.digest import Cid, Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 
 REGISTRY_TYPE = "mcp-toolbundle"
 """The package type in the lock, the same as in the registry's listing."""
@@ -97,7 +97,7 @@ def bundle_pin_to_json(pin: BundlePin) -> dict[str, Any]:
 
 def find_bundle_pin(entry: Entry) -> BundlePin | None:
     """The bundle that a lock entry pins; None for other kinds of servers. Raises if the record is damaged."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     value = extension.bundle if extension is not None else None
     if value is None:
         return None

@@ -13,7 +13,7 @@ from pinwarden.bundle.trust import TrustStore, encode_trust_store, parse_trust_s
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.signed_note import NoteKey
-from pinwarden.lock.lock_store import exclusive
+from pinwarden.lock.lock_store import hold_write_lock
 from pinwarden.system.files import read_file, write_atomically
 
 TRUST_VARIABLE = "PINWARDEN_TRUST"
@@ -52,7 +52,7 @@ def change_trust(path: Path, change: Callable[[TrustStore], TrustStore]) -> Trus
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
-    with exclusive(path):
+    with hold_write_lock(path):
         changed = change(load_trust(path))
         write_atomically(path, encode_trust_store(changed))
     return changed

@@ -228,7 +228,7 @@ def _read_public_key(text: str) -> tuple[str, PublicKey]:
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
     """The time of the newest known signature: from the option or from a git revision, whichever is later."""
     from pinwarden.core.text import parse_timestamp
-    from pinwarden.lock.signature import newest_signature
+    from pinwarden.lock.signature import find_newest_signing_time
     from pinwarden.system.repository import read_file_at_revision
 
     since = None
@@ -239,5 +239,5 @@ def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, Pub
     if not args.signed_since_ref:
         return since
     earlier = [read_file_at_revision(file, args.signed_since_ref, os.environ) for file in files]
-    newest = newest_signature([data for data in earlier if data is not None], keys)
+    newest = find_newest_signing_time([data for data in earlier if data is not None], keys)
     return max((time for time in (since, newest) if time is not None), default=None)

@@ -171,12 +171,12 @@ def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, st
     """The files and folders of a project, each with its kind."""
     from pinwarden.cli.key_arguments import SIGNATURE_FILE
     from pinwarden.contract.dialect import DIALECTS
-    from pinwarden.lock.lock_store import closures_folder, surfaces_folder
+    from pinwarden.lock.lock_store import closures_folder_name, surfaces_folder_name
     from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
 
     yield project.lock, "lockfile"
-    yield project.lock.with_name(surfaces_folder(project.lock)), "folder of approved surfaces"
-    yield project.lock.with_name(closures_folder(project.lock)), "folder of dependency lists"
+    yield project.lock.with_name(surfaces_folder_name(project.lock)), "folder of approved surfaces"
+    yield project.lock.with_name(closures_folder_name(project.lock)), "folder of dependency lists"
     yield project.root / SIGNATURE_FILE, "signature"
     yield project.root / OWN_POLICY, "policy"
     yield project.root / TOOLPIN_POLICY, "policy"

@@ -73,12 +73,12 @@ class LockApprovals:
 def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
     """The approved surface of a server, and the digest of its file."""
     from pinwarden.lock import lock_store
-    from pinwarden.lock.extension import extension_of
+    from pinwarden.lock.extension import read_extension
     from pinwarden.lock.lockfile import refuse_if_tampered, verify
 
     refuse_if_tampered(verify(lock))
     for entry in lock.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         if entry.name != server or client not in (None, entry.client) or extension is None or extension.surface is None:
             continue
         pin = extension.surface

@@ -83,7 +83,7 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
         state = open_state(project, gated.options.database)
         policy = gated.policy
         service_log = ServiceLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
-        if warning := policy.lets_pass():
+        if warning := policy.describe_unblocked():
             service_log.warning(warning)
         baseline = lock_baseline(project.lock) if gated.has_approved_surface else FIRST_USE
         with (
@@ -141,11 +141,11 @@ def _source(
 
 def load_gateway_policy(project: Project) -> GatewayPolicy:
     """The ``gateway`` section of the project's policy; without one, the default, which blocks every change."""
-    from pinwarden.lock.gateway_policy import DEFAULT_POLICY
+    from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
     from pinwarden.project.project import load_policies
 
     policy = load_policies(project).own
-    return (policy.gateway if policy is not None else None) or DEFAULT_POLICY
+    return (policy.gateway if policy is not None else None) or DEFAULT_GATEWAY_POLICY
 
 
 def command_name(words: tuple[str, ...], cwd: str) -> str:

@@ -19,7 +19,7 @@ from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.session.tasks import Tasks
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, RequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Guard:
         self,
         server: str,
         source: ApprovedSource,
-        policy: GatewayPolicy = DEFAULT_POLICY,
+        policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY,
         limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     ) -> None:
         self.server = server
@@ -202,30 +202,36 @@ class Guard:
     ) -> tuple[Verdict, ...]:
         """A verdict for each item of a complete list."""
         return check_list(
-            kind, items, self._approved_surface(), lambda key: self.policy.for_item(self.server, key, client), server
+            kind,
+            items,
+            self._approved_surface(),
+            lambda key: self.policy.policy_for_item(self.server, key, client),
+            server,
         )
 
     def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
         """The verdict about the use of an item that the server does not list."""
-        return check_unlisted_item(kind, key, self._approved_surface(), self.policy.for_item(self.server, key, client))
+        return check_unlisted_item(
+            kind, key, self._approved_surface(), self.policy.policy_for_item(self.server, key, client)
+        )
 
     def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """The verdict about a task whose tool is not known."""
         of_other_client = self.tasks.belongs_to_other_client(task, owner)
-        return check_unknown_task(self.policy.for_item(self.server, "", client), of_other_client=of_other_client)
+        return check_unknown_task(self.policy.policy_for_item(self.server, "", client), of_other_client=of_other_client)
 
     def check_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
         """The verdict about a method that no revision of MCP defines."""
-        policy = self.policy.for_item(self.server, method, client)
+        policy = self.policy.policy_for_item(self.server, method, client)
         return check_unknown_method(method, sender, policy, block_reason=block_reason)
 
     def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of the server's description of itself."""
-        return check_server(info, self._approved_surface(), self.policy.for_item(self.server, "", client))
+        return check_server(info, self._approved_surface(), self.policy.policy_for_item(self.server, "", client))
 
     def request_policy(self, client: str) -> RequestPolicy:
         """The policy for requests from the server."""
-        return self.policy.for_requests(self.server, client)
+        return self.policy.policy_for_requests(self.server, client)
 
     def check_server_request(self, method: str, params: Any, client: str) -> CheckedRequest | Refusal:
         """The decision about the content of a server request whose method the policy allows."""
@@ -236,7 +242,7 @@ class Guard:
             return definitions
         ignored = frozenset[str]() if self.policy.results.hidden_characters == "relay" else HIDDEN_CODES
         return check_request_content(
-            method, params, definitions, self.policy.for_item(self.server, method, client), ignored
+            method, params, definitions, self.policy.policy_for_item(self.server, method, client), ignored
         )
 
     def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:

@@ -21,7 +21,7 @@ from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, 
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULTS
 from pinwarden.lock.policy import parse_policy
-from pinwarden.lock.policy_proposal import REASONS, Observation, Proposal, propose
+from pinwarden.lock.policy_proposal import OMISSION_REASONS, Observation, PolicyProposal, propose_policy
 from pinwarden.surface.surface import ITEM_KINDS
 from pinwarden.system.masking import mask_item_key
 
@@ -92,7 +92,7 @@ def generate_policy(
     """Propose a policy for the covered servers."""
     all_observed, elsewhere = _observations(state, coverage)
     observed = [observation for observation in all_observed if coverage.covers(observation.server)]
-    proposal = propose(observed, only_called=only_called)
+    proposal = propose_policy(observed, only_called=only_called)
     text = policy_text(proposal)
     policy = parse_policy(text.encode())  # checks that the text is valid, whatever the names of tools
     rows = tuple(
@@ -104,12 +104,12 @@ def generate_policy(
             path="",
             message=f"Left out: {left_out.reason}.",
         )
-        for left_out in proposal.left_out
+        for left_out in proposal.omitted
     )
     report = Report(
         command="policy generate",
         subject=coverage.lock or ", ".join(coverage.servers) or "all servers",
-        summary=f"{plural(len(proposal.allow), 'definition')} proposed, {len(proposal.left_out)} left out",
+        summary=f"{plural(len(proposal.allow), 'definition')} proposed, {len(proposal.omitted)} left out",
         exit_code=EXIT_CLEAN,
         rows=rows,
         notes=(
@@ -122,10 +122,10 @@ def generate_policy(
             "allow": [_facts(observation) for observation in proposal.allow],
             "left_out": [
                 {**_facts(left_out.observation), "code": left_out.code, "reason": left_out.reason}
-                for left_out in proposal.left_out
+                for left_out in proposal.omitted
             ],
         },
-        rule_texts=REASONS,
+        rule_texts=OMISSION_REASONS,
     )
     return Generated(text=text, report=report)
 
@@ -144,7 +144,7 @@ def _notes(observed: Sequence[Observation], coverage: Coverage, all_servers: Col
         )
 
 
-def policy_text(proposal: Proposal) -> str:
+def policy_text(proposal: PolicyProposal) -> str:
     """The proposal as TOML, with comments about definitions that were left out."""
     lines = [_HEAD, *_period(proposal)]
     server = None
@@ -161,24 +161,24 @@ def policy_text(proposal: Proposal) -> str:
             f"digest = {_toml(allowed.digest)}",
             "",
         ]
-    if proposal.left_out:
+    if proposal.omitted:
         lines += ["# Left out, most severe first:"]
-    for left_out in proposal.left_out:
+    for left_out in proposal.omitted:
         omitted = left_out.observation
         if left_out.code != "server":
             lines += [
                 f"# - {_inert(f'{omitted.server}: {omitted.entity} {omitted.item}')} {omitted.digest}".rstrip(),
                 f"#   {_inert(left_out.reason)}; {_comment(omitted)}",
             ]
-    servers = dict.fromkeys(entry.observation.server for entry in proposal.left_out if entry.code == "server")
+    servers = dict.fromkeys(entry.observation.server for entry in proposal.omitted if entry.code == "server")
     if servers:
-        lines += [f"# - of {_inert(', '.join(servers))}: {REASONS['server']}"]
+        lines += [f"# - of {_inert(', '.join(servers))}: {OMISSION_REASONS['server']}"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _period(proposal: Proposal) -> list[str]:
+def _period(proposal: PolicyProposal) -> list[str]:
     """The period of the observations, so that a reviewer sees whether it was long enough."""
-    observed = [*proposal.allow, *(left_out.observation for left_out in proposal.left_out)]
+    observed = [*proposal.allow, *(left_out.observation for left_out in proposal.omitted)]
     if not observed:
         return []
     first = min(observation.first_seen for observation in observed)
@@ -279,7 +279,7 @@ class _Uses:
                     sessions=0,
                     calls=usage.calls,
                     last_called=usage.last,
-                    listed=False,
+                    is_listed=False,
                 )
 
 
@@ -297,10 +297,10 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
         sessions=sighting.sessions,
         calls=usage.calls,
         last_called=usage.last,
-        blocked=sighting.action == BLOCK,
-        doubled=any(review.code == "duplicate_name" for review in own_reviews),
-        rejected=any(review.state == REJECTED for review in own_reviews),
-        named=not is_truncated(sighting.server),
+        is_blocked=sighting.action == BLOCK,
+        is_duplicate=any(review.code == "duplicate_name" for review in own_reviews),
+        is_rejected=any(review.state == REJECTED for review in own_reviews),
+        has_full_server_name=not is_truncated(sighting.server),
     )
 
 
@@ -320,7 +320,7 @@ def _facts(observation: Observation) -> dict[str, Any]:
 
 def _comment(seen: Observation) -> str:
     parts = [f"{seen.entity}{_hints(seen)}"]
-    if seen.listed:
+    if seen.is_listed:
         parts += [f"seen in {plural(seen.sessions, 'session')} from {seen.first_seen} to {seen.last_seen}"]
     parts += [f"{plural(seen.calls, 'call')}, the last {seen.last_called}" if seen.calls else "never called"]
     return ", ".join(parts)

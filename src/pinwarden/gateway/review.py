@@ -26,7 +26,7 @@ from pinwarden.gateway.state import FIRST_USE
 from pinwarden.gateway.store.approvals import StoredApproval
 from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
 from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
@@ -522,14 +522,14 @@ class _LockBaseline:
     def __init__(self, project: Project, server: str) -> None:
         self._project = project
         self._server = server
-        self.place = f"{project.lock} and the approved surfaces in {lock_store.surfaces_folder(project.lock)}"
+        self.place = f"{project.lock} and the approved surfaces in {lock_store.surfaces_folder_name(project.lock)}"
         self.lock: Path | None = project.lock
         self.surfaces: Mapping[str, Surface]
         self._entries, self.surfaces = self._read()
 
     def refuse_unwritable(self) -> None:
         """Check that the lockfile and the folder of approved surfaces can be written."""
-        lock_store.refuse_unwritable(self._project.lock)
+        lock_store.check_writable(self._project.lock)
 
     def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Write the lock and the approved surfaces."""
@@ -543,7 +543,7 @@ class _LockBaseline:
         entries: dict[str, Entry] = {}
         surfaces: dict[str, Surface] = {}
         for entry in lock.entries:
-            extension = extension_of(entry)
+            extension = read_extension(entry)
             if entry.name == self._server and extension is not None and extension.surface is not None:
                 entries[entry.key] = entry
                 surfaces[entry.key] = parse_surface(texts[extension.surface.path])

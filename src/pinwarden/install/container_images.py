@@ -17,10 +17,10 @@ from pinwarden.install.staging import api_surface_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import ImagePin, LockExtension, extended, extension_of
-from pinwarden.lock.install_plan import PlanOptions, install_plan
-from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
-from pinwarden.lock.server_entry import from_value
+from pinwarden.lock.extension import ImagePin, LockExtension, read_extension, with_extension
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
+from pinwarden.lock.locked_config import BUNDLE_SOURCE, NO_VERSION
+from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
 from pinwarden.project.artifact_check import check_artifact, find_first_refusal
 from pinwarden.project.lock import build_approval_candidate, build_extension, keep_earlier_pins, write_entries
@@ -82,12 +82,12 @@ def _entry(request: ImageInstall, client: str) -> Entry:
         "transport": {"type": "stdio"},
         "environmentVariables": [{"name": name, "isRequired": True} for name in request.target.variables],
     }
-    server = {"name": request.name, "description": "", "version": reference.tag or NO_RELEASE, "packages": [package]}
-    server_entry = from_value({"server": server, "_meta": {}}, source=INSTALLED)
+    server = {"name": request.name, "description": "", "version": reference.tag or NO_VERSION, "packages": [package]}
+    server_entry = parse_server_entry({"server": server, "_meta": {}}, source=BUNDLE_SOURCE)
     options = PlanOptions(scope=request.target.scope, dialect="modern")
-    plan = install_plan(server_entry, client, now=request.lock_options.now, options=options)
-    entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(request.name, client), document=plan))
-    return extended(entry, build_extension(None, request.project, request.name, request.lock_options))
+    plan = build_install_plan(server_entry, client, now=request.lock_options.now, options=options)
+    entry = lock_entry.with_integrity(Entry(key=lock_entry.build_entry_key(request.name, client), document=plan))
+    return with_extension(entry, build_extension(None, request.project, request.name, request.lock_options))
 
 
 def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
@@ -115,9 +115,9 @@ def _refused(candidate: ApprovalCandidate) -> Report:
 
 
 def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
-    extension = extension_of(entry) or LockExtension()
+    extension = read_extension(entry) or LockExtension()
     fresh = build_extension(candidate, request.project, request.name, request.lock_options)
-    return extended(
+    return with_extension(
         entry, replace(extension, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
     )
 
@@ -142,7 +142,7 @@ def _report(request: ImageInstall, entries: list[Entry], surface: Surface | None
 
 
 def _image(entry: Entry) -> ImagePin:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is None or extension.image is None or not (extension.image.index or extension.image.platforms):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} has no digest")
     return extension.image

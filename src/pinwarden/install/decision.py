@@ -43,7 +43,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
 from pinwarden.core.versions import are_comparable, compare_versions
 from pinwarden.install.sources import BundleSource
-from pinwarden.lock.lock_store import exclusive
+from pinwarden.lock.lock_store import hold_write_lock
 from pinwarden.registry import names
 from pinwarden.registry.log_client import (
     FollowedLog,
@@ -448,7 +448,7 @@ def _follow(log: RegistryReader, registry: TrustedRegistry, trust: Path, now: st
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
-    with exclusive(path, LOG_SECONDS):
+    with hold_write_lock(path, LOG_SECONDS):
         known = load_log_state(path) or LogState(log_id=registry.log.name, key=registry.log.key)
         if known.log_id != registry.log.name:
             raise PinwardenError("LOG_STATE_CORRUPT", "the saved state belongs to another log")
@@ -489,7 +489,7 @@ def trust_after_key_change(log: RegistryReader, trusted: TrustStore, trust: Path
 def _trust_new_key(registry: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
     """Save the log state under the new key first, so that following under that key does not start over."""
     new_path = log_state_path(trust, NoteKey(name=registry.log.name, key=state.key))
-    with exclusive(new_path, LOG_SECONDS):
+    with hold_write_lock(new_path, LOG_SECONDS):
         saved = load_log_state(new_path)
         if saved is None or saved.edge.size < state.edge.size:
             save_log_state(new_path, state)

@@ -19,10 +19,10 @@ from pinwarden.install.staging import HERE, StagedBundle, bundle_pin, stage_bund
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import LockExtension, extended
-from pinwarden.lock.install_plan import PlanOptions, Scope, install_plan
-from pinwarden.lock.locked_config import INSTALLED
-from pinwarden.lock.server_entry import from_value
+from pinwarden.lock.extension import LockExtension, with_extension
+from pinwarden.lock.install_plan import PlanOptions, Scope, build_install_plan
+from pinwarden.lock.locked_config import BUNDLE_SOURCE
+from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
 from pinwarden.project.enforce import build_run_command
 from pinwarden.project.lock import LockOptions, build_approval_candidate, build_extension, write_entries
@@ -153,13 +153,13 @@ def _entry(  # noqa: PLR0913, PLR0917
         "environmentVariables": [{"name": name, "isRequired": True} for name in target.variables],
     }
     server = {"name": pin.tool, "description": staged.description, "version": pin.version, "packages": [package]}
-    server_entry = from_value({"server": server, "_meta": {}}, source=INSTALLED)
-    plan = install_plan(
+    server_entry = parse_server_entry({"server": server, "_meta": {}}, source=BUNDLE_SOURCE)
+    plan = build_install_plan(
         server_entry, client, now=lock_options.now, options=PlanOptions(scope=target.scope, dialect="modern")
     )
-    key = lock_entry.entry_key(pin.tool, client)
+    key = lock_entry.build_entry_key(pin.tool, client)
     entry = lock_entry.with_integrity(Entry(key=key, document=plan))
-    return extended(entry, _extension(project, staged, candidate, lock_options))
+    return with_extension(entry, _extension(project, staged, candidate, lock_options))
 
 
 def _extension(

@@ -19,8 +19,8 @@ from pinwarden.install.decision import InstallRequest, decide_install
 from pinwarden.install.install import InstallTarget, lock_bundle
 from pinwarden.install.staging import StagedBundle, api_surface_of, bundle_pin, stage_bundle
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_for_approval
 from pinwarden.project.installed_bundles import find_yank_reason
 from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
@@ -235,7 +235,7 @@ def _wider(first: str, second: str) -> str:
 
 
 def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     pin = extension.surface if extension else None
     return surface_document.parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
@@ -257,7 +257,7 @@ def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -
         target = InstallTarget(
             clients=(entry.client,),
             scope="global" if entry.scope == "global" else "project",
-            variables=locked_launch(entry).variables,
+            variables=read_locked_launch(entry).variables,
         )
         lock_bundle(context.project, staged, candidate, target, context.policies, context.lock_options)
 

@@ -58,12 +58,12 @@ class ClosurePackage(Record):
     """For npm, its folder below the environment."""
     marker: str = ""
     """For Python, the environment marker."""
-    systems: tuple[str, ...] = ()
-    processors: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
+    os: tuple[str, ...] = ()
+    cpu: tuple[str, ...] = ()
+    libc: tuple[str, ...] = ()
     """For npm, the values of os, cpu and libc that it supports; ``!x`` excludes."""
-    optional: bool = False
-    install_scripts: bool = False
+    is_optional: bool = False
+    has_install_scripts: bool = False
     """Whether npm would run scripts of it. Pinwarden does not, unless they are approved."""
 
     @property
@@ -94,7 +94,7 @@ class Closure(Record):
         raise _error("", "does not contain its own package")
 
 
-def closure_path(lock_stem: str, surface_path: str) -> str:
+def format_closure_path(lock_stem: str, surface_path: str) -> str:
     """The path of a server's closure, derived from the path of its surface."""
     return f"{lock_stem}.closures/{surface_path.rpartition('/')[2]}"
 
@@ -114,28 +114,28 @@ def to_bytes(closure: Closure) -> bytes:
         "extras": list(closure.extras),
         "resolver": closure.resolver,
         "registry": closure.registry,
-        "packages": [_package_json(package) for package in sorted(closure.packages, key=lambda item: item.key)],
+        "packages": [_package_to_json(package) for package in sorted(closure.packages, key=lambda item: item.key)],
     }
     return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _package_json(package: ClosurePackage) -> dict[str, Any]:
+def _package_to_json(package: ClosurePackage) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": package.name,
         "version": package.version,
-        "files": [_file_json(file) for file in sorted(package.files, key=lambda item: item.name)],
+        "files": [_file_to_json(file) for file in sorted(package.files, key=lambda item: item.name)],
         "path": package.path,
         "marker": package.marker,
-        "os": list(package.systems),
-        "cpu": list(package.processors),
-        "libc": list(package.libraries),
-        "optional": package.optional,
-        "installScripts": package.install_scripts,
+        "os": list(package.os),
+        "cpu": list(package.cpu),
+        "libc": list(package.libc),
+        "optional": package.is_optional,
+        "installScripts": package.has_install_scripts,
     }
     return {name: value for name, value in document.items() if value not in ("", [], False)}
 
 
-def _file_json(file: ClosureFile) -> dict[str, Any]:
+def _file_to_json(file: ClosureFile) -> dict[str, Any]:
     document = {
         "name": file.name,
         "url": file.url,
@@ -159,7 +159,7 @@ def parse(data: bytes) -> Closure:
         extras=document.strings("extras", default=[]),
         resolver=document.string("resolver"),
         registry=document.string("registry"),
-        packages=tuple(_package(package, ecosystem) for package in document.objects("packages")),
+        packages=tuple(_parse_package(package, ecosystem) for package in document.objects("packages")),
     )
     locations = [(package.path or package.name, package.marker) for package in closure.packages]
     if len(set(locations)) != len(locations):
@@ -168,9 +168,9 @@ def parse(data: bytes) -> Closure:
     return closure
 
 
-def _package(entry: JsonObject, ecosystem: Ecosystem) -> ClosurePackage:
+def _parse_package(entry: JsonObject, ecosystem: Ecosystem) -> ClosurePackage:
     name, path = entry.string("name"), entry.string("path", default="")
-    if ecosystem == "npm" and not is_node_path(path):
+    if ecosystem == "npm" and not is_node_modules_path(path):
         entry.fail("path", f"is not a valid folder for {name[:120]!a}")
     if ecosystem == "pypi" and path:
         entry.fail("path", f"is a folder for {name[:120]!a}, which is not an npm package")
@@ -178,18 +178,18 @@ def _package(entry: JsonObject, ecosystem: Ecosystem) -> ClosurePackage:
     return ClosurePackage(
         name=name,
         version=entry.string("version"),
-        files=tuple(map(_file, files)),
+        files=tuple(map(_parse_file, files)),
         path=path,
         marker=entry.string("marker", default=""),
-        systems=entry.strings("os", default=[]),
-        processors=entry.strings("cpu", default=[]),
-        libraries=entry.strings("libc", default=[]),
-        optional=entry.boolean("optional", default=False),
-        install_scripts=entry.boolean("installScripts", default=False),
+        os=entry.strings("os", default=[]),
+        cpu=entry.strings("cpu", default=[]),
+        libc=entry.strings("libc", default=[]),
+        is_optional=entry.boolean("optional", default=False),
+        has_install_scripts=entry.boolean("installScripts", default=False),
     )
 
 
-def is_node_path(path: str) -> bool:
+def is_node_modules_path(path: str) -> bool:
     """Whether a path consists of ``node_modules/<package>`` parts only, so that it stays inside its environment."""
     position = 0
     while position < len(path):
@@ -202,18 +202,18 @@ def is_node_path(path: str) -> bool:
     return bool(path)
 
 
-def _file(entry: JsonObject) -> ClosureFile:
+def _parse_file(entry: JsonObject) -> ClosureFile:
     return ClosureFile(
         name=entry.string("name", _FILE_NAME, kind="a file name"),
         url=entry.string("url"),
-        digest=_digest(entry, "digest"),
+        digest=_parse_sha256(entry, "digest"),
         size=None if entry.value.get("size") is None else entry.integer("size"),
-        tree=_digest(entry, "tree") if "tree" in entry else None,
+        tree=_parse_sha256(entry, "tree") if "tree" in entry else None,
         uploaded_at=entry.optional_string("uploadedAt"),
     )
 
 
-def _digest(entry: JsonObject, name: str) -> Digest:
+def _parse_sha256(entry: JsonObject, name: str) -> Digest:
     digest = entry.parsed(name, Digest.parse)
     if digest.algorithm != "sha256":
         entry.fail(name, "is not SHA-256")
@@ -224,30 +224,34 @@ def _error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("CLOSURE_INVALID", f"the dependency closure{path and f': {path}'} {problem}")
 
 
-def approved_digests(extension: LockExtension | None) -> frozenset[Digest]:
+def list_approved_digests(extension: LockExtension | None) -> frozenset[Digest]:
     """The digests of archives whose install scripts may run."""
     return (
         frozenset(approval.digest for approval in extension.install_scripts) if extension is not None else frozenset()
     )
 
 
-def still_approved(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
+def keep_current_approvals(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
     """The approvals of packages that are in the closure, sorted."""
-    present = {package.files[0].digest for package in with_scripts(closure)}
+    present = {package.files[0].digest for package in list_packages_with_scripts(closure)}
     approved = {approval.digest: approval for approval in approvals if approval.digest in present}
     return tuple(sorted(approved.values(), key=lambda approval: (approval.package, str(approval.digest))))
 
 
-def with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
+def list_packages_with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
     """The packages with install scripts. Only npm packages have any; wheels do not."""
     return (
-        tuple(package for package in closure.packages if package.install_scripts) if closure.ecosystem == "npm" else ()
+        tuple(package for package in closure.packages if package.has_install_scripts)
+        if closure.ecosystem == "npm"
+        else ()
     )
 
 
-def not_approved(closure: Closure, approved: frozenset[Digest]) -> tuple[ClosurePackage, ...]:
+def list_unapproved_packages(closure: Closure, approved: frozenset[Digest]) -> tuple[ClosurePackage, ...]:
     """The packages whose scripts are not run; each once, even if installed several times."""
     packages = {
-        package.files[0].digest: package for package in with_scripts(closure) if package.files[0].digest not in approved
+        package.files[0].digest: package
+        for package in list_packages_with_scripts(closure)
+        if package.files[0].digest not in approved
     }
     return tuple(packages.values())

@@ -15,7 +15,15 @@ from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.text import lazy_pattern
 from pinwarden.core.typed_json import JsonObject
-from pinwarden.lock.entry import EXTENSION, Entry, in_order, invalid, lock_error, seal_of, with_record
+from pinwarden.lock.entry import (
+    EXTENSION,
+    Entry,
+    compute_entry_seal,
+    lock_error,
+    raise_invalid,
+    reorder_members,
+    with_extension_json,
+)
 
 if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
@@ -90,7 +98,7 @@ class ScriptApproval(Record):
     at: str
 
 
-class ConfiguredIn(Record):
+class ConfigOrigin(Record):
     """The client configuration that an entry was locked from."""
 
     client: str
@@ -125,7 +133,7 @@ class LockExtension(Record):
     approval: LockApproval | None = None
     bundle: Mapping[str, Any] | None = None
     """The pin of a server installed from a bundle registry; ``bundle/bundle_pin.py`` reads it."""
-    configured_in: ConfiguredIn | None = None
+    configured_in: ConfigOrigin | None = None
     surface_of: str | None = None
     """What the surface was approved for, if the entry starts something else now."""
     probed_release: str | None = None
@@ -140,12 +148,12 @@ class LockExtension(Record):
     publisher: str | None = None
     """Who published the locked release, as its registry said when the bytes were pinned."""
     launch: LaunchCommand | None = None
-    others: Mapping[str, Any] = field(default_factory=dict)
+    unknown_members: Mapping[str, Any] = field(default_factory=dict)
     member_order: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """The optional members in the order of the file, so that rewriting an entry moves none of them."""
 
     @property
-    def has_bytes(self) -> bool:
+    def has_pinned_bytes(self) -> bool:
         """Whether the bytes of the entry were ever pinned."""
         return bool(self.artifacts or self.image or self.closure)
 
@@ -168,42 +176,42 @@ def pin_surface(surface: Surface, path: str) -> SurfacePin:
     return SurfacePin(digest=digest, items=items, path=path, file_digest=Digest.of_bytes(encode_surface(surface)))
 
 
-def surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
+def format_surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
     """The path of a server's approved surface. Different names never share a file, on any file system.
 
     ``version`` is needed when two clients approved different versions of one server.
     """
-    stem = _file_stem(server) + ("" if version is None else "@" + _file_stem(version))
+    stem = _escape_file_name(server) + ("" if version is None else "@" + _escape_file_name(version))
     return f"{folder}/{stem}.json"
 
 
-def _file_stem(name: str) -> str:
+def _escape_file_name(name: str) -> str:
     """Lower case, digits, ``.`` and ``-`` stay, ``/`` becomes ``__``, other bytes ``_xx``."""
     pieces = [
-        character if _PLAIN.fullmatch(character) else "__" if character == "/" else _escaped(character)
+        character if _PLAIN.fullmatch(character) else "__" if character == "/" else _escape_bytes(character)
         for character in name
     ]
     stem = "".join(pieces)
     if stem[:1] in ("", ".", "-") or stem.endswith(".") or _RESERVED.fullmatch(stem):
-        stem = _escaped(stem[:1]) + stem[1:] if stem else "_"
+        stem = _escape_bytes(stem[:1]) + stem[1:] if stem else "_"
         stem = stem[:-1] + "_2e" if stem.endswith(".") else stem
     if len(stem) > _MAX_STEM:  # escaped names contain no "=", so this cannot collide
         stem = stem[: _MAX_STEM - 65] + "=" + Digest.of_bytes(name.encode("utf-8", "surrogatepass")).hex
     return stem
 
 
-def _escaped(character: str) -> str:
+def _escape_bytes(character: str) -> str:
     return "".join(f"_{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
-def policy_facts(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+def read_policy_members(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
     """The evidence and the publication time of a lock entry, without parsing the rest of the extension."""
     record = document["capabilityManifest"].get(EXTENSION, {})
     evidence = record.get("evidence")
     return (evidence if isinstance(evidence, list) else []), record.get("publishedAt")
 
 
-def with_optional_members_of(earlier: LockExtension, fresh: LockExtension) -> LockExtension:
+def keep_optional_members(earlier: LockExtension, fresh: LockExtension) -> LockExtension:
     """``fresh`` with the optional members of ``earlier`` that it does not have itself."""
     return replace(
         fresh,
@@ -217,7 +225,7 @@ def with_optional_members_of(earlier: LockExtension, fresh: LockExtension) -> Lo
         published_at=fresh.published_at or earlier.published_at,
         publisher=fresh.publisher or earlier.publisher,
         launch=fresh.launch or earlier.launch,
-        others={**earlier.others, **fresh.others},
+        unknown_members={**earlier.unknown_members, **fresh.unknown_members},
         member_order=earlier.member_order,
     )
 
@@ -225,30 +233,30 @@ def with_optional_members_of(earlier: LockExtension, fresh: LockExtension) -> Lo
 # Format
 
 
-def extension_of(entry: Entry) -> LockExtension | None:
+def read_extension(entry: Entry) -> LockExtension | None:
     """The Pinwarden extension of an entry; None if it has none."""
     if EXTENSION not in entry.manifest:
         return None
     path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}"
-    return parse_record(entry.manifest[EXTENSION], path)
+    return parse_extension(entry.manifest[EXTENSION], path)
 
 
 def has_surface(entry: Entry) -> bool:
     """Whether a surface was approved for this entry."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension is not None and extension.surface is not None
 
 
-def extended(entry: Entry, extension: LockExtension) -> Entry:
+def with_extension(entry: Entry, extension: LockExtension) -> Entry:
     """The entry with this extension, sealed. The entry must have a capability manifest."""
     if not entry.manifest:
-        invalid(
+        raise_invalid(
             f"/servers/{entry.key}/capabilityManifest", "is missing, so there is no object for the Pinwarden extension"
         )
     record = _to_json(extension)
-    parse_record(record, EXTENSION)  # never write what cannot be read back
-    unsealed = with_record(entry, record)
-    return with_record(unsealed, {**record, "integrity": seal_of(unsealed)})
+    parse_extension(record, EXTENSION)  # never write what cannot be read back
+    unsealed = with_extension_json(entry, record)
+    return with_extension_json(unsealed, {**record, "integrity": compute_entry_seal(unsealed)})
 
 
 def _to_json(extension: LockExtension) -> dict[str, Any]:
@@ -280,8 +288,8 @@ def _to_json(extension: LockExtension) -> dict[str, Any]:
         record["registry"] = extension.registry
     if (approval := extension.approval) is not None:
         record["approval"] = {"by": approval.by, "at": approval.at, "why": approval.why}
-    optional = {**_optional_members(extension), **extension.others}
-    return {**record, **in_order(optional, extension.member_order)}
+    optional = {**_optional_members(extension), **extension.unknown_members}
+    return {**record, **reorder_members(optional, extension.member_order)}
 
 
 def _optional_members(extension: LockExtension) -> dict[str, Any]:
@@ -341,7 +349,7 @@ _OPTIONAL = (
 )
 
 
-def parse_record(value: Any, path: str) -> LockExtension:
+def parse_extension(value: Any, path: str) -> LockExtension:
     """Parse an extension; ``path`` is its JSON Pointer, for error messages."""
     record = JsonObject(value, path, lock_error)
     if record.string("format") != FORMAT:
@@ -365,7 +373,9 @@ def parse_record(value: Any, path: str) -> LockExtension:
         published_at=_text(record, "publishedAt"),
         publisher=_text(record, "publisher"),
         launch=_launch(record.object("launch")) if "launch" in record else None,
-        others={member: value for member, value in record.value.items() if member not in (*_KNOWN, *_OPTIONAL)},
+        unknown_members={
+            member: value for member, value in record.value.items() if member not in (*_KNOWN, *_OPTIONAL)
+        },
         member_order=tuple(member for member in record.value if member not in _KNOWN),
     )
 
@@ -424,8 +434,8 @@ def _approval(approval: JsonObject) -> LockApproval:
     return LockApproval(by=approval.string("by"), at=approval.string("at"), why=approval.string("why"))
 
 
-def _configured_in(configured: JsonObject) -> ConfiguredIn:
-    return ConfiguredIn(
+def _configured_in(configured: JsonObject) -> ConfigOrigin:
+    return ConfigOrigin(
         client=configured.string("client"),
         scope=configured.string("scope"),
         file=configured.string("file"),

@@ -15,19 +15,19 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.policy_table import Pattern, PolicyTable, policy_error
+from pinwarden.lock.policy_table import GlobPattern, PolicyTable, policy_error
 
-ENFORCEMENTS = ("audit", "warn", "block")
+ENFORCEMENT_MODES = ("audit", "warn", "block")
 """What happens to a change at level ``block-at`` or above: recorded, also reported to the client, or blocked."""
-UNKNOWNS = ("allow_degraded", "warn", "block")
+UNKNOWN_ITEM_MODES = ("allow_degraded", "warn", "block")
 """The same for an item whose name was never approved."""
-LEVELS = ("info", "review", "critical")
+DRIFT_LEVELS = ("info", "review", "critical")
 """The levels of surface/drift, from least to worst."""
 ALLOWLIST_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
-HIDDEN = ("relay", "flag", "strip")
-INTERCEPTORS = ("answer", "announce")
+HIDDEN_CHARACTER_MODES = ("relay", "flag", "strip")
+INTERCEPTOR_MODES = ("answer", "announce")
 """Whether the gateway only settings interceptor requests, or also announces them as a capability."""
-ARGUMENTS = ("omit", "record")
+ARGUMENT_MODES = ("omit", "record")
 """Whether the audit log keeps the arguments of calls."""
 
 _ALIASES = {"allow_unverified": "allow_degraded"}
@@ -38,14 +38,14 @@ _RULE_KEYS = (
 _REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
 _RESULT_KEYS = ("max-bytes", "hidden-characters")
 _KEYS = (*_RULE_KEYS, "relist-seconds", "relist-calls", "results", "rules", "allow")
-_LEAVE = ("allow", "deny")
-_WORDS = {
-    "enforcement": ENFORCEMENTS,
-    "unknown": UNKNOWNS,
-    "block-at": LEVELS,
-    "interceptors": INTERCEPTORS,
-    "arguments": ARGUMENTS,
-    **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
+_REQUEST_MODES = ("allow", "deny")
+_ALLOWED_VALUES = {
+    "enforcement": ENFORCEMENT_MODES,
+    "unknown": UNKNOWN_ITEM_MODES,
+    "block-at": DRIFT_LEVELS,
+    "interceptors": INTERCEPTOR_MODES,
+    "arguments": ARGUMENT_MODES,
+    **dict.fromkeys(("sampling", "elicitation", "roots"), _REQUEST_MODES),
 }
 DEFAULTS: Mapping[str, Any] = {
     "enforcement": "block",
@@ -59,7 +59,7 @@ DEFAULTS: Mapping[str, Any] = {
     "hidden-characters": "relay",
 }
 """The value of each key that a policy does not set."""
-_ANY = Pattern(text="**")
+_ANY = GlobPattern(text="**")
 
 
 class AllowedDigest(Record):
@@ -69,15 +69,15 @@ class AllowedDigest(Record):
     """A name or a glob. The digest covers the name too."""
     digest: Digest
     profile: str = "pinwarden"
-    server: Pattern = _ANY
-    client: Pattern = _ANY
+    server: GlobPattern = _ANY
+    client: GlobPattern = _ANY
 
-    def is_for(self, tool: str) -> bool:
+    def applies_to(self, tool: str) -> bool:
         """Whether it applies to a tool."""
-        return self.tool == tool or Pattern(text=self.tool).matches(tool)
+        return self.tool == tool or GlobPattern(text=self.tool).matches(tool)
 
 
-class DigestPolicy(Record):
+class ItemPolicy(Record):
     """The rules for one item of one server and one client."""
 
     enforcement: str = DEFAULTS["enforcement"]
@@ -92,7 +92,7 @@ class RequestPolicy(Record):
     sampling: bool = True
     elicitation: bool = True
     roots: bool = True
-    url_hosts: tuple[Pattern, ...] = ()
+    url_hosts: tuple[GlobPattern, ...] = ()
     """The hosts to which an elicitation may send the user; none by default."""
     max_rounds: int = DEFAULTS["max-rounds"]
     """How many requests in a row a server may send before it responds."""
@@ -110,9 +110,9 @@ class ResultPolicy(Record):
 class GatewayRule(Record):
     """Settings for some servers, tools and clients."""
 
-    server: Pattern
-    item: Pattern
-    client: Pattern
+    server: GlobPattern
+    item: GlobPattern
+    client: GlobPattern
     settings: dict[str, Any]
 
     def applies_to(self, server: str, client: str) -> bool:
@@ -134,30 +134,30 @@ class GatewayPolicy(Record):
     digest: str = ""
     """Identifies the policy in the audit log."""
     tightened_by: GatewayPolicy | None = None
-    """A second policy, which applies only where it is stricter (`tightened`)."""
+    """A second policy, which applies only where it is stricter (`tighten`)."""
 
-    def for_item(self, server: str, item: str, client: str) -> DigestPolicy:
+    def policy_for_item(self, server: str, item: str, client: str) -> ItemPolicy:
         """The rules for one item."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         keys = ("enforcement", "unknown", "block-at")
-        settings = _first_settings(keys, (*rules, self))
+        settings = _merge_settings(keys, (*rules, self))
         if self.tightened_by is not None:
             other = self.tightened_by
             more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.matches(item)]
-            settings = _stricter_settings(settings, _first_settings(keys, (*more, other)))
+            settings = _merge_stricter(settings, _merge_settings(keys, (*more, other)))
         settings = {**DEFAULTS, **settings}
-        return DigestPolicy(
+        return ItemPolicy(
             enforcement=settings["enforcement"],
             unknown=settings["unknown"],
             block_at=settings["block-at"],
             allowlist=tuple(
                 allowed
                 for allowed in self.allowlist
-                if allowed.is_for(item) and allowed.server.matches(server) and allowed.client.matches(client)
+                if allowed.applies_to(item) and allowed.server.matches(server) and allowed.client.matches(client)
             ),
         )
 
-    def lets_pass(self) -> str:
+    def describe_unblocked(self) -> str:
         """A sentence about unapproved content that this policy lets pass; empty if it blocks everything."""
         settings = {**DEFAULTS, **self.settings}
         enforcement, unknown = settings["enforcement"], settings["unknown"]
@@ -168,7 +168,7 @@ class GatewayPolicy(Record):
             return f'the policy says unknown = "{unknown}": unapproved items pass'
         return ""
 
-    def loosened(self) -> list[str]:
+    def describe_loosened(self) -> list[str]:
         """Settings that let unapproved content pass although the default would not, as sentences."""
         sentences: list[str] = []
         for prefix, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
@@ -181,11 +181,11 @@ class GatewayPolicy(Record):
             f"the policy allows a digest of {allowed.tool[:120]!a} in addition to the approved one"
             for allowed in self.allowlist
         ]
-        if self.relist_seconds > DEFAULT_POLICY.relist_seconds:
+        if self.relist_seconds > DEFAULT_GATEWAY_POLICY.relist_seconds:
             sentences.append(
                 f"the policy says relist-seconds = {self.relist_seconds}, which delays the detection of changes"
             )
-        if self.relist_calls == 0 or self.relist_calls > DEFAULT_POLICY.relist_calls:
+        if self.relist_calls == 0 or self.relist_calls > DEFAULT_GATEWAY_POLICY.relist_calls:
             sentences.append(
                 f"the policy says relist-calls = {self.relist_calls}, which delays the detection of changes"
             )
@@ -194,16 +194,16 @@ class GatewayPolicy(Record):
     def records_arguments(self, server: str, item: str, client: str) -> bool:
         """Whether the audit log records the arguments of an item's calls."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
-        return _first_settings(("arguments",), (*rules, self)).get("arguments") == "record"
+        return _merge_settings(("arguments",), (*rules, self)).get("arguments") == "record"
 
-    def for_requests(self, server: str, client: str) -> RequestPolicy:
+    def policy_for_requests(self, server: str, client: str) -> RequestPolicy:
         """The requests that a server may send to a client. Rules for single items do not apply."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
-        settings = _first_settings(_REQUEST_KEYS, (*rules, self))
+        settings = _merge_settings(_REQUEST_KEYS, (*rules, self))
         if self.tightened_by is not None:
             other = self.tightened_by
             more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.text == "**"]
-            settings = _stricter_settings(settings, _first_settings(_REQUEST_KEYS, (*more, other)))
+            settings = _merge_stricter(settings, _merge_settings(_REQUEST_KEYS, (*more, other)))
         settings = {**DEFAULTS, **settings}
         return RequestPolicy(
             sampling=settings["sampling"] == "allow",
@@ -213,34 +213,34 @@ class GatewayPolicy(Record):
             max_rounds=settings["max-rounds"],
         )
 
-    def announces(self, server: str, client: str) -> bool:
+    def announces_interceptors(self, server: str, client: str) -> bool:
         """Whether the gateway announces its gates as interceptors to a client."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
-        return _first_settings(("interceptors",), (*rules, self)).get("interceptors") == "announce"
+        return _merge_settings(("interceptors",), (*rules, self)).get("interceptors") == "announce"
 
 
-def gateway_policy(value: Any) -> GatewayPolicy:
+def parse_gateway_policy(value: Any) -> GatewayPolicy:
     """Build the gateway policy from its parsed table."""
     table = PolicyTable(value, "policy.gateway")
     table.refuse_unknown(_KEYS)
     if not table.value:
         raise policy_error(table.path, "is empty")
     results = table.table("results", _RESULT_KEYS)
-    seconds, calls = table.number("relist-seconds", 86_400), table.number("relist-calls", 1_000_000)
+    seconds, calls = table.optional_integer("relist-seconds", 86_400), table.optional_integer("relist-calls", 1_000_000)
     if seconds == 0:
         table.fail("relist-seconds", "is 0, so silent changes would never be detected")
     return GatewayPolicy(
-        settings=_settings(table),
-        rules=tuple(map(_rule, table.objects("rules", default=[]))),
-        allowlist=tuple(map(_allowed, table.objects("allow", default=[]))),
-        results=_results(results) if results else ResultPolicy(),
+        settings=_parse_settings(table),
+        rules=tuple(map(_parse_rule, table.objects("rules", default=[]))),
+        allowlist=tuple(map(_parse_allowed_digest, table.objects("allow", default=[]))),
+        results=_parse_result_policy(results) if results else ResultPolicy(),
         relist_seconds=DEFAULTS["relist-seconds"] if seconds is None else seconds,
         relist_calls=DEFAULTS["relist-calls"] if calls is None else calls,
         digest=str(Digest.of_bytes(canonicalize(table.value))),
     )
 
 
-def _first_settings(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
+def _merge_settings(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for level in levels:
         for key in keys:
@@ -250,23 +250,23 @@ def _first_settings(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPo
 
 
 _STRICTNESS: dict[str, tuple[str, ...]] = {
-    "enforcement": ENFORCEMENTS,
-    "unknown": UNKNOWNS,
-    "block-at": LEVELS[::-1],
-    **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
+    "enforcement": ENFORCEMENT_MODES,
+    "unknown": UNKNOWN_ITEM_MODES,
+    "block-at": DRIFT_LEVELS[::-1],
+    **dict.fromkeys(("sampling", "elicitation", "roots"), _REQUEST_MODES),
 }
 """The values of each key, from the loosest to the strictest."""
 
 
-def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
+def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
     """A policy with the stricter settings of another one. Looser settings and allowed digests of the other do not
     apply."""
     sizes = [size for size in (policy.results.max_bytes, other.results.max_bytes) if size]
     calls = [most for most in (policy.relist_calls, other.relist_calls) if most]
-    hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN.index)
+    hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN_CHARACTER_MODES.index)
     return replace(
         policy,
-        settings={**policy.settings, **_stricter_settings(policy.settings, other.settings)},
+        settings={**policy.settings, **_merge_stricter(policy.settings, other.settings)},
         results=ResultPolicy(max_bytes=min(sizes, default=0), hidden_characters=hidden),
         relist_seconds=min(policy.relist_seconds, other.relist_seconds),
         relist_calls=min(calls, default=0),
@@ -275,7 +275,7 @@ def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
     )
 
 
-def _stricter_settings(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def _merge_stricter(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """The settings, each replaced by that of the other policy where it is stricter."""
     stricter = dict(settings)
     for key, values in _STRICTNESS.items():
@@ -290,43 +290,43 @@ def _stricter_settings(settings: dict[str, Any], other: dict[str, Any]) -> dict[
     return stricter
 
 
-def _settings(table: PolicyTable) -> dict[str, Any]:
+def _parse_settings(table: PolicyTable) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    for key, allowed in _WORDS.items():
+    for key, allowed in _ALLOWED_VALUES.items():
         if key in table:
             value = table.value[key]
             value = _ALIASES.get(value, value) if isinstance(value, str) else value
             if value not in allowed:
                 table.fail(key, f"is not one of {', '.join(allowed)}")
             settings[key] = value
-    hosts = table.texts("url-hosts")
+    hosts = table.nonempty_strings("url-hosts")
     if hosts is not None:
         settings["url-hosts"] = tuple(table.pattern(host.lower()) for host in hosts)
-    rounds = table.number("max-rounds", 1000)
+    rounds = table.optional_integer("max-rounds", 1000)
     if rounds is not None:
         settings["max-rounds"] = rounds
     return settings
 
 
-def _rule(table: PolicyTable) -> GatewayRule:
+def _parse_rule(table: PolicyTable) -> GatewayRule:
     table.refuse_unknown(("server", "item", "client", *_RULE_KEYS))
-    settings = _settings(table)
+    settings = _parse_settings(table)
     if not settings:
         raise policy_error(table.path, "has no settings")
-    item = _pattern_or_any(table, "item")
+    item = _parse_pattern(table, "item")
     if item != _ANY:
         for key in _REQUEST_KEYS:
             if key in settings:  # it would have no effect
                 table.fail(key, "applies to whole servers; use a rule without item")
     return GatewayRule(
-        server=_pattern_or_any(table, "server"),
+        server=_parse_pattern(table, "server"),
         item=item,
-        client=_pattern_or_any(table, "client"),
+        client=_parse_pattern(table, "client"),
         settings=settings,
     )
 
 
-def _allowed(table: PolicyTable) -> AllowedDigest:
+def _parse_allowed_digest(table: PolicyTable) -> AllowedDigest:
     table.refuse_unknown(("server", "client", "tool", "digest", "profile"))
     text = table.required_text("digest")
     try:
@@ -338,19 +338,19 @@ def _allowed(table: PolicyTable) -> AllowedDigest:
         tool=tool,
         digest=digest,
         profile=table.one_of("profile", ALLOWLIST_PROFILES, default="pinwarden"),
-        server=_pattern_or_any(table, "server"),
-        client=_pattern_or_any(table, "client"),
+        server=_parse_pattern(table, "server"),
+        client=_parse_pattern(table, "client"),
     )
 
 
-def _results(table: PolicyTable) -> ResultPolicy:
-    hidden = table.one_of("hidden-characters", HIDDEN, default=DEFAULTS["hidden-characters"])
-    return ResultPolicy(max_bytes=table.number("max-bytes", 1 << 30) or 0, hidden_characters=hidden)
+def _parse_result_policy(table: PolicyTable) -> ResultPolicy:
+    hidden = table.one_of("hidden-characters", HIDDEN_CHARACTER_MODES, default=DEFAULTS["hidden-characters"])
+    return ResultPolicy(max_bytes=table.optional_integer("max-bytes", 1 << 30) or 0, hidden_characters=hidden)
 
 
-def _pattern_or_any(table: PolicyTable, key: str) -> Pattern:
+def _parse_pattern(table: PolicyTable, key: str) -> GlobPattern:
     return table.pattern(table.required_text(key)) if key in table else _ANY
 
 
-DEFAULT_POLICY = GatewayPolicy(settings={}, digest=str(Digest.of_bytes(canonicalize({}))))
+DEFAULT_GATEWAY_POLICY = GatewayPolicy(settings={}, digest=str(Digest.of_bytes(canonicalize({}))))
 """The policy without configuration. It has a digest, so the audit log can name it."""

@@ -21,17 +21,17 @@ from pinwarden.lock.launch_choice import (
     Dialect,
     InstallCommand,
     LaunchTarget,
-    as_text,
-    filled_in,
-    modern_command,
+    build_modern_command,
+    build_toolpin_command,
+    fill_template,
+    format_value,
     require_target,
-    selected_target,
-    toolpin_command,
-    variable_name,
+    target_to_json,
+    to_variable_name,
 )
-from pinwarden.lock.server_entry import Input, Remote, ServerEntry, capability_manifest, installable_problem
+from pinwarden.lock.server_entry import Input, Remote, ServerEntry, build_capability_manifest, find_install_problem
 from pinwarden.lock.target_verification import VerificationReport
-from pinwarden.lock.trust_tiers import judge, with_evidence
+from pinwarden.lock.trust_tiers import compute_trust_report, with_evidence
 
 _STREAMABLE = "streamable-http"
 _LEADING_MEMBERS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ _WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
 """Clients whose configuration has no ``type`` for the transport."""
 
 
-class Fragment(Record):
+class ConfigFragment(Record):
     """A configuration with one server in it."""
 
     client: str
@@ -54,26 +54,26 @@ class Fragment(Record):
     """The differences from ToolPin's fragment, one sentence each; empty in ToolPin's dialect."""
 
 
-def fragment(
+def build_fragment(
     entry: ServerEntry, client: str, *, target: LaunchTarget | None = None, dialect: Dialect = "toolpin"
-) -> Fragment:
+) -> ConfigFragment:
     """The configuration of one client for this server; ``target`` replaces the default target."""
     if client not in LOCK_CLIENTS:
         raise PinwardenError(
             "CLIENT_UNKNOWN", f"{client[:40]!a} is not a supported client; known: {', '.join(LOCK_CLIENTS)}"
         )
     chosen = require_target(entry) if target is None else target
-    body = _toolpin_body(chosen, client) if dialect == "toolpin" else _modern_body(chosen, client)
-    return Fragment(
+    body = _build_toolpin_config(chosen, client) if dialect == "toolpin" else _build_modern_config(chosen, client)
+    return ConfigFragment(
         client=client,
         server_name=entry.name,
-        config=_wrapped(client, entry.name, body.members),
+        config=_wrap_in_client_config(client, entry.name, body.members),
         notes=(body.note,),
         differences=body.differences,
     )
 
 
-def toolpin_placeholder(client: str) -> Callable[[str], str]:
+def get_toolpin_placeholder(client: str) -> Callable[[str], str]:
     """How ToolPin writes a value that the user must supply."""
     match client:
         case "windsurf":
@@ -86,42 +86,42 @@ def toolpin_placeholder(client: str) -> Callable[[str], str]:
             return lambda name: f"<{name}>"
 
 
-class _Body(Record):
+class _ServerConfig(Record):
     members: dict[str, Any]
     note: str
     differences: tuple[str, ...] = ()
 
 
-def _wrapped(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
+def _wrap_in_client_config(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
     return {**_LEADING_MEMBERS.get(client, {}), **config_with(client_of(client), name, members)}
 
 
 # ToolPin's dialect
 
 
-def _toolpin_body(target: LaunchTarget, client: str) -> _Body:
-    placeholder = toolpin_placeholder(client)
+def _build_toolpin_config(target: LaunchTarget, client: str) -> _ServerConfig:
+    placeholder = get_toolpin_placeholder(client)
     if isinstance(target, Remote):
         headers = {header.name: placeholder(header.name) for header in target.headers}
-        return _Body(members=_toolpin_remote(target, client, headers), note=REMOTE_NOTE)
-    command = toolpin_command(target)
+        return _ServerConfig(members=_build_remote_members(target, client, headers), note=REMOTE_NOTE)
+    command = build_toolpin_command(target)
     env = {
         variable.name: placeholder(variable.name) if variable.default is None else variable.default
         for variable in target.environment_variables
     }
-    return _Body(members=_local(command, client, env), note=command.note)
+    return _ServerConfig(members=_build_local_members(command, client, env), note=command.note)
 
 
-def _local(command: InstallCommand, client: str, env: dict[str, Any]) -> dict[str, Any]:
+def _build_local_members(command: InstallCommand, client: str, env: dict[str, Any]) -> dict[str, Any]:
     spelling = client_of(client).spelling
     if spelling.command_list:
         words = [command.program, *command.arguments]
-        return {"type": spelling.local, "command": words, **_switches(client), spelling.env: env}
+        return {"type": spelling.local, "command": words, **_build_switches(client), spelling.env: env}
     members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), spelling.env: env}
-    return members | _switches(client)
+    return members | _build_switches(client)
 
 
-def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
+def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
     spelling = client_of(client).spelling
     # If a plain URL means SSE, the other transport has a separate member.
     member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
@@ -130,12 +130,12 @@ def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dic
     if client in _WITHOUT_TYPE:
         return {**address, **with_headers}
     if client == "opencode":
-        return {"type": "remote", **address, **_switches(client), **with_headers}
+        return {"type": "remote", **address, **_build_switches(client), **with_headers}
     kind = "streamableHttp" if client == "cline" and remote.type == _STREAMABLE else remote.type
-    return {"type": kind, **address, **with_headers, **_switches(client)}
+    return {"type": kind, **address, **with_headers, **_build_switches(client)}
 
 
-def _switches(client: str) -> dict[str, Any]:
+def _build_switches(client: str) -> dict[str, Any]:
     """Members that some clients need: the server is enabled, and no tool is pre-approved."""
     spelling = client_of(client).spelling
     member, off = spelling.off
@@ -159,28 +159,28 @@ _EXPANSIONS: dict[str, str] = {
 }
 """How a client references an environment variable. Codex and Zed do not expand variables."""
 
-_HTTP_WORD = {"claude": "http", "vscode": "http", "generic": "http"}
-_INERT = (
+_HTTP_TYPES = {"claude": "http", "vscode": "http", "generic": "http"}
+_PLACEHOLDER_DIFFERENCE = (
     "Values to supply are written as {example}, which this client replaces with the variable; "
     "ToolPin writes <NAME>, which is sent literally."
 )
 
 
-def _modern_placeholder(client: str) -> Callable[[str], str]:
+def _get_modern_placeholder(client: str) -> Callable[[str], str]:
     spelling = _EXPANSIONS.get(client)
     if spelling is None:
         return lambda name: f"<{name}>"
-    return lambda name: spelling.format(variable_name(name))
+    return lambda name: spelling.format(to_variable_name(name))
 
 
-def _modern_body(target: LaunchTarget, client: str) -> _Body:
-    placeholder = _modern_placeholder(client)
+def _build_modern_config(target: LaunchTarget, client: str) -> _ServerConfig:
+    placeholder = _get_modern_placeholder(client)
     if isinstance(target, Remote):
-        return _modern_remote(target, client, placeholder)
-    command = modern_command(target, placeholder)
+        return _build_modern_remote(target, client, placeholder)
+    command = build_modern_command(target, placeholder)
     differences = list(command.differences)
-    env, forwarded = _modern_env(target.environment_variables, client, placeholder)
-    members = _local(command, client, env)
+    env, forwarded = _build_modern_env(target.environment_variables, client, placeholder)
+    members = _build_local_members(command, client, env)
     if client == "vscode":
         members = {"type": "stdio", **members}
         differences.append('VS Code documents type "stdio" for a command; ToolPin leaves it out.')
@@ -190,11 +190,11 @@ def _modern_body(target: LaunchTarget, client: str) -> _Body:
             "Codex does not expand variables; env_vars names the variables that it passes on from its own environment."
         )
     if any(variable.value is None and variable.default is None for variable in target.environment_variables):
-        differences += _expansion_difference(client)
-    return _Body(members=members, note=command.note, differences=tuple(differences))
+        differences += _describe_expansion(client)
+    return _ServerConfig(members=members, note=command.note, differences=tuple(differences))
 
 
-def _modern_env(
+def _build_modern_env(
     variables: tuple[Input, ...], client: str, placeholder: Callable[[str], str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The environment to write, and for Codex the names of variables to pass on instead."""
@@ -203,7 +203,7 @@ def _modern_env(
     for variable in variables:
         value = variable.value if variable.value is not None else variable.default
         if value is not None:
-            env[variable.name] = filled_in(as_text(value), variable.variables, placeholder)
+            env[variable.name] = fill_template(format_value(value), variable.variables, placeholder)
         elif client == "codex":
             forwarded.append(variable.name)
         else:
@@ -211,9 +211,9 @@ def _modern_env(
     return env, forwarded
 
 
-def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str]) -> _Body:
+def _build_modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str]) -> _ServerConfig:
     differences: list[str] = []
-    url = filled_in(remote.url, remote.variables, placeholder)
+    url = fill_template(remote.url, remote.variables, placeholder)
     if url != remote.url:
         differences.append("The variables of the URL are filled in; ToolPin leaves the braces.")
     headers: dict[str, str] = {}
@@ -221,35 +221,37 @@ def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str
     for header in remote.headers:
         value = header.value if header.value is not None else header.default
         if value is not None:
-            headers[header.name] = filled_in(as_text(value), header.variables, placeholder)
+            headers[header.name] = fill_template(format_value(value), header.variables, placeholder)
         elif client == "codex":
-            from_env[header.name] = variable_name(header.name)
+            from_env[header.name] = to_variable_name(header.name)
         else:
             headers[header.name] = placeholder(header.name)
     if any(header.value is not None or header.default is not None for header in remote.headers):
         differences.append("Header values that the entry declares are kept; ToolPin replaces each with a placeholder.")
     filled = Remote(type=remote.type, url=url, headers=remote.headers, variables=(), raw=remote.raw)
-    members = _toolpin_remote(filled, client, headers)
+    members = _build_remote_members(filled, client, headers)
     if from_env:
         members["env_http_headers"] = from_env
         differences.append("Codex does not expand variables; env_http_headers names the variable of each header.")
-    if remote.type == _STREAMABLE and client in _HTTP_WORD:
-        members["type"] = _HTTP_WORD[client]
+    if remote.type == _STREAMABLE and client in _HTTP_TYPES:
+        members["type"] = _HTTP_TYPES[client]
         differences.append('The type of a Streamable HTTP server is "http" in this client\'s documentation.')
     if client == "cursor":
         del members["type"]
         differences.append("Cursor detects the transport of a URL and documents no type for it.")
     if any(header.value is None and header.default is None for header in remote.headers):
-        differences += _expansion_difference(client)
-        if any(variable_name(header.name) != header.name for header in remote.headers):
+        differences += _describe_expansion(client)
+        if any(to_variable_name(header.name) != header.name for header in remote.headers):
             differences.append("A header name with - is not a valid variable name; the variable has _ instead.")
-    return _Body(members=members, note=REMOTE_NOTE, differences=tuple(differences))
+    return _ServerConfig(members=members, note=REMOTE_NOTE, differences=tuple(differences))
 
 
-def _expansion_difference(client: str) -> list[str]:
-    if _EXPANSIONS.get(client) is None or toolpin_placeholder(client)("NAME") == _modern_placeholder(client)("NAME"):
+def _describe_expansion(client: str) -> list[str]:
+    if _EXPANSIONS.get(client) is None or get_toolpin_placeholder(client)("NAME") == _get_modern_placeholder(client)(
+        "NAME"
+    ):
         return []
-    return [_INERT.format(example=_modern_placeholder(client)("NAME"))]
+    return [_PLACEHOLDER_DIFFERENCE.format(example=_get_modern_placeholder(client)("NAME"))]
 
 
 Scope = Literal["project", "global"]
@@ -267,7 +269,7 @@ class PlanOptions(Record):
 DEFAULT_OPTIONS = PlanOptions()
 
 
-def install_plan(
+def build_install_plan(
     entry: ServerEntry,
     client: str,
     *,
@@ -280,15 +282,15 @@ def install_plan(
     ``now`` is when the entry was resolved and locked. With a ``verification``, the entry includes its evidence and, in
     the manifest, the hashes of live tools.
     """
-    problem = installable_problem(entry)
+    problem = find_install_problem(entry)
     if problem is not None:
         raise PinwardenError("NO_INSTALL_TARGET", f"cannot install {entry.name[:120]}: {problem}")
     chosen = require_target(entry) if options.target is None else options.target
-    client_fragment = fragment(entry, client, target=chosen, dialect=options.dialect)
-    trust = judge(entry, now=now) if verification is None else verification.trust
-    manifest = capability_manifest(entry, now=now) if verification is None else dict(verification.manifest)
+    client_fragment = build_fragment(entry, client, target=chosen, dialect=options.dialect)
+    trust = compute_trust_report(entry, now=now) if verification is None else verification.trust
+    manifest = build_capability_manifest(entry, now=now) if verification is None else dict(verification.manifest)
     locked = {
-        "selectedTarget": selected_target(chosen),
+        "selectedTarget": target_to_json(chosen),
         "config": client_fragment.config,
         "capabilityManifest": manifest,
     }
@@ -297,7 +299,7 @@ def install_plan(
         "version": entry.version,
         "client": client,
         "scope": options.scope,
-        "selectedTarget": selected_target(chosen),
+        "selectedTarget": target_to_json(chosen),
         # Added before the digest is computed, so that the digest covers it.
         "trust": with_evidence(trust, LOCK_INTEGRITY_EVIDENCE, now=now).to_json(),
         "config": client_fragment.config,
@@ -309,10 +311,10 @@ def install_plan(
         "original": {"name": entry.name, "version": entry.version, "client": client},
         "locked": deepcopy(locked),
     }
-    return _without_absent(plan)
+    return _remove_missing_version(plan)
 
 
-def _without_absent(plan: dict[str, Any]) -> dict[str, Any]:
+def _remove_missing_version(plan: dict[str, Any]) -> dict[str, Any]:
     """Remove an absent version from the entry and its copies."""
     for copy in (plan, plan["resolved"], plan["original"]):
         if copy["version"] is None:

@@ -45,14 +45,14 @@ class InstallCommand(Record):
 def choose_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget | None:
     """The target to launch; None if the entry has none. Raises if the entry has no target of this ``kind``."""
     if kind is None:
-        return _default_target(entry)
+        return _choose_default_target(entry)
     if kind not in TARGET_KINDS:
         raise PinwardenError(
             "USAGE", f"{kind[:40]!a} is not a kind of target", hint=f"Use one of: {', '.join(TARGET_KINDS)}"
         )
     offered: LaunchTarget | None
     if kind == REMOTE:
-        offered = _best_remote(entry)
+        offered = _choose_remote(entry)
     else:
         offered = next((package for package in entry.packages if package.registry_type == kind), None)
     if offered is None:
@@ -73,8 +73,8 @@ def require_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget:
     return target
 
 
-def _default_target(entry: ServerEntry) -> LaunchTarget | None:
-    remote = _best_remote(entry)
+def _choose_default_target(entry: ServerEntry) -> LaunchTarget | None:
+    remote = _choose_remote(entry)
     if remote is not None:
         return remote
     for kind in ("oci", "mcpb"):
@@ -84,14 +84,14 @@ def _default_target(entry: ServerEntry) -> LaunchTarget | None:
     return entry.packages[0] if entry.packages else None
 
 
-def _best_remote(entry: ServerEntry) -> Remote | None:
+def _choose_remote(entry: ServerEntry) -> Remote | None:
     for remote in entry.remotes:
         if remote.type == "streamable-http":
             return remote
     return entry.remotes[0] if entry.remotes else None
 
 
-def selected_target(target: LaunchTarget) -> dict[str, Any]:
+def target_to_json(target: LaunchTarget) -> dict[str, Any]:
     """The target as a lockfile records it."""
     if isinstance(target, Remote):
         return {"kind": "remote", "type": target.type, "url": target.url}
@@ -109,14 +109,16 @@ def selected_target(target: LaunchTarget) -> dict[str, Any]:
 # Commands as ToolPin writes them
 
 
-def toolpin_command(package: DeclaredPackage) -> InstallCommand:
+def build_toolpin_command(package: DeclaredPackage) -> InstallCommand:
     """The command that ToolPin 0.5.4 writes: only string arguments, and only for npm and unknown package types."""
     if package.command:
-        return _declared_command(package)
+        return _build_declared_command(package)
     plain = tuple(argument.value or "" for argument in package.package_arguments if argument.kind == "text")
     program, fixed, separator, note = _launcher(package)
     if package.registry_type == "oci":
-        return InstallCommand(program=program, arguments=(*fixed, *_forwarded(package), package.identifier), note=note)
+        return InstallCommand(
+            program=program, arguments=(*fixed, *_docker_env_options(package), package.identifier), note=note
+        )
     if package.registry_type == "cargo":
         return InstallCommand(program=package.identifier, arguments=(), note=note)
     if package.registry_type not in PACKAGE_TYPES:
@@ -126,7 +128,7 @@ def toolpin_command(package: DeclaredPackage) -> InstallCommand:
     return InstallCommand(program=program, arguments=arguments, note=note)
 
 
-def _declared_command(package: DeclaredPackage) -> InstallCommand:
+def _build_declared_command(package: DeclaredPackage) -> InstallCommand:
     match package.runtime_hint:
         case None | "":
             note = _COMMAND_NOTE
@@ -160,7 +162,7 @@ def _launcher(package: DeclaredPackage) -> tuple[str, tuple[str, ...], str, str]
             return "", (), "", f"Unknown registry type {other}; generated a placeholder command."
 
 
-def _forwarded(package: DeclaredPackage) -> tuple[str, ...]:
+def _docker_env_options(package: DeclaredPackage) -> tuple[str, ...]:
     names = dict.fromkeys(variable.name for variable in package.environment_variables)
     return tuple(word for name in names for word in ("-e", name))
 
@@ -168,25 +170,25 @@ def _forwarded(package: DeclaredPackage) -> tuple[str, ...]:
 # Commands that support all of server.json
 
 
-def modern_command(package: DeclaredPackage, placeholder: Callable[[str], str]) -> InstallCommand:
+def build_modern_command(package: DeclaredPackage, placeholder: Callable[[str], str]) -> InstallCommand:
     """The command with all arguments of ``server.json``. ``placeholder`` spells a variable as the client reads it."""
     if package.command:
-        return _declared_command(package)
-    runtime = words(package.runtime_arguments, placeholder)
-    own = words(package.package_arguments, placeholder)
+        return _build_declared_command(package)
+    runtime = format_arguments(package.runtime_arguments, placeholder)
+    own = format_arguments(package.package_arguments, placeholder)
     program, fixed, separator, note = _launcher(package)
     versioned = package.identifier + (f"{separator}{package.version}" if separator and package.version else "")
     match package.registry_type:
         case "oci":
-            image = _image(package)
-            arguments = (*fixed, *_forwarded(package), *runtime, image, *own)
+            image = _image_with_tag(package)
+            arguments = (*fixed, *_docker_env_options(package), *runtime, image, *own)
         case "cargo":
             program, arguments = package.identifier, own
         case "nuget":
             # dnx prompts before it downloads, and a client cannot answer; words after -- are the server's.
-            arguments = (versioned, *_without(runtime, "--yes"), "--yes", *(("--", *own) if own else ()))
+            arguments = (versioned, *_remove_words(runtime, "--yes"), "--yes", *(("--", *own) if own else ()))
         case "npm":
-            arguments = (*fixed, *_without(runtime, *fixed), versioned, *own)
+            arguments = (*fixed, *_remove_words(runtime, *fixed), versioned, *own)
         case "pypi" | "mcpb":
             arguments = (*fixed, *runtime, versioned, *own)
         case _:
@@ -196,15 +198,15 @@ def modern_command(package: DeclaredPackage, placeholder: Callable[[str], str]) 
         program=command.program,
         arguments=command.arguments,
         note=note,
-        differences=tuple(_command_differences(package, command)),
+        differences=tuple(_describe_command_differences(package, command)),
     )
 
 
-def words(arguments: Iterable[DeclaredArgument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
+def format_arguments(arguments: Iterable[DeclaredArgument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
     """The command-line words of arguments. Optional arguments without a value are left out."""
     names: list[str] = []
     for argument in arguments:
-        value = _value(argument, placeholder)
+        value = _format_argument_value(argument, placeholder)
         if argument.kind == "named":
             if value is not None:
                 names += [argument.name or "", value] if value else [argument.name or ""]
@@ -213,13 +215,13 @@ def words(arguments: Iterable[DeclaredArgument], placeholder: Callable[[str], st
     return tuple(names)
 
 
-def _value(argument: DeclaredArgument, placeholder: Callable[[str], str]) -> str | None:
+def _format_argument_value(argument: DeclaredArgument, placeholder: Callable[[str], str]) -> str | None:
     """The value of an argument: empty for a flag, None if the argument is left out."""
     if argument.kind == "text":
         return argument.value
     value = argument.value if argument.value is not None else argument.default
     if value is not None:
-        return filled_in(as_text(value), argument.variables, placeholder)
+        return fill_template(format_value(value), argument.variables, placeholder)
     if argument.value_hint is None and argument.kind == "named":
         # It cannot have a value, so it is a flag: present unless it is optional.
         return "" if argument.is_required or "isRequired" not in argument.raw else None
@@ -228,7 +230,7 @@ def _value(argument: DeclaredArgument, placeholder: Callable[[str], str]) -> str
     return None
 
 
-def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[str], str]) -> str:
+def fill_template(template: str, variables: Iterable[Input], placeholder: Callable[[str], str]) -> str:
     """A template with each declared ``{variable}`` replaced by its value, its default, or a placeholder."""
     declared = {variable.name: variable for variable in variables}
 
@@ -237,19 +239,19 @@ def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[
         if variable is None:
             return match[0]  # not declared: the braces are literal
         text = variable.value if variable.value is not None else variable.default
-        return placeholder(variable.name) if text is None else as_text(text)
+        return placeholder(variable.name) if text is None else format_value(text)
 
     return _VARIABLE.sub(value, template)
 
 
-def as_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A default value as a string: entries have 8080 and true as well as "8080" and "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
 
 
-def variable_name(name: str) -> str:
+def to_variable_name(name: str) -> str:
     """A valid environment variable name: ``X-Api-Key`` becomes ``X_API_KEY``."""
     if not _NOT_IN_NAME.search(name) and not name[:1].isdigit():
         return name
@@ -257,19 +259,19 @@ def variable_name(name: str) -> str:
     return f"_{plain}" if plain[:1].isdigit() else plain or "VALUE"
 
 
-def _image(package: DeclaredPackage) -> str:
+def _image_with_tag(package: DeclaredPackage) -> str:
     image = package.identifier
     if package.version and "@" not in image and not _TAG.search(image):
         return f"{image}:{package.version}"
     return image
 
 
-def _without(words: tuple[str, ...], *unwanted: str) -> tuple[str, ...]:
+def _remove_words(words: tuple[str, ...], *unwanted: str) -> tuple[str, ...]:
     return tuple(word for word in words if word not in unwanted)
 
 
-def _command_differences(package: DeclaredPackage, command: InstallCommand) -> Iterable[str]:
-    old = toolpin_command(package)
+def _describe_command_differences(package: DeclaredPackage, command: InstallCommand) -> Iterable[str]:
+    old = build_toolpin_command(package)
     kind = package.registry_type
     if package.runtime_arguments:
         yield "The runtime arguments (runtimeArguments) are passed on; ToolPin drops them."
@@ -277,14 +279,14 @@ def _command_differences(package: DeclaredPackage, command: InstallCommand) -> I
         yield "Arguments that are objects, as in the official schema, are passed on; ToolPin drops them."
     elif package.package_arguments and kind in ("pypi", "oci", "nuget", "cargo", "mcpb"):
         yield f"The server's arguments (packageArguments) are passed on; ToolPin drops them for {kind}."
-    if kind == "oci" and _image(package) != package.identifier:
+    if kind == "oci" and _image_with_tag(package) != package.identifier:
         yield "The image has the declared version as its tag; without one, docker uses the tag latest."
     if kind == "nuget":
         yield "dnx gets --yes, because a client cannot answer its prompt."
     if kind == "cargo" and package.version:
         yield f"This command does not pin version {package.version}: it runs the installed binary."
     if package.transport not in (None, "stdio"):
-        at_url = f" at {package.serves.url}" if package.serves else ""
+        at_url = f" at {package.endpoint.url}" if package.endpoint else ""
         yield f"The package serves {package.transport}{at_url}; a client that only starts it cannot reach it."
     if kind == "mcpb":
         yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."

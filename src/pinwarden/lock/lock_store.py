@@ -26,7 +26,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
-from pinwarden.lock.lockfile import Lock, file_pins
+from pinwarden.lock.lockfile import Lock, list_file_pins
 from pinwarden.system.files import read_file, try_lock_file, write_atomically
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def read(path: Path) -> Lock | None:
     data = _read_if_exists(path)
     if data is None:
         return None
-    with naming_lockfile(path):
+    with add_path_to_errors(path):
         return lockfile.parse(data)
 
 
 @contextmanager
-def naming_lockfile(path: Path) -> Iterator[None]:
+def add_path_to_errors(path: Path) -> Iterator[None]:
     """Add the lockfile's path to errors about its content, because commands read several files."""
     try:
         yield
@@ -84,9 +84,9 @@ def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
     """
     for _ in range(_MAX_READS):
         lock = read(path)
-        pins = () if lock is None else tuple(pin for _, _, pin in file_pins(lock))
+        pins = () if lock is None else tuple(pin for _, _, pin in list_file_pins(lock))
         contents = {pin.path: _read_pinned(path, pin) for pin in pins}
-        if all(_matches(contents[pin.path], pin) for pin in pins):
+        if all(_matches_pin(contents[pin.path], pin) for pin in pins):
             break
     return lock, {name: data for name, data in contents.items() if data is not None}
 
@@ -97,15 +97,15 @@ def read_pinned(path: Path, pin: FilePin) -> bytes | None:
 
 
 def _read_pinned(path: Path, pin: FilePin) -> bytes | None:
-    file = _file_at(path, pin.path)
+    file = _resolve_path(path, pin.path)
     settled = _read_if_exists(file)
-    if _matches(settled, pin):
+    if _matches_pin(settled, pin):
         return settled
-    pending = _read_if_exists(_pending(file))
-    return pending if _matches(pending, pin) else settled
+    pending = _read_if_exists(_pending_path(file))
+    return pending if _matches_pin(pending, pin) else settled
 
 
-def _matches(data: bytes | None, pin: FilePin) -> bool:
+def _matches_pin(data: bytes | None, pin: FilePin) -> bool:
     return data is not None and Digest.of_bytes(data) == pin.file_digest
 
 
@@ -119,37 +119,40 @@ def _read_if_exists(path: Path) -> bytes | None:
         raise
 
 
-def surfaces_folder(path: Path) -> str:
+def surfaces_folder_name(path: Path) -> str:
     """The folder of a lockfile's approved surfaces: ``mcp-lock.surfaces`` for ``mcp-lock.json``."""
     return f"{path.stem}.surfaces"
 
 
-def closures_folder(path: Path) -> str:
+def closures_folder_name(path: Path) -> str:
     """The folder of a lockfile's dependency closures: ``mcp-lock.closures`` for ``mcp-lock.json``."""
     return f"{path.stem}.closures"
 
 
 def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
-    """Read, change and write the lock under `exclusive`; writes nothing if ``change`` raises or changes nothing."""
-    with exclusive(path, wait_seconds):
+    """Read, change and write the lock, as the only writer. Return the new lock.
+
+    Pinwarden writes nothing if ``change`` raises or returns the lock that it was given.
+    """
+    with hold_write_lock(path, wait_seconds):
         _finish_earlier_write(path)
         old = read(path)
         changed = change(old)
-        writes = {_file_at(path, name): data for name, data in changed.files.items()}
+        writes = {_resolve_path(path, name): data for name, data in changed.files.items()}
         writes = {file: data for file, data in writes.items() if _read_if_exists(file) != data}
         for file, data in writes.items():
             _make_folder(file.parent)
-            write_atomically(_pending(file), data)
+            write_atomically(_pending_path(file), data)
         if changed.lock is not old:
             write_atomically(path, lockfile.to_bytes(changed.lock))
         for file in writes:
-            _settle(file)
+            _replace_by_pending(file)
         _remove_unpinned(path, old, changed.lock)
         return changed.lock
 
 
 @contextmanager
-def restored_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
+def restore_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     """Restore the lock and the files next to it if the block raises or is interrupted.
 
     ``keys`` are the entries that the block changes. If other entries changed in the meantime, another process wrote the
@@ -157,50 +160,55 @@ def restored_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     """
     lock, files = read_with_files(path)
     data = _read_if_exists(path)
-    others = _others(lock, keys)
+    others = _list_other_entries(lock, keys)
     try:
         yield
     except BaseException:
-        with exclusive(path):
+        with hold_write_lock(path):
             _finish_earlier_write(path)
             current = read(path)
-            if data is not None and lock is not None and current != lock and _others(current, keys) == others:
+            if (
+                data is not None
+                and lock is not None
+                and current != lock
+                and _list_other_entries(current, keys) == others
+            ):
                 _restore(path, data, files)
                 _remove_unpinned(path, current, lock)
         raise
 
 
-def _others(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:
+def _list_other_entries(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:
     return tuple(entry for entry in (lock.entries if lock is not None else ()) if entry.key not in keys)
 
 
 def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
-    writes = {_file_at(path, name): text for name, text in files.items()}
+    writes = {_resolve_path(path, name): text for name, text in files.items()}
     for file, text in writes.items():
         if _read_if_exists(file) != text:
             _make_folder(file.parent)
-            write_atomically(_pending(file), text)
+            write_atomically(_pending_path(file), text)
     write_atomically(path, data)
     for file in writes:
-        if _pending(file).exists():
-            _settle(file)
+        if _pending_path(file).exists():
+            _replace_by_pending(file)
 
 
-def refuse_unwritable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raise if the lock and its surfaces cannot be written."""
-    with exclusive(path):
-        folder = path.parent / surfaces_folder(path)
+    with hold_write_lock(path):
+        folder = path.parent / surfaces_folder_name(path)
         for item in (path.parent, *((folder,) if folder.exists() else ())):
             if not os.access(item, os.W_OK):
                 raise PinwardenError("FILE_UNWRITABLE", f"{item} cannot be written to")
 
 
 @contextmanager
-def exclusive(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
+def hold_write_lock(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
     """Hold the exclusive lock for writing a file. The system releases it when the process ends."""
     _refuse_link(path)
     sibling = path.with_name(f".{path.name}.lock")
-    descriptor = _locked(sibling, time.monotonic() + wait_seconds)
+    descriptor = _open_locked(sibling, time.monotonic() + wait_seconds)
     try:
         yield
     finally:
@@ -210,13 +218,13 @@ def exclusive(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[No
         os.close(descriptor)
 
 
-def _locked(sibling: Path, deadline: float) -> int:
+def _open_locked(sibling: Path, deadline: float) -> int:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     while True:
         try:
             descriptor = os.open(sibling, flags, 0o666)
             try:
-                acquired = try_lock_file(descriptor) and _is_still(sibling, descriptor)
+                acquired = try_lock_file(descriptor) and _is_same_file(sibling, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -230,7 +238,7 @@ def _locked(sibling: Path, deadline: float) -> int:
         time.sleep(_POLL_SECONDS)
 
 
-def _is_still(sibling: Path, descriptor: int) -> bool:
+def _is_same_file(sibling: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(sibling.stat(follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -241,7 +249,7 @@ def _finish_earlier_write(path: Path) -> None:
     """Clean up after a writer that was killed: remove its temporary files, and finish or remove its pending files."""
     from glob import escape
 
-    folders = [path.with_name(surfaces_folder(path)), path.with_name(closures_folder(path))]
+    folders = [path.with_name(surfaces_folder_name(path)), path.with_name(closures_folder_name(path))]
     leftovers = [*path.parent.glob(f".{escape(path.name)}.*")]
     pending: list[Path] = []
     for folder in folders:
@@ -254,12 +262,14 @@ def _finish_earlier_write(path: Path) -> None:
     if not pending:
         return
     lock = read(path)
-    pins = {} if lock is None else {_file_at(path, pin.path): pin.file_digest for _, _, pin in file_pins(lock)}
+    pins = (
+        {} if lock is None else {_resolve_path(path, pin.path): pin.file_digest for _, _, pin in list_file_pins(lock)}
+    )
     for file in pending:
         _refuse_link(file)
         settled = file.with_name(file.name.removesuffix(_PENDING))
         if settled in pins and Digest.of_bytes(read_file(file, LOCK_LIMITS.max_bytes)) == pins[settled]:
-            _settle(settled)
+            _replace_by_pending(settled)
         else:
             _remove(file)
 
@@ -268,15 +278,15 @@ def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
     """Remove files that the old lock pinned and the new one does not."""
     if old is None or old is new:
         return
-    pinned = {pin.path for _, _, pin in file_pins(new)}
-    for _, _, pin in file_pins(old):
+    pinned = {pin.path for _, _, pin in list_file_pins(new)}
+    for _, _, pin in list_file_pins(old):
         if pin.path not in pinned:
-            _remove(_file_at(path, pin.path))
+            _remove(_resolve_path(path, pin.path))
 
 
-def _settle(file: Path) -> None:
+def _replace_by_pending(file: Path) -> None:
     try:
-        _pending(file).replace(file)
+        _pending_path(file).replace(file)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
 
@@ -288,7 +298,7 @@ def _remove(file: Path) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
 
 
-def _file_at(path: Path, relative: str) -> Path:
+def _resolve_path(path: Path, relative: str) -> Path:
     """The path of a file next to the lock. The form of its name was checked when the lock was read."""
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
@@ -298,7 +308,7 @@ def _file_at(path: Path, relative: str) -> Path:
     return file
 
 
-def _pending(file: Path) -> Path:
+def _pending_path(file: Path) -> Path:
     return file.with_name(file.name + _PENDING)
 
 

@@ -10,20 +10,20 @@ from pinwarden.clients.documents import entry_in
 from pinwarden.clients.table import CLIENTS
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 
 if TYPE_CHECKING:
-    from pinwarden.lock.extension import ConfiguredIn
+    from pinwarden.lock.extension import ConfigOrigin
 
 ConfigLocation = tuple[str, str]
 """Client and scope, which identify one configuration file."""
-SOURCE = "local-config"
+CONFIG_SOURCE = "local-config"
 """The registry source of entries that were locked from a configuration."""
-INSTALLED = "bundle-registry"
+BUNDLE_SOURCE = "bundle-registry"
 """The registry source of installed bundles, which are upgraded from their own registry."""
-UNLISTED = (SOURCE, INSTALLED)
+NON_REGISTRY_SOURCES = (CONFIG_SOURCE, BUNDLE_SOURCE)
 """Sources that are not MCP registries."""
-NO_RELEASE = "0.0.0"
+NO_VERSION = "0.0.0"
 """The version of entries whose configuration names none; lockfileVersion 2 requires one."""
 _MAX_NAMED = 8  # members in one note
 
@@ -42,9 +42,9 @@ class LockedConfig(Record):
     """Name and source (env or header) of each secret that the server needs."""
 
 
-def locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
+def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
     """The configuration and secrets of a lock entry, given its key and document."""
-    name, client = _text(lock_entry.get("name")), _text(lock_entry.get("client"))
+    name, client = _string_or_empty(lock_entry.get("name")), _string_or_empty(lock_entry.get("client"))
     locked = lock_entry.get("locked")
     fragment = locked.get("config") if type(locked) is dict else None
     if fragment is None:
@@ -57,35 +57,37 @@ def locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
         client=client,
         scope=scope if type(scope) is str else None,
         entry=entry_in(fragment, config_client, name) if config_client else None,
-        secrets=_secrets(lock_entry.get("capabilityManifest")),
+        secrets=_read_secrets(lock_entry.get("capabilityManifest")),
     )
 
 
-def installed(file: ConfigFile, locked: LockedConfig) -> Any:
+def find_configured_entry(file: ConfigFile, locked: LockedConfig) -> Any:
     """The entry of a locked server in its client's file; ``None`` if it is not there."""
     client = CLIENTS.get(locked.client)
     return entry_in(file.document, client, locked.name) if client else None
 
 
-def configured_in(entry: Entry) -> ConfiguredIn | None:
+def read_config_origin(entry: Entry) -> ConfigOrigin | None:
     """The client configuration that an entry was locked from; None if it came from elsewhere."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension.configured_in if extension is not None else None
 
 
-def uncovered(name: str, members: Sequence[str]) -> str:
+def describe_uncovered_members(name: str, members: Sequence[str]) -> str:
     """The note about members of a configuration that the lock does not record."""
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
     listed = ", ".join(members[:_MAX_NAMED])
     return f"{name}: the lock does not record {listed}{more}, which may be secret; changes to it are not detected"
 
 
-def _secrets(manifest: Any) -> tuple[tuple[str, str], ...]:
+def _read_secrets(manifest: Any) -> tuple[tuple[str, str], ...]:
     rows = manifest.get("secrets") if type(manifest) is dict else None
     if type(rows) is not list:
         return ()
-    return tuple((_text(row.get("name")), _text(row.get("source"))) for row in rows if type(row) is dict)
+    return tuple(
+        (_string_or_empty(row.get("name")), _string_or_empty(row.get("source"))) for row in rows if type(row) is dict
+    )
 
 
-def _text(value: Any) -> str:
+def _string_or_empty(value: Any) -> str:
     return value if type(value) is str else ""

@@ -13,8 +13,8 @@ from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import LaunchCommand, LockExtension, extension_of
-from pinwarden.lock.locked_config import locked_config
+from pinwarden.lock.extension import LaunchCommand, LockExtension, read_extension
+from pinwarden.lock.locked_config import read_locked_config
 from pinwarden.system.target import StdioTarget
 
 _BYTES_MEMBERS = ("evidence", "publishedAt", "publisher", "installScripts", "bundleTree", "launch")
@@ -24,7 +24,7 @@ _BYTES_MEMBERS = ("evidence", "publishedAt", "publisher", "installScripts", "bun
 class LockedLaunch(Record):
     """The command of a lock entry."""
 
-    runs: Launch
+    launch: Launch
     command: tuple[str, ...] = field(repr=False)
     """The words as approved; placeholders are not filled in."""
     variables: tuple[str, ...] = ()
@@ -32,40 +32,40 @@ class LockedLaunch(Record):
     cwd: str | None = None
 
 
-def locked_launch(entry: Entry) -> LockedLaunch:
+def read_locked_launch(entry: Entry) -> LockedLaunch:
     """The command of an entry. Raises NOTHING_TO_RUN if the entry is a URL."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is not None and extension.launch is not None:
         launch = extension.launch
         runs = parse_launch(StdioTarget(command=launch.command, cwd=launch.cwd))
-        return LockedLaunch(runs=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
-    return _configured(entry, extension)
+        return LockedLaunch(launch=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
+    return _read_configured_launch(entry, extension)
 
 
-def _configured(entry: Entry, extension: LockExtension | None) -> LockedLaunch:
+def _read_configured_launch(entry: Entry, extension: LockExtension | None) -> LockedLaunch:
     """The command of the approved configuration itself."""
     configured = extension.configured_in if extension is not None else None
     client = client_of(configured.client if configured is not None else entry.client)
-    server = configured_server(entry.name, locked_config(entry.key, entry.document).entry, client)
+    server = configured_server(entry.name, read_locked_config(entry.key, entry.document).entry, client)
     if not isinstance(server.target, StdioTarget):
         raise PinwardenError(
             "NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: {server.problem or 'it is a URL'}"
         )
     target = server.target
     return LockedLaunch(
-        runs=parse_launch(target), command=target.command, variables=tuple(sorted(target.env)), cwd=target.cwd
+        launch=parse_launch(target), command=target.command, variables=tuple(sorted(target.env)), cwd=target.cwd
     )
 
 
-def launch_command(launch: LockedLaunch) -> LaunchCommand:
+def to_launch_command(launch: LockedLaunch) -> LaunchCommand:
     """The command as the extension records it."""
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
-def same_release(left: Entry, right: Entry) -> bool:
+def is_same_release(left: Entry, right: Entry) -> bool:
     """Whether two entries start the same release of the same package."""
     try:
-        first, second = (_release(locked_launch(entry).runs) for entry in (left, right))
+        first, second = (_package_url_if_exact(read_locked_launch(entry).launch) for entry in (left, right))
     except PinwardenError:
         return False
     return first is not None and first == second
@@ -73,43 +73,46 @@ def same_release(left: Entry, right: Entry) -> bool:
 
 def is_enforced(entry: Entry) -> bool:
     """Whether the client starts this entry through ``pinwarden run``."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension is not None and extension.launch is not None
 
 
-def launch_label(entry: Entry) -> str:
+def describe_launch(entry: Entry) -> str:
     """What an entry starts or contacts: the package URL, the program or the URL."""
     try:
-        runs = locked_launch(entry).runs
+        runs = read_locked_launch(entry).launch
     except PinwardenError:
         return entry.version
     package = runs.via or runs
     return package.purl or package.identity
 
 
-def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
+def find_enforced_launch(before: Entry, entry: Entry) -> LockedLaunch | None:
     """The approved command behind ``pinwarden run``, if the new configuration still starts the entry that way.
 
     The variables are those of the new configuration.
     """
-    extension = extension_of(before)
+    extension = read_extension(before)
     if extension is None or extension.launch is None:
         return None
     try:
-        approved, fresh = _configured(before, extension), _configured(entry, extension_of(entry))
+        approved, fresh = (
+            _read_configured_launch(before, extension),
+            _read_configured_launch(entry, read_extension(entry)),
+        )
     except PinwardenError:
         return None
     if approved.command != fresh.command and not is_enforced_start(fresh.command, entry.name):
         return None
-    return replace(locked_launch(before), variables=fresh.variables)
+    return replace(read_locked_launch(before), variables=fresh.variables)
 
 
-def _release(runs: Launch) -> str | None:
+def _package_url_if_exact(runs: Launch) -> str | None:
     package = runs.via or runs
     return package.purl if package.pinned or package.kind == "oci" else None
 
 
-def with_bytes_of(earlier: LockExtension, fresh: LockExtension, *, same: bool) -> LockExtension:
+def keep_pinned_bytes(earlier: LockExtension, fresh: LockExtension, *, same: bool) -> LockExtension:
     """``fresh`` with the pinned bytes of ``earlier``. ``same``: the configuration did not change either."""
     return replace(
         fresh,

@@ -29,18 +29,18 @@ from pinwarden.lock.entry import (
     EXTENSION,
     LOCK_LIMITS,
     Entry,
-    as_reread,
+    build_entry_key,
+    build_integrity_payload,
     check_shape,
-    entry_key,
-    integrity_of_payload,
-    integrity_payload,
-    invalid,
-    seal_of,
-    uncovered,
-    whole_digest,
-    without_approval_time,
+    compute_entry_digest,
+    compute_entry_seal,
+    compute_payload_integrity,
+    list_uncovered_paths,
+    raise_invalid,
+    remove_approval_time,
+    reorder_like_toolpin,
 )
-from pinwarden.lock.extension import ClosurePin, FilePin, SurfacePin, extension_of, pin_surface
+from pinwarden.lock.extension import ClosurePin, FilePin, SurfacePin, pin_surface, read_extension
 
 FILE_NAME = "mcp-lock.json"
 VERSION = 2
@@ -56,15 +56,15 @@ class Lock(Record):
     entries: tuple[Entry, ...]
     seal: Mapping[str, Any] | None = None
     """Pinwarden's top-level member as it was read; None in a plain v2 file."""
-    others: Mapping[str, Any] = field(default_factory=dict)
+    unknown_members: Mapping[str, Any] = field(default_factory=dict)
     """Unknown top-level members."""
 
-    def entry(self, name: str, client: str) -> Entry | None:
+    def find_entry(self, name: str, client: str) -> Entry | None:
         """The entry of a server for a client."""
-        key = lock_entry.entry_key(name, client)
+        key = lock_entry.build_entry_key(name, client)
         return next((entry for entry in self.entries if entry.key == key), None)
 
-    def by_key(self) -> dict[str, Entry]:
+    def entries_by_key(self) -> dict[str, Entry]:
         """All entries by key."""
         return {entry.key: entry for entry in self.entries}
 
@@ -78,17 +78,17 @@ def parse(data: bytes) -> Lock:
     """Parse a lockfile strictly. `verify` checks its digests."""
     document = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(document, dict):
-        invalid("", "is not an object")
+        raise_invalid("", "is not an object")
     _check_version(document)
     if not isinstance(document.get("generatedAt"), str):
-        invalid("/generatedAt", "is not text")
+        raise_invalid("/generatedAt", "is not text")
     if not isinstance(document.get("updatedAt", ""), str):
-        invalid("/updatedAt", "is not text")
+        raise_invalid("/updatedAt", "is not text")
     servers, seal = document.get("servers"), document.get(EXTENSION)
     if not isinstance(servers, dict):
-        invalid("/servers", "is not an object")
+        raise_invalid("/servers", "is not an object")
     if EXTENSION in document and not isinstance(seal, dict):
-        invalid(f"/{EXTENSION}", "is not an object")
+        raise_invalid(f"/{EXTENSION}", "is not an object")
     for key, entry in servers.items():
         check_shape(entry, f"/servers/{escape_pointer_token(key)}")
     known_members = ("lockfileVersion", "generatedAt", "updatedAt", "servers", EXTENSION)
@@ -97,7 +97,7 @@ def parse(data: bytes) -> Lock:
         updated_at=document.get("updatedAt"),
         entries=tuple(Entry(key=key, document=entry) for key, entry in servers.items()),
         seal=seal,
-        others={member: value for member, value in document.items() if member not in known_members},
+        unknown_members={member: value for member, value in document.items() if member not in known_members},
     )
 
 
@@ -114,51 +114,53 @@ def _check_version(document: Mapping[str, Any]) -> None:
 
 def to_bytes(lock: Lock, *, plain_v2: bool = False) -> bytes:
     """The file as ``JSON.stringify`` would write it. ``plain_v2`` leaves out members that are not in version 2."""
-    return encode_javascript_json(_document(plain(lock) if plain_v2 else lock))
+    return encode_javascript_json(_build_document(to_plain_v2(lock) if plain_v2 else lock))
 
 
-def _document(lock: Lock) -> dict[str, Any]:
-    document = _header(lock)
+def _build_document(lock: Lock) -> dict[str, Any]:
+    document = _build_header(lock)
     document["servers"] = {entry.key: entry.document for entry in lock.entries}
     if lock.seal is not None:
         document[EXTENSION] = lock.seal
-    return {**document, **lock.others}
+    return {**document, **lock.unknown_members}
 
 
-def _header(lock: Lock) -> dict[str, Any]:
+def _build_header(lock: Lock) -> dict[str, Any]:
     header: dict[str, Any] = {"lockfileVersion": VERSION, "generatedAt": lock.generated_at}
     if lock.updated_at is not None:
         header["updatedAt"] = lock.updated_at
     return header
 
 
-def digest(lock: Lock) -> str:
+def compute_lock_digest(lock: Lock) -> str:
     """ToolPin's whole-lock digest: entries and keys, without the file's timestamps and members that v2 ignores."""
-    servers = {entry.key: integrity_payload(entry.document) for entry in lock.entries}
+    servers = {entry.key: build_integrity_payload(entry.document) for entry in lock.entries}
     payload = {"lockfileVersion": VERSION, "servers": servers}
     return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
-def plain(lock: Lock) -> Lock:
+def to_plain_v2(lock: Lock) -> Lock:
     """The lock with the members of version 2 only."""
-    return replace(lock, entries=tuple(lock_entry.plain(entry) for entry in lock.entries), seal=None, others={})
+    return replace(
+        lock, entries=tuple(lock_entry.to_plain_entry(entry) for entry in lock.entries), seal=None, unknown_members={}
+    )
 
 
-def sealed(lock: Lock) -> Lock:
+def seal_lock(lock: Lock) -> Lock:
     """The lock with a new seal over the whole file. Entries do not change."""
     other_members = {member: value for member, value in (lock.seal or {}).items() if member not in _SEAL_MEMBERS}
     seal = {
         "format": SEAL_FORMAT,
-        "entries": {entry.key: whole_digest(entry) for entry in lock.entries},
+        "entries": {entry.key: compute_entry_digest(entry) for entry in lock.entries},
         **other_members,
     }
-    return replace(lock, seal={**seal, "integrity": seal_integrity(replace(lock, seal=seal))})
+    return replace(lock, seal={**seal, "integrity": compute_seal_integrity(replace(lock, seal=seal))})
 
 
-def seal_integrity(lock: Lock) -> str:
+def compute_seal_integrity(lock: Lock) -> str:
     """The digest over the seal (without this digest), which lists the entries' digests, and all other members."""
     seal = {member: value for member, value in (lock.seal or {}).items() if member != "integrity"}
-    content = {**_header(lock), EXTENSION: seal, "others": lock.others}
+    content = {**_build_header(lock), EXTENSION: seal, "others": lock.unknown_members}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
 
 
@@ -167,22 +169,22 @@ def seal_integrity(lock: Lock) -> str:
 
 # Locking again writes a missing seal, and an empty file has nothing that could be tampered with.
 _FIXED_BY_LOCKING = frozenset({"no_entries", "seal_missing"})
-_TIMES = frozenset({"generatedAt", "verifiedAt"})
+_TIME_MEMBERS = frozenset({"generatedAt", "verifiedAt"})
 
 
-def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2: bool = False) -> Lock:
+def put_entries(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2: bool = False) -> Lock:
     """The lock with these entries added or replaced. If nothing changes, the result *is* ``old``.
 
     An entry that differs only in timestamps is kept as it was approved, with its bytes. A tampered lock is refused
     unless every problem is in an entry that is replaced: sealing it again would approve what another program wrote.
     """
-    finish = plain if plain_v2 else sealed
-    fresh = {entry.key: lock_entry.plain(entry) if plain_v2 else entry for entry in new_entries}
+    finish = to_plain_v2 if plain_v2 else seal_lock
+    fresh = {entry.key: lock_entry.to_plain_entry(entry) if plain_v2 else entry for entry in new_entries}
     if old is None:
         return finish(Lock(generated_at=now, updated_at=now, entries=tuple(fresh.values())))
     _refuse_tampered(verify(old), replaced=fresh)
     if plain_v2:
-        old_plain = plain(old)
+        old_plain = to_plain_v2(old)
         old = old if old_plain == old else old_plain
     earlier = {entry.key: entry for entry in old.entries}
     changed = {
@@ -190,22 +192,24 @@ def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2
     }
     if not changed and (plain_v2 or old.seal is not None or not old.is_extended):
         return old
-    entries = {key: as_reread(entry) for key, entry in earlier.items()} | changed  # a replaced entry keeps its place
+    entries = {
+        key: reorder_like_toolpin(entry) for key, entry in earlier.items()
+    } | changed  # a replaced entry keeps its place
     return finish(replace(old, updated_at=now, entries=tuple(entries.values())))
 
 
-def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
+def remove_entries(old: Lock, keys: Iterable[str], now: str) -> Lock:
     """The lock without these entries; the result *is* ``old`` if it has none of them."""
     removed = frozenset(keys)
     _refuse_tampered(verify(old), replaced=removed)
-    remaining = tuple(as_reread(entry) for entry in old.entries if entry.key not in removed)
+    remaining = tuple(reorder_like_toolpin(entry) for entry in old.entries if entry.key not in removed)
     if len(remaining) == len(old.entries):
         return old
     lock = replace(old, updated_at=now, entries=remaining)
-    return sealed(lock) if old.is_extended else lock
+    return seal_lock(lock) if old.is_extended else lock
 
 
-def _refuse_tampered(problems: Iterable[Problem], replaced: Iterable[str]) -> None:
+def _refuse_tampered(problems: Iterable[LockProblem], replaced: Iterable[str]) -> None:
     """Compare paths, not servers: a forged entry under another key is not replaced by the real one."""
     paths = tuple(
         f"{parent}/{escape_pointer_token(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
@@ -220,31 +224,31 @@ def _refuse_tampered(problems: Iterable[Problem], replaced: Iterable[str]) -> No
 
 def _is_unchanged(old: Entry, new: Entry) -> bool:
     try:
-        return _timeless(old) == _timeless(new)
+        return _encode_without_times(old) == _encode_without_times(new)
     except PinwardenError:
         return False
 
 
-def _timeless(entry: Entry) -> bytes:
+def _encode_without_times(entry: Entry) -> bytes:
     """An entry without the members that change when the same release is locked again."""
     document = {
         member: value
         for member, value in entry.document.items()
         if member not in ("resolvedAt", "lockedAt", "integrity", "locked")
     }
-    document["trust"] = _without_times(entry.trust)
+    document["trust"] = _remove_times(entry.trust)
     manifest = {member: value for member, value in entry.manifest.items() if member != EXTENSION}
-    document["capabilityManifest"] = _without_times(manifest)
+    document["capabilityManifest"] = _remove_times(manifest)
     if EXTENSION in entry.manifest:
-        document[EXTENSION] = without_approval_time(entry.manifest[EXTENSION])
+        document[EXTENSION] = remove_approval_time(entry.manifest[EXTENSION])
     return canonicalize(document, "jcs", LOCK_LIMITS)
 
 
-def _without_times(value: Any) -> Any:
+def _remove_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {member: _without_times(inner) for member, inner in value.items() if member not in _TIMES}
+        return {member: _remove_times(inner) for member, inner in value.items() if member not in _TIME_MEMBERS}
     if isinstance(value, list):
-        return [_without_times(inner) for inner in value]
+        return [_remove_times(inner) for inner in value]
     return value
 
 
@@ -277,12 +281,12 @@ PROBLEMS: Mapping[str, str] = {
     "closure_missing": "the file with the dependency closure is missing",
     "closure_mismatch": "the file with the dependency closure does not match its pin",
 }
-NOTES: frozenset[str] = frozenset({"timestamps_inconsistent"})
+INFO_CODES: frozenset[str] = frozenset({"timestamps_inconsistent"})
 """Problems that are information: a wrong clock explains them, and no integrity value depends on them."""
 _MAX_CLOCK_SKEW = timedelta(days=1)  # clocks of machines that share a file differ
 
 
-class Problem(Record):
+class LockProblem(Record):
     """One problem of a lock; ``path`` is a JSON Pointer into the lockfile."""
 
     code: str
@@ -294,7 +298,7 @@ class Problem(Record):
     @property
     def level(self) -> str:
         """``critical``, or ``info`` for problems that do not prevent the use of the lock."""
-        return "info" if self.code in NOTES else "critical"
+        return "info" if self.code in INFO_CODES else "critical"
 
     @property
     def message(self) -> str:
@@ -302,37 +306,37 @@ class Problem(Record):
         return PROBLEMS[self.code] + (f": {self.detail}" if self.detail else "")
 
 
-def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...]:
+def verify(lock: Lock, *, require_extension: bool = False) -> tuple[LockProblem, ...]:
     """Every problem of a lock; none if it is intact.
 
     Removing the Pinwarden extension from a file leaves a valid v2 file. ``require_extension`` reports entries without
     it, for locks that are known to have been written by Pinwarden.
     """
-    problems: list[Problem] = []
+    problems: list[LockProblem] = []
     if not lock.entries:
-        problems.append(Problem(code="no_entries", path="/servers"))
+        problems.append(LockProblem(code="no_entries", path="/servers"))
     seal_holds = _check_seal(lock, problems)
     for entry in lock.entries:
-        problems += _entry_problems(entry, seal_holds=seal_holds, required=require_extension)
+        problems += _check_entry(entry, seal_holds=seal_holds, required=require_extension)
     if not seal_holds:
         problems += (
-            Problem(code="member_unprotected", path=f"/{escape_pointer_token(member)}", detail=repr(member)[:80])
-            for member in lock.others
+            LockProblem(code="member_unprotected", path=f"/{escape_pointer_token(member)}", detail=repr(member)[:80])
+            for member in lock.unknown_members
         )
-    problems += _equal_keys(lock.entries)
-    problems += _timestamp_problems(lock)
-    problems += _file_conflicts(lock.entries)
+    problems += _check_key_uniqueness(lock.entries)
+    problems += _check_timestamps(lock)
+    problems += _check_file_conflicts(lock.entries)
     return tuple(problems)
 
 
-def critical(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+def select_critical(problems: Iterable[LockProblem]) -> tuple[LockProblem, ...]:
     """The problems that prevent the use of a lock."""
     return tuple(problem for problem in problems if problem.level == "critical")
 
 
-def refuse_if_tampered(problems: Iterable[Problem]) -> None:
+def refuse_if_tampered(problems: Iterable[LockProblem]) -> None:
     """Raise LOCK_TAMPERED if there is any critical problem."""
-    critical_problems = critical(problems)
+    critical_problems = select_critical(problems)
     if critical_problems:
         first = critical_problems[0]
         more = f" (and {len(critical_problems) - 1} more)" if len(critical_problems) > 1 else ""
@@ -351,23 +355,23 @@ def refuse_if_tampered(problems: Iterable[Problem]) -> None:
 # Verify one entry
 
 
-def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[Problem]:
+def _check_entry(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[LockProblem]:
     path = f"/servers/{escape_pointer_token(entry.key)}"
 
-    def problem(code: str, step: str = "", detail: str = "") -> Problem:
-        return Problem(code=code, path=path + step, detail=detail, server=entry.name, client=entry.client)
+    def problem(code: str, step: str = "", detail: str = "") -> LockProblem:
+        return LockProblem(code=code, path=path + step, detail=detail, server=entry.name, client=entry.client)
 
-    if entry.key != entry_key(entry.name, entry.client):
-        yield problem("entry_key_mismatch", detail=f"{entry_key(entry.name, entry.client)[:120]!a}")
-    payload = integrity_payload(entry.document)
+    if entry.key != build_entry_key(entry.name, entry.client):
+        yield problem("entry_key_mismatch", detail=f"{build_entry_key(entry.name, entry.client)[:120]!a}")
+    payload = build_integrity_payload(entry.document)
     try:
         if entry.integrity is None:
             yield problem("integrity_missing", "/integrity")
-        elif entry.integrity != integrity_of_payload(payload):
+        elif entry.integrity != compute_payload_integrity(payload):
             yield problem("integrity_mismatch", "/integrity")
         record_holds = False
         if EXTENSION in entry.manifest:
-            code = _entry_seal_problem(entry)
+            code = _check_entry_seal(entry)
             record_holds = code is None
             if code is not None:
                 yield problem(code, f"/capabilityManifest/{EXTENSION}/integrity")
@@ -378,24 +382,24 @@ def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterat
             raise
         yield problem("not_canonical", detail=err.message)
         return
-    for member in _differing_copies(entry):
+    for member in _list_differing_copies(entry):
         yield problem("locked_copy_differs", f"/locked/{member}")
-    for step in _inconsistent(entry):
+    for step in _list_inconsistent_members(entry):
         yield problem("entry_inconsistent", step)
     if not (record_holds or seal_holds):
-        for steps in uncovered(entry.document, payload):
+        for steps in list_uncovered_paths(entry.document, payload):
             yield problem("member_unprotected", "".join("/" + escape_pointer_token(step) for step in steps))
 
 
-def _entry_seal_problem(entry: Entry) -> str | None:
-    extension_of(entry)  # raises if it is invalid
+def _check_entry_seal(entry: Entry) -> str | None:
+    read_extension(entry)  # raises if it is invalid
     seal = entry.manifest[EXTENSION].get("integrity")
     if seal is None:
         return "entry_seal_missing"
-    return None if seal == seal_of(entry) else "entry_seal_mismatch"
+    return None if seal == compute_entry_seal(entry) else "entry_seal_mismatch"
 
 
-def _differing_copies(entry: Entry) -> Iterator[str]:
+def _list_differing_copies(entry: Entry) -> Iterator[str]:
     locked = entry.document.get("locked")
     if not isinstance(locked, dict):
         return
@@ -405,11 +409,11 @@ def _differing_copies(entry: Entry) -> Iterator[str]:
         "capabilityManifest": {name: value for name, value in entry.manifest.items() if name != EXTENSION},
     }
     for member, original in originals.items():
-        if not same_json(locked.get(member), original if member in entry.document else None):
+        if not is_same_json(locked.get(member), original if member in entry.document else None):
             yield member
 
 
-def _inconsistent(entry: Entry) -> Iterator[str]:
+def _list_inconsistent_members(entry: Entry) -> Iterator[str]:
     """Members that repeat a fact must agree, even though each of them is hashed."""
     identity = {"name": entry.name, "version": entry.version, "client": entry.client}
     for member, names in (
@@ -422,7 +426,7 @@ def _inconsistent(entry: Entry) -> Iterator[str]:
                 yield f"/{member}/{claim}"
 
 
-def same_json(left: Any, right: Any) -> bool:
+def is_same_json(left: Any, right: Any) -> bool:
     """Whether two values are the same JSON. Python's ``==`` alone would treat 1 and true as equal."""
     if left != right:
         return False
@@ -434,51 +438,51 @@ def same_json(left: Any, right: Any) -> bool:
 # Verify the whole file
 
 
-def _check_seal(lock: Lock, problems: list[Problem]) -> bool:
+def _check_seal(lock: Lock, problems: list[LockProblem]) -> bool:
     """Whether the seal matches the file. Adds a problem for each entry that changed since."""
     path = f"/{EXTENSION}"
     seal = lock.seal
     if seal is None:
         if lock.is_extended:
-            problems.append(Problem(code="seal_missing", path=path))
+            problems.append(LockProblem(code="seal_missing", path=path))
         return False
     digests = seal.get("entries")
     if seal.get("format") != SEAL_FORMAT or not isinstance(digests, dict):
-        problems.append(Problem(code="seal_format_unknown", path=f"{path}/format"))
+        problems.append(LockProblem(code="seal_format_unknown", path=f"{path}/format"))
         return False
     before = len(problems)
-    if seal.get("integrity") != seal_integrity(lock):
-        problems.append(Problem(code="seal_mismatch", path=f"{path}/integrity"))
-    problems += _sealed_entry_problems(lock.entries, digests)
+    if seal.get("integrity") != compute_seal_integrity(lock):
+        problems.append(LockProblem(code="seal_mismatch", path=f"{path}/integrity"))
+    problems += _check_sealed_entries(lock.entries, digests)
     return len(problems) == before
 
 
-def _sealed_entry_problems(entries: Iterable[Entry], digests: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_sealed_entries(entries: Iterable[Entry], digests: Mapping[str, Any]) -> Iterator[LockProblem]:
     present = set()
     for entry in entries:
         present.add(entry.key)
         path = f"/servers/{escape_pointer_token(entry.key)}"
         if entry.key not in digests:
             code = "sealed_entry_added"
-        elif digests[entry.key] != _whole_digest(entry):
+        elif digests[entry.key] != _try_compute_entry_digest(entry):
             code = "sealed_entry_changed"
         else:
             continue
-        yield Problem(code=code, path=path, server=entry.name, client=entry.client)
+        yield LockProblem(code=code, path=path, server=entry.name, client=entry.client)
     for key in digests:
         if key not in present:
             step = f"/{EXTENSION}/entries/{escape_pointer_token(key)}"
-            yield Problem(code="sealed_entry_removed", path=step, detail=f"{key[:120]!a}")
+            yield LockProblem(code="sealed_entry_removed", path=step, detail=f"{key[:120]!a}")
 
 
-def _whole_digest(entry: Entry) -> str | None:
+def _try_compute_entry_digest(entry: Entry) -> str | None:
     try:
-        return whole_digest(entry)
+        return compute_entry_digest(entry)
     except PinwardenError:
         return None
 
 
-def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
+def _check_key_uniqueness(entries: Iterable[Entry]) -> Iterator[LockProblem]:
     """Keys that are equal after Unicode normalisation: such a file has no whole-lock digest."""
     seen: set[str] = set()
     for entry in entries:
@@ -486,70 +490,70 @@ def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
         if normal in seen:
             path = f"/servers/{escape_pointer_token(entry.key)}"
             detail = "another key is equal after Unicode normalisation"
-            yield Problem(code="not_canonical", path=path, detail=detail, server=entry.name, client=entry.client)
+            yield LockProblem(code="not_canonical", path=path, detail=detail, server=entry.name, client=entry.client)
         seen.add(normal)
 
 
-def _timestamp_problems(lock: Lock) -> Iterator[Problem]:
+def _check_timestamps(lock: Lock) -> Iterator[LockProblem]:
     """A file older than its entries by more than clocks differ. Digests of a plain v2 file ignore timestamps."""
     updated = parse_timestamp(lock.updated_at)
     newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
-        yield Problem(code="timestamps_inconsistent", path="/updatedAt")
+        yield LockProblem(code="timestamps_inconsistent", path="/updatedAt")
     generated = parse_timestamp(lock.generated_at)
     if generated and updated and generated - updated > _MAX_CLOCK_SKEW:
-        yield Problem(code="timestamps_inconsistent", path="/generatedAt")
+        yield LockProblem(code="timestamps_inconsistent", path="/generatedAt")
 
 
-def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
+def _check_file_conflicts(entries: Iterable[Entry]) -> Iterator[LockProblem]:
     pinned: dict[str, Any] = {}
     for entry in entries:
         record = entry.manifest.get(EXTENSION)
-        extension = extension_of(entry) if record is not None else None
+        extension = read_extension(entry) if record is not None else None
         if extension is None:
             continue
         for member, pin in (("surface", extension.surface), ("closure", extension.closure)):
             if pin is not None and pinned.setdefault(pin.path, pin.file_digest) != pin.file_digest:
                 path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}/file"
                 code = f"{member}_conflict"
-                yield Problem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)
+                yield LockProblem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)
 
 
 # Verify the files next to the lock
 
 
-def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
+def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
     """Every file next to the lock that is pinned: the entry, the member (surface or closure), and the pin."""
     for entry in lock.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         if extension is not None and extension.surface is not None:
             yield entry, "surface", extension.surface
         if extension is not None and extension.closure is not None:
             yield entry, "closure", extension.closure
 
 
-def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
+def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[LockProblem, ...]:
     """Compare the files next to the lock, by path, with their pins."""
-    problems: list[Problem] = []
-    for entry, member, pin in file_pins(lock):
+    problems: list[LockProblem] = []
+    for entry, member, pin in list_file_pins(lock):
         detail = ""
         if pin.path not in files:
             code = f"{member}_missing"
         else:
-            detail = _difference(pin, files[pin.path])
+            detail = _compare_with_pin(pin, files[pin.path])
             code = f"{member}_mismatch" if detail else ""
         if code:
             path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
             detail = detail or pin.path
-            problems.append(Problem(code=code, path=path, detail=detail, server=entry.name, client=entry.client))
+            problems.append(LockProblem(code=code, path=path, detail=detail, server=entry.name, client=entry.client))
     return tuple(problems)
 
 
-def _difference(pin: FilePin, data: bytes) -> str:
-    return _closure_difference(pin, data) if isinstance(pin, ClosurePin) else _surface_difference(pin, data)
+def _compare_with_pin(pin: FilePin, data: bytes) -> str:
+    return _compare_closure(pin, data) if isinstance(pin, ClosurePin) else _compare_surface(pin, data)
 
 
-def _closure_difference(pin: ClosurePin, data: bytes) -> str:
+def _compare_closure(pin: ClosurePin, data: bytes) -> str:
     from pinwarden.lock import closure
 
     if Digest.of_bytes(data) != pin.file_digest:
@@ -561,7 +565,7 @@ def _closure_difference(pin: ClosurePin, data: bytes) -> str:
     return "" if len(actual.packages) == pin.packages else f"{pin.path} has another number of packages"
 
 
-def _surface_difference(pin: SurfacePin, data: bytes) -> str:
+def _compare_surface(pin: SurfacePin, data: bytes) -> str:
     from pinwarden.surface import surface as surface_document
 
     if Digest.of_bytes(data) != pin.file_digest:

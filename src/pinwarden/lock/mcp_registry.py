@@ -55,10 +55,10 @@ class Registries(Record):
     """The registries of one project. Offline, only local files and caches are read."""
 
     sources: tuple[RegistrySource, ...]
-    cached: tuple[RegistryEntry, ...] = ()
+    cached_entries: tuple[RegistryEntry, ...] = ()
     offline: bool = False
     cache_folder: Path | None = None
-    seconds: float = _SECONDS
+    timeout_seconds: float = _SECONDS
     """The time limit for all requests of one lookup at one registry."""
 
     def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryEntry:
@@ -70,10 +70,10 @@ class Registries(Record):
         for candidate in self._queried_sources(source):
             rows = [entry for entry in self._entries(candidate, name, version) if _matches(entry, name, version)]
             _refuse_duplicates(candidate, rows)
-            result = newest(iter(rows))
+            result = choose_newest(iter(rows))
             if result is not None:
                 return result
-        result = newest(entry for entry in self._from_cache(source) if _matches(entry, name, version))
+        result = choose_newest(entry for entry in self._from_cache(source) if _matches(entry, name, version))
         if result is not None:
             return result
         server = f"{name} {version}" if version else name
@@ -91,29 +91,29 @@ class Registries(Record):
         queried = {candidate.id for candidate in self._queried_sources(None)} | (set() if self.offline else {OFFICIAL})
         return (
             entry
-            for entry in self.cached
+            for entry in self.cached_entries
             if source in (None, entry.get("source")) and entry.get("source", OFFICIAL) not in queried
         )
 
     def _entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryEntry]:
         if source.path is not None:
-            return list(_local_entries(source))
+            return list(_read_local_entries(source))
         base = (source.url or "").rstrip("/")
         roots = [base] if base.endswith(("/v0", "/v0.1")) else [f"{base}/v0.1", f"{base}/v0"]
-        with _Lookup(source, self.cache_folder, self.seconds) as lookup:
+        with _RegistryLookup(source, self.cache_folder, self.timeout_seconds) as lookup:
             for root in roots:
                 if root.endswith("/v0.1"):
                     wanted_version = quote(version or "latest", safe="")
                     response = lookup.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted_version}")
                     if response is not None:
-                        return [_checked_entry(source, response, name, version)]
-                listed = list(_listed(lookup, root, name))
+                        return [_parse_requested_entry(source, response, name, version)]
+                listed = list(_list_entries(lookup, root, name))
                 if listed:
                     return listed
         return []
 
 
-def newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
+def choose_newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
     """The entry that the registry marks as latest, else the one with the highest version.
 
     A deleted entry is returned only if there is no other, so that the user learns that it was deleted.
@@ -124,9 +124,9 @@ def newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
     for entry in sorted(entries, key=_is_deleted):
         if best is not None and _is_deleted(entry) and not _is_deleted(best):
             break
-        if _official_meta(entry).get("isLatest") is True:
+        if _read_official_meta(entry).get("isLatest") is True:
             return entry
-        if best is None or compare_versions(_version(entry), _version(best)) > 0:
+        if best is None or compare_versions(_read_version(entry), _read_version(best)) > 0:
             best = entry
     return best
 
@@ -142,19 +142,19 @@ def load_registries(project: Path, *, offline: bool = False, cache_folder: Path 
         switches = document.get("sources", {}) if isinstance(document, dict) else {}
         if not isinstance(rows, list) or not isinstance(switches, dict):
             raise PinwardenError("CONFIG_INVALID", f"{path} is not a list of registries")
-        sources = [_source(row, path) for row in rows if not isinstance(row, dict) or row.get("enabled", True)]
+        sources = [_parse_source(row, path) for row in rows if not isinstance(row, dict) or row.get("enabled", True)]
     official = switches.get(OFFICIAL)
     if not isinstance(official, dict) or official.get("enabled", True):
         sources.append(RegistrySource(id=OFFICIAL, url=_OFFICIAL_URL))
     return Registries(
-        sources=tuple(sources), cached=_cached_entries(project), offline=offline, cache_folder=cache_folder
+        sources=tuple(sources), cached_entries=_read_toolpin_cache(project), offline=offline, cache_folder=cache_folder
     )
 
 
 # A project's files
 
 
-def _source(row: Any, path: Path) -> RegistrySource:
+def _parse_source(row: Any, path: Path) -> RegistrySource:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("url"), str):
         raise PinwardenError("CONFIG_INVALID", f"{path}: every registry needs an id and a url")
     if row["id"] == OFFICIAL:
@@ -166,12 +166,12 @@ def _source(row: Any, path: Path) -> RegistrySource:
         id=row["id"],
         url=row["url"],
         auth_env=auth if isinstance(auth, str) else None,
-        allow_http=row.get("allowHttp") is True and _may_be_private(row["url"]),
-        allow_private=row.get("allowPrivateHosts") is True and _may_be_private(row["url"]),
+        allow_http=row.get("allowHttp") is True and _may_allow_insecure(row["url"]),
+        allow_private=row.get("allowPrivateHosts") is True and _may_allow_insecure(row["url"]),
     )
 
 
-def _may_be_private(url: str) -> bool:
+def _may_allow_insecure(url: str) -> bool:
     """Whether a project's file may allow plain HTTP or a private address: for this machine, or if the user allows it.
 
     The file is part of a repository, which must not choose which hosts of the user's network receive requests.
@@ -179,7 +179,7 @@ def _may_be_private(url: str) -> bool:
     return HttpAddress.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
 
 
-def _cached_entries(project: Path) -> tuple[RegistryEntry, ...]:
+def _read_toolpin_cache(project: Path) -> tuple[RegistryEntry, ...]:
     path = project / _CACHE_FILE
     if not path.is_file():
         return ()
@@ -190,7 +190,7 @@ def _cached_entries(project: Path) -> tuple[RegistryEntry, ...]:
     return tuple(entries)
 
 
-def _local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
+def _read_local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
     root = source.path or Path()
     files = sorted(root.glob("*.json")) if root.is_dir() else [root]
     for path in files:
@@ -199,7 +199,7 @@ def _local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
         if isinstance(document, dict):
             rows = next((document[member] for member in ("servers", "entries") if member in document), [document])
         for row in rows if isinstance(rows, list) else [None]:
-            entry = _entry(source, row)
+            entry = _parse_entry(source, row)
             if entry is None:
                 raise PinwardenError("CONFIG_INVALID", f"{path} is neither a server nor a list of servers")
             yield entry
@@ -208,7 +208,7 @@ def _local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
 # Requests
 
 
-class _Lookup:
+class _RegistryLookup:
     """All requests of one lookup: one connection, one deadline, responses cached by ETag."""
 
     def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
@@ -220,13 +220,13 @@ class _Lookup:
         self._cache = cache_folder
         self._headers = {"Accept": "application/json"}
         if source.auth_env:
-            self._headers["Authorization"] = f"Bearer {_bearer(source, source.auth_env)}"
+            self._headers["Authorization"] = f"Bearer {_read_bearer_token(source, source.auth_env)}"
         rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
         # Redirects are not followed: the user did not name the target, and a token must not be sent there.
         options = HttpOptions(address=HttpAddress.parse(source.url or ""), headers={}, rules=rules)
         self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_RESPONSE), seconds))
 
-    def __enter__(self) -> _Lookup:
+    def __enter__(self) -> _RegistryLookup:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -271,7 +271,7 @@ class _Lookup:
             return
         try:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-            cached = {"url": url, "etag": etag, "body": response, "digest": _digest(response)}
+            cached = {"url": url, "etag": etag, "body": response, "digest": _digest_response(response)}
             write_atomically(self._cache_path(url), json.dumps(cached).encode())
         except (OSError, PinwardenError):
             return  # only a cache; the next lookup requests it again
@@ -282,10 +282,10 @@ class _Lookup:
             return None
         path = self._cache_path(url)
         try:
-            if not _is_ours(path):
+            if not _is_private_file(path):
                 return None
             cached = parse_json(read_file(path, 2 * _MAX_RESPONSE), Limits(max_bytes=2 * _MAX_RESPONSE))
-            valid = cached["url"] == url and cached["digest"] == _digest(cached["body"])
+            valid = cached["url"] == url and cached["digest"] == _digest_response(cached["body"])
         except (OSError, PinwardenError, KeyError, TypeError):
             return None
         return cached if valid and isinstance(cached["etag"], str) and _HEADER_TEXT.fullmatch(cached["etag"]) else None
@@ -294,7 +294,7 @@ class _Lookup:
         return (self._cache or Path()) / f"{Digest.of_bytes(url.encode()).hex}.json"
 
 
-def _bearer(source: RegistrySource, variable: str) -> str:
+def _read_bearer_token(source: RegistrySource, variable: str) -> str:
     """The token for a registry. Needs consent, because the file that names the variable is part of a repository."""
     allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
     if not variable.startswith(_OWN_VARIABLES) and variable not in allowed:
@@ -314,11 +314,11 @@ def _bearer(source: RegistrySource, variable: str) -> str:
     return secret
 
 
-def _digest(response: Any) -> str:
+def _digest_response(response: Any) -> str:
     return str(Digest.of_bytes(json.dumps(response, sort_keys=True).encode()))
 
 
-def _is_ours(path: Path) -> bool:
+def _is_private_file(path: Path) -> bool:
     """Whether only this user can write the file."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
@@ -335,9 +335,9 @@ def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
 # Responses
 
 
-def _checked_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
+def _parse_requested_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
     """The requested entry. Raises if the registry sent another one."""
-    entry = _entry(source, response)
+    entry = _parse_entry(source, response)
     if entry is None:
         raise _unavailable(source, "its response is not a server entry")
     if not _matches(entry, name, version):
@@ -345,7 +345,7 @@ def _checked_entry(source: RegistrySource, response: Any, name: str, version: st
     return entry
 
 
-def _listed(lookup: _Lookup, root: str, name: str) -> Iterator[RegistryEntry]:
+def _list_entries(lookup: _RegistryLookup, root: str, name: str) -> Iterator[RegistryEntry]:
     """The entries of all pages. Raises if the list cannot be read to its end."""
     source = lookup.source
     cursor: str | None = None
@@ -356,12 +356,12 @@ def _listed(lookup: _Lookup, root: str, name: str) -> Iterator[RegistryEntry]:
         if response is None and cursor is None:
             return
         servers = response.get("servers") if isinstance(response, dict) else None
-        rows = [_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
+        rows = [_parse_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
         for row in rows:
             if row is None:
                 raise _unavailable(source, "its response is not a list of servers")
             yield row
-        cursor = _next_cursor(source, response.get("metadata"))
+        cursor = _read_next_cursor(source, response.get("metadata"))
         if not cursor:
             return
         if cursor in seen:
@@ -370,14 +370,14 @@ def _listed(lookup: _Lookup, root: str, name: str) -> Iterator[RegistryEntry]:
     raise _unavailable(source, f"its list has more than {_MAX_PAGES} pages")
 
 
-def _next_cursor(source: RegistrySource, metadata: Any) -> str | None:
+def _read_next_cursor(source: RegistrySource, metadata: Any) -> str | None:
     cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
     if cursor is not None and not isinstance(cursor, str):
         raise _unavailable(source, "its cursor is not a string")
     return cursor
 
 
-def _entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
+def _parse_entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
     """An entry with its source. A bare ``server.json`` is accepted too; None for anything else."""
     if not isinstance(row, dict):
         return None
@@ -390,8 +390,8 @@ def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> Non
     """Refuse two different entries for one version: either could be the one that was reviewed."""
     servers: dict[str, Any] = {}
     for row in rows:
-        if servers.setdefault(_version(row), row["server"]) != row["server"]:
-            raise _unavailable(source, f"it has two different entries for version {_version(row)[:80]!a}")
+        if servers.setdefault(_read_version(row), row["server"]) != row["server"]:
+            raise _unavailable(source, f"it has two different entries for version {_read_version(row)[:80]!a}")
 
 
 def _matches(entry: RegistryEntry, name: str, version: str | None) -> bool:
@@ -399,16 +399,16 @@ def _matches(entry: RegistryEntry, name: str, version: str | None) -> bool:
     return isinstance(server, dict) and server.get("name") == name and version in (None, server.get("version"))
 
 
-def _version(entry: RegistryEntry) -> str:
+def _read_version(entry: RegistryEntry) -> str:
     version = entry["server"].get("version")
     return version if isinstance(version, str) else ""
 
 
 def _is_deleted(entry: RegistryEntry) -> bool:
-    return _official_meta(entry).get("status") == "deleted"
+    return _read_official_meta(entry).get("status") == "deleted"
 
 
-def _official_meta(entry: RegistryEntry) -> Mapping[str, Any]:
+def _read_official_meta(entry: RegistryEntry) -> Mapping[str, Any]:
     meta = entry.get("_meta")
     official = meta.get("io.modelcontextprotocol.registry/official") if isinstance(meta, dict) else None
     return official if isinstance(official, dict) else {}

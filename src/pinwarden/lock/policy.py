@@ -16,8 +16,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS, TIERS_WORST_FIRST
-from pinwarden.lock.gateway_policy import GatewayPolicy, gateway_policy
-from pinwarden.lock.policy_table import Pattern, PolicyTable, plain_host, policy_error
+from pinwarden.lock.gateway_policy import GatewayPolicy, parse_gateway_policy
+from pinwarden.lock.policy_table import GlobPattern, PolicyTable, normalize_host, policy_error
 
 # ToolPin's policy
 
@@ -52,7 +52,7 @@ _TOOLPIN_ORDER = (
     "requireMcpbSha256",
 )
 
-RECOMMENDED: Mapping[str, Any] = {
+RECOMMENDED_TOOLPIN_POLICY: Mapping[str, Any] = {
     "version": 1,
     "minTrustTier": "conditional",
     "requireToolPinVerifiedEvidence": False,
@@ -72,11 +72,11 @@ class ToolPinPolicy(Record):
         """The digest that a lock signature names."""
         return Digest.of_bytes(canonicalize(dict(self.members), "toolpin"))
 
-    def listed(self, member: str) -> tuple[str, ...]:
+    def get_list(self, member: str) -> tuple[str, ...]:
         """One of the lists; empty if absent."""
         return tuple(self.members.get(member, ()))
 
-    def flag(self, member: str) -> bool:
+    def is_enabled(self, member: str) -> bool:
         """One of the switches; off if absent."""
         return self.members.get(member) is True
 
@@ -89,14 +89,14 @@ def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
     for key in value:
         if key not in _TOOLPIN_ORDER:
             raise policy_error(key, "is not a key of ToolPin's policy")
-    _check_toolpin(value)
+    _check_toolpin_members(value)
     for member in ("allowedSources", "deniedSources"):
         if member in value:
-            value[member] = [_source(member, name) for name in value[member]]
+            value[member] = [_parse_source(member, name) for name in value[member]]
     return ToolPinPolicy(members={member: value[member] for member in _TOOLPIN_ORDER if member in value})
 
 
-def _check_toolpin(value: dict[str, Any]) -> None:
+def _check_toolpin_members(value: dict[str, Any]) -> None:
     if "version" in value and (value["version"] != 1 or isinstance(value["version"], bool)):
         raise policy_error("version", "is not 1")
     score = value.get("minTrustScore", 0)
@@ -117,7 +117,7 @@ def _check_toolpin(value: dict[str, Any]) -> None:
                 raise policy_error(member, f"names the unknown client {client[:40]!a}")
 
 
-def _source(member: str, name: str) -> str:
+def _parse_source(member: str, name: str) -> str:
     source = _SOURCE_ALIASES.get(name, name)
     if source not in _TOOLPIN_SOURCES:
         # ToolPin's policy can name only its own registries; Pinwarden's can name any.
@@ -128,13 +128,13 @@ def _source(member: str, name: str) -> str:
 # Pinwarden's policy
 
 
-class Choice(Record):
+class AllowDenyList(Record):
     """An allow list and a deny list. Deny wins; without an allow list, everything that is not denied is allowed."""
 
-    allow: tuple[Pattern, ...] | None = None
-    deny: tuple[Pattern, ...] = ()
+    allow: tuple[GlobPattern, ...] | None = None
+    deny: tuple[GlobPattern, ...] = ()
 
-    def denied_by(self, *spellings: str) -> Pattern | None:
+    def find_denying_pattern(self, *spellings: str) -> GlobPattern | None:
         """The pattern that denies a name in any of these spellings."""
         return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
 
@@ -146,7 +146,7 @@ class Choice(Record):
 class Waiver(Record):
     """An exception to a rule for some servers or settings files: the reason, the approver and the expiry date."""
 
-    servers: Pattern
+    servers: GlobPattern
     code: str
     reason: str
     owner: str
@@ -157,7 +157,7 @@ class Waiver(Record):
 class SandboxRule(Record):
     """The sandbox that some servers are started in."""
 
-    servers: Pattern
+    servers: GlobPattern
     network: bool = False
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class McpbRule(Record):
     """Requirements on the MCPB bundles of some servers: a signature under a certificate of ``anchors``, and the name
     ``name`` in their manifest."""
 
-    servers: Pattern
+    servers: GlobPattern
     anchors: tuple[str, ...] = ()
     """PEM texts, each with one or more certificates. As part of the policy, its digest covers them."""
     name: str | None = None
@@ -177,42 +177,42 @@ class McpbRule(Record):
 class Policy(Record):
     """Pinwarden's policy."""
 
-    servers: Choice
-    namespaces: Choice
-    hosts: Choice
-    registries: Choice
-    clients: Choice
-    package_types: Choice
-    transports: Choice
+    servers: AllowDenyList
+    namespaces: AllowDenyList
+    hosts: AllowDenyList
+    registries: AllowDenyList
+    clients: AllowDenyList
+    package_types: AllowDenyList
+    transports: AllowDenyList
     minimum_tier: Mapping[str, str]
     """By environment; ``default`` applies to environments that are not named."""
     minimum_score: int | None
     required_evidence: tuple[str, ...]
-    evidence_proved: bool
+    requires_proof: bool
     """Whether recorded evidence counts only if a known key signed the lock."""
     minimum_age_days: int | None
-    age_exempt: tuple[Pattern, ...]
-    digest_pinned_images: bool
-    bundle_hashes: bool
+    age_exemptions: tuple[GlobPattern, ...]
+    require_pinned_images: bool
+    require_bundle_hashes: bool
     deny_remotes: bool
     deny_secrets: bool
     waivers: tuple[Waiver, ...]
-    sandboxes: tuple[SandboxRule, ...]
+    sandbox_rules: tuple[SandboxRule, ...]
     """The first rule that matches a server applies."""
-    mcpb: tuple[McpbRule, ...]
+    mcpb_rules: tuple[McpbRule, ...]
     """The first rule that matches a server applies."""
     gateway: GatewayPolicy | None
     """What the gateway enforces; None if the policy has no gateway table."""
     table: Mapping[str, Any]
     """The table as it was read, with dates as text."""
 
-    def sandbox_rule(self, server: str) -> SandboxRule | None:
+    def find_sandbox_rule(self, server: str) -> SandboxRule | None:
         """The first sandbox rule that matches a server."""
-        return next((rule for rule in self.sandboxes if rule.servers.matches(server)), None)
+        return next((rule for rule in self.sandbox_rules if rule.servers.matches(server)), None)
 
-    def mcpb_rule(self, server: str) -> McpbRule | None:
+    def find_mcpb_rule(self, server: str) -> McpbRule | None:
         """The first rule for MCPB bundles that matches a server."""
-        return next((rule for rule in self.mcpb if rule.servers.matches(server)), None)
+        return next((rule for rule in self.mcpb_rules if rule.servers.matches(server)), None)
 
     @property
     def digest(self) -> Digest:
@@ -220,14 +220,14 @@ class Policy(Record):
         return Digest.of_bytes(canonicalize(dict(self.table)))
 
 
-_CHOICES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")
-_CHOICE_KEYS = ("allow", "deny")
+_LIST_TABLES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")
+_LIST_KEYS = ("allow", "deny")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 MAX_ANCHOR_LENGTH = 64 * 1024
 """A certificate has about two kilobytes."""
-_REQUIRE = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
+_REQUIRE_KEYS = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
 _KEYS = (
-    *_CHOICES,
+    *_LIST_TABLES,
     *(
         "version",
         "minimum-tier",
@@ -320,57 +320,57 @@ def policy_from_table(value: Any) -> Policy:
     if version != 1 or isinstance(version, bool):
         table.fail("version", "is not 1")
     age = table.table("release-age", ("minimum-days", "exempt"))
-    require = table.table("require", _REQUIRE) or PolicyTable({}, "policy.require")
+    require = table.table("require", _REQUIRE_KEYS) or PolicyTable({}, "policy.require")
     evidence = table.table("evidence", ("require", "proved"))
     policy = Policy(
-        servers=_choice(table.table("servers", _CHOICE_KEYS)),
-        namespaces=_choice(table.table("namespaces", _CHOICE_KEYS)),
-        hosts=_plain_hosts(_choice(table.table("hosts", _CHOICE_KEYS))),
-        registries=_choice(table.table("registries", _CHOICE_KEYS)),
-        clients=_choice(table.table("clients", _CHOICE_KEYS)),
-        package_types=_choice(table.table("package-types", _CHOICE_KEYS)),
-        transports=_choice(table.table("transports", _CHOICE_KEYS)),
-        minimum_tier=_minimum_tier(table),
-        minimum_score=table.number("minimum-score", 100),
-        required_evidence=_evidence(evidence),
-        evidence_proved=evidence.flag("proved") if evidence else False,
-        minimum_age_days=age.number("minimum-days", 3650) if age else None,
-        age_exempt=age.patterns("exempt") or () if age else (),
-        digest_pinned_images=require.flag("digest-pinned-images"),
-        bundle_hashes=require.flag("bundle-hashes"),
+        servers=_parse_allow_deny_list(table.table("servers", _LIST_KEYS)),
+        namespaces=_parse_allow_deny_list(table.table("namespaces", _LIST_KEYS)),
+        hosts=_normalize_hosts(_parse_allow_deny_list(table.table("hosts", _LIST_KEYS))),
+        registries=_parse_allow_deny_list(table.table("registries", _LIST_KEYS)),
+        clients=_parse_allow_deny_list(table.table("clients", _LIST_KEYS)),
+        package_types=_parse_allow_deny_list(table.table("package-types", _LIST_KEYS)),
+        transports=_parse_allow_deny_list(table.table("transports", _LIST_KEYS)),
+        minimum_tier=_parse_minimum_tier(table),
+        minimum_score=table.optional_integer("minimum-score", 100),
+        required_evidence=_parse_required_evidence(evidence),
+        requires_proof=evidence.flag("proved") if evidence else False,
+        minimum_age_days=age.optional_integer("minimum-days", 3650) if age else None,
+        age_exemptions=age.patterns("exempt") or () if age else (),
+        require_pinned_images=require.flag("digest-pinned-images"),
+        require_bundle_hashes=require.flag("bundle-hashes"),
         deny_remotes=require.flag("no-remotes"),
         deny_secrets=require.flag("no-secrets"),
-        waivers=tuple(map(_waiver, table.objects("waivers", default=[]))),
-        sandboxes=tuple(map(_sandbox, table.objects("sandbox", default=[]))),
-        mcpb=tuple(map(_mcpb_rule, table.objects("mcpb", default=[]))),
-        gateway=gateway_policy(table.value["gateway"]) if "gateway" in table else None,
-        table=_as_json(table.value),
+        waivers=tuple(map(_parse_waiver, table.objects("waivers", default=[]))),
+        sandbox_rules=tuple(map(_parse_sandbox_rule, table.objects("sandbox", default=[]))),
+        mcpb_rules=tuple(map(_parse_mcpb_rule, table.objects("mcpb", default=[]))),
+        gateway=parse_gateway_policy(table.value["gateway"]) if "gateway" in table else None,
+        table=_to_json(table.value),
     )
     if not _has_rules(policy):
         raise policy_error("policy", "has no rule, so it would allow everything")
     return policy
 
 
-def _choice(table: PolicyTable | None) -> Choice:
+def _parse_allow_deny_list(table: PolicyTable | None) -> AllowDenyList:
     if table is None:
-        return Choice()
+        return AllowDenyList()
     allow, deny = table.patterns("allow"), table.patterns("deny")
     if allow is None and deny is None:
         raise policy_error(table.path, "has neither allow nor deny")
     for pattern in allow or ():
         if pattern in (deny or ()):
             raise policy_error(table.path, f"both allows and denies {pattern.text[:80]!a}")
-    return Choice(allow=allow, deny=deny or ())
+    return AllowDenyList(allow=allow, deny=deny or ())
 
 
-def _plain_hosts(choice: Choice) -> Choice:
-    def plain(patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        return tuple(Pattern(text=plain_host(pattern.text)) for pattern in patterns)
+def _normalize_hosts(choice: AllowDenyList) -> AllowDenyList:
+    def plain(patterns: tuple[GlobPattern, ...]) -> tuple[GlobPattern, ...]:
+        return tuple(GlobPattern(text=normalize_host(pattern.text)) for pattern in patterns)
 
-    return Choice(allow=None if choice.allow is None else plain(choice.allow), deny=plain(choice.deny))
+    return AllowDenyList(allow=None if choice.allow is None else plain(choice.allow), deny=plain(choice.deny))
 
 
-def _minimum_tier(table: PolicyTable) -> Mapping[str, str]:
+def _parse_minimum_tier(table: PolicyTable) -> Mapping[str, str]:
     value = table.value.get("minimum-tier", {})
     tiers = {"default": value} if isinstance(value, str) else value
     if not isinstance(tiers, dict):
@@ -383,10 +383,10 @@ def _minimum_tier(table: PolicyTable) -> Mapping[str, str]:
     return tiers
 
 
-def _evidence(table: PolicyTable | None) -> tuple[str, ...]:
+def _parse_required_evidence(table: PolicyTable | None) -> tuple[str, ...]:
     if table is None:
         return ()
-    codes = table.texts("require")
+    codes = table.nonempty_strings("require")
     for code in codes or ():
         if code not in EVIDENCE_CODES:
             table.fail("require", f"names the unknown evidence {code[:40]!a}")
@@ -395,7 +395,7 @@ def _evidence(table: PolicyTable | None) -> tuple[str, ...]:
     return codes or ()
 
 
-def _waiver(table: PolicyTable) -> Waiver:
+def _parse_waiver(table: PolicyTable) -> Waiver:
     table.refuse_unknown(("server", "code", "reason", "owner", "expires"))
     code = table.required_text("code")
     if code not in WAIVABLE_CODES:
@@ -405,13 +405,13 @@ def _waiver(table: PolicyTable) -> Waiver:
         code=code,
         reason=table.required_text("reason"),
         owner=table.required_text("owner"),
-        expires=table.day("expires"),
+        expires=table.date("expires"),
     )
 
 
-def _sandbox(table: PolicyTable) -> SandboxRule:
+def _parse_sandbox_rule(table: PolicyTable) -> SandboxRule:
     table.refuse_unknown(("server", "network", "read", "write"))
-    read, write = table.texts("read") or (), table.texts("write") or ()
+    read, write = table.nonempty_strings("read") or (), table.nonempty_strings("write") or ()
     for path in (*read, *write):
         if "\0" in path or path in ("/", "~", "~/"):
             table.fail("read", f"or write names {path[:80]!a}, which would give access to everything")
@@ -420,9 +420,9 @@ def _sandbox(table: PolicyTable) -> SandboxRule:
     )
 
 
-def _mcpb_rule(table: PolicyTable) -> McpbRule:
+def _parse_mcpb_rule(table: PolicyTable) -> McpbRule:
     table.refuse_unknown(("server", "anchors", "name"))
-    anchors = table.texts("anchors") or ()
+    anchors = table.nonempty_strings("anchors") or ()
     for text in anchors:
         if len(text) > MAX_ANCHOR_LENGTH or _CERTIFICATE not in text:
             table.fail("anchors", f"is not a list of PEM texts, each with a line {_CERTIFICATE}")
@@ -435,24 +435,24 @@ def _mcpb_rule(table: PolicyTable) -> McpbRule:
 def _has_rules(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
-    switches = (policy.digest_pinned_images, policy.bundle_hashes, policy.deny_remotes, policy.deny_secrets)
+    switches = (policy.require_pinned_images, policy.require_bundle_hashes, policy.deny_remotes, policy.deny_secrets)
     return (
         any(choice.allow is not None or choice.deny for choice in (*choices, *kinds))
         or bool(policy.minimum_tier)
         or policy.minimum_score is not None
         or bool(policy.required_evidence)
         or policy.minimum_age_days is not None
-        or bool(policy.sandboxes)
-        or bool(policy.mcpb)
+        or bool(policy.sandbox_rules)
+        or bool(policy.mcpb_rules)
         or policy.gateway is not None
         or any(switches)
         or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # those rules apply by default
     )
 
 
-def _as_json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_as_json(item) for item in value]
+        return [_to_json(item) for item in value]
     return value.isoformat() if isinstance(value, date) else value

@@ -13,7 +13,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.surface.scan.scan import ScanFinding, scan
 from pinwarden.surface.surface import ITEM_KINDS, Item, Surface
 
-REASONS = {
+OMISSION_REASONS = {
     "suspicious": "its text reads like an attack",
     "undigestable": "its definition is ambiguous",
     "duplicate": "the server offered two items of this name",
@@ -41,17 +41,17 @@ class Observation(Record):
     sessions: int
     calls: int = 0
     last_called: str = ""
-    blocked: bool = False
+    is_blocked: bool = False
     """It did not reach the client."""
-    doubled: bool = False
-    rejected: bool = False
-    named: bool = True
+    is_duplicate: bool = False
+    is_rejected: bool = False
+    has_full_server_name: bool = True
     """The full name of its server is known."""
-    listed: bool = True
+    is_listed: bool = True
     """Whether the server listed it; clients may call tools that it never listed."""
 
 
-class LeftOut(Record):
+class OmittedObservation(Record):
     """An observation that is not proposed, and why."""
 
     observation: Observation
@@ -59,14 +59,14 @@ class LeftOut(Record):
     reason: str
 
 
-class Proposal(Record):
+class PolicyProposal(Record):
     """The observations to allow, and those left out."""
 
     allow: tuple[Observation, ...]
-    left_out: tuple[LeftOut, ...]
+    omitted: tuple[OmittedObservation, ...]
 
 
-def propose(observations: Sequence[Observation], *, only_called: bool = False) -> Proposal:
+def propose_policy(observations: Sequence[Observation], *, only_called: bool = False) -> PolicyProposal:
     """Split observations into those that can be allowed and those that a person must review.
 
     With ``only_called``, definitions that were never called are left out too.
@@ -74,71 +74,75 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
     digests: dict[tuple[str, str, str], set[str]] = {}
     for observation in observations:
         digests.setdefault((observation.server, observation.entity, observation.item), set()).add(observation.digest)
-    findings = _findings(observations)
+    findings = _scan_observations(observations)
     allow: list[Observation] = []
-    omitted: list[LeftOut] = []
+    omitted: list[OmittedObservation] = []
     for observation in observations:
-        code, more = _objection(
+        code, more = _find_objection(
             observation, len(digests[observation.server, observation.entity, observation.item]), findings
         )
         if not code and only_called and not observation.calls:
             code = "unused"
         if code:
             omitted.append(
-                LeftOut(observation=observation, code=code, reason=REASONS[code] + (f": {more}" if more else ""))
+                OmittedObservation(
+                    observation=observation, code=code, reason=OMISSION_REASONS[code] + (f": {more}" if more else "")
+                )
             )
         else:
             allow.append(observation)
-    order = list(REASONS)
-    return Proposal(
-        allow=tuple(allow), left_out=tuple(sorted(omitted, key=lambda omission: order.index(omission.code)))
+    order = list(OMISSION_REASONS)
+    return PolicyProposal(
+        allow=tuple(allow), omitted=tuple(sorted(omitted, key=lambda omission: order.index(omission.code)))
     )
 
 
 _Findings = Mapping[tuple[str, str, str, str], list[ScanFinding]]
 
 
-def _objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
+def _find_objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
     """The most serious reason to leave an item out, as code and detail; empty if there is none."""
-    if not observation.listed:
+    if not observation.is_listed:
         return "unlisted", ""
-    matching = findings.get((observation.server, observation.entity, _name(observation), observation.digest), [])
+    matching = findings.get(
+        (observation.server, observation.entity, _find_item_name(observation), observation.digest), []
+    )
     if matching:
         return "suspicious", "; ".join(dict.fromkeys(f"{finding.message} ({finding.code})" for finding in matching))
     if not observation.digest:
         return "undigestable", ""
-    if observation.doubled:
+    if observation.is_duplicate:
         return "duplicate", ""
     if observation.entity != "server" and not (
-        observation.named and _key(observation).strip() and observation.server.strip()
+        observation.has_full_server_name and _find_item_key(observation).strip() and observation.server.strip()
     ):
         return "unnamed", ""
     if digests > 1:
         return "changed", f"{digests} definitions were seen"
-    if observation.rejected:
+    if observation.is_rejected:
         return "rejected", ""
-    if observation.blocked:
+    if observation.is_blocked:
         return "withheld", ""
     return ("server", "") if observation.entity == "server" else ("", "")
 
 
-def _findings(observations: Sequence[Observation]) -> _Findings:
+def _scan_observations(observations: Sequence[Observation]) -> _Findings:
     """Scan warnings about every definition, each server scanned together with the others."""
-    listed = [observation for observation in observations if observation.listed]
+    listed = [observation for observation in observations if observation.is_listed]
     surfaces = {
-        server: _surface([item for item in listed if item.server == server])
+        server: _build_surface([item for item in listed if item.server == server])
         for server in dict.fromkeys(item.server for item in listed)
     }
     findings: dict[tuple[str, str, str, str], list[ScanFinding]] = {}
-    for layer in _layers(listed):
-        digests = {(item.server, item.entity, _name(item)): item.digest for item in layer}
+    for layer in _group_by_definition(listed):
+        digests = {(item.server, item.entity, _find_item_name(item)): item.digest for item in layer}
         for server in dict.fromkeys(item.server for item in layer):
             neighbours = [
                 (other, surface)
                 for other, surface in surfaces.items()
-                if other != server and not _is_seen_twice(surfaces[server], surface)
+                if other != server and not _is_same_surface(surfaces[server], surface)
             ]
-            for finding in scan(_surface([item for item in layer if item.server == server]), neighbours):
+            for finding in scan(_build_surface([item for item in layer if item.server == server]), neighbours):
                 name = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
                 # Duplicate names are reported by a rule of their own.
                 if finding.severity == "warning" and finding.code != "duplicate_tool_name":
@@ -147,7 +151,7 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
     return findings
 
 
-def _is_seen_twice(surface: Surface, other: Surface) -> bool:
+def _is_same_surface(surface: Surface, other: Surface) -> bool:
     """Whether both surfaces are the same, as for one server under two names.
 
     A server's own information is not recorded while it is trusted on first use.
@@ -157,19 +161,21 @@ def _is_seen_twice(surface: Surface, other: Surface) -> bool:
     return replace(surface, server=None).digest == replace(other, server=None).digest
 
 
-def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
+def _group_by_definition(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
     """The first definition of every item, then the second of those that have one, and so on.
 
     Each is scanned separately: an attack in the second definition says nothing about the first.
     """
     versions: dict[tuple[str, str, str], list[Observation]] = {}
     for observation in observations:
-        versions.setdefault((observation.server, observation.entity, _name(observation)), []).append(observation)
+        versions.setdefault((observation.server, observation.entity, _find_item_name(observation)), []).append(
+            observation
+        )
     for index in range(max(map(len, versions.values()), default=0)):
         yield [version[index] for version in versions.values() if index < len(version)]
 
 
-def _surface(observations: Sequence[Observation]) -> Surface:
+def _build_surface(observations: Sequence[Observation]) -> Surface:
     items = {
         kind.member: tuple(
             Item.from_value(kind, observation.value)
@@ -184,13 +190,13 @@ def _surface(observations: Sequence[Observation]) -> Surface:
     return Surface(server=information or None, items=items, observed={})
 
 
-def _key(observation: Observation) -> str:
+def _find_item_key(observation: Observation) -> str:
     return next(
         (Item.from_value(kind, observation.value).key for kind in ITEM_KINDS if kind.entity == observation.entity),
         observation.item,
     )
 
 
-def _name(observation: Observation) -> str:
+def _find_item_name(observation: Observation) -> str:
     kind = next((kind for kind in ITEM_KINDS if kind.entity == observation.entity), None)
     return observation.item if kind is None else Item.from_value(kind, observation.value).name

@@ -13,13 +13,13 @@ from pinwarden.core.canonical import format_ecmascript_number
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
-from pinwarden.lock.entry import tier_rank
-from pinwarden.lock.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver
-from pinwarden.lock.policy_table import plain_host
+from pinwarden.lock.entry import rank_tier
+from pinwarden.lock.policy import PROVABLE_CODES, AllowDenyList, Policy, ToolPinPolicy, Waiver
+from pinwarden.lock.policy_table import normalize_host
 from pinwarden.lock.server_entry import Status
-from pinwarden.lock.trust_tiers import ARTIFACT_CODES, PIN_CODES, artifact_problem, oci_pin_problem
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES, PIN_CODES, find_artifact_problem, find_oci_pin_problem
 
-_DIGITS = frozenset("0123456789abcdefABCDEF")
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 
 
 # ToolPin's policy
@@ -58,58 +58,60 @@ class ToolPinPolicyReport(Record):
         }
 
 
-def evaluate_toolpin(policy: ToolPinPolicy, plan: Mapping[str, Any], *, now: str) -> ToolPinPolicyReport:
+def evaluate_toolpin_policy(policy: ToolPinPolicy, plan: Mapping[str, Any], *, now: str) -> ToolPinPolicyReport:
     """Evaluate ToolPin's rules in its order. As in ToolPin, an empty allow list allows everything."""
-    issues = tuple(PolicyIssue(code=code, message=message) for code, message in _toolpin_issues(policy, plan, now))
+    issues = tuple(
+        PolicyIssue(code=code, message=message) for code, message in _evaluate_toolpin_rules(policy, plan, now)
+    )
     return ToolPinPolicyReport(key=f"{plan['name']}:{plan['client']}", issues=issues, policy=policy)
 
 
-def _toolpin_issues(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> Iterator[tuple[str, str]]:
-    yield from _toolpin_trust(policy, plan, now)
-    yield from _toolpin_lists(policy, plan)
+def _evaluate_toolpin_rules(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> Iterator[tuple[str, str]]:
+    yield from _evaluate_toolpin_trust(policy, plan, now)
+    yield from _evaluate_toolpin_lists(policy, plan)
     name, manifest = plan["name"], plan["capabilityManifest"]
-    if policy.flag("denyRemoteEndpoints") and manifest["remoteHosts"]:
+    if policy.is_enabled("denyRemoteEndpoints") and manifest["remoteHosts"]:
         hosts = ", ".join(manifest["remoteHosts"])
         yield "remote_endpoint_denied", f"{name} declares remote endpoint host(s): {hosts}"
     required = [f"{row['source']}:{row['name']}" for row in manifest["secrets"] if row["required"]]
-    if policy.flag("denyRequiredSecrets") and required:
+    if policy.is_enabled("denyRequiredSecrets") and required:
         yield "required_secrets_denied", f"{name} requires secret input(s): {', '.join(required)}"
-    if policy.flag("requireDigestPinnedOci") and (problem := _image_problem(plan)):
+    if policy.is_enabled("requireDigestPinnedOci") and (problem := _find_image_problem(plan)):
         manner = "with a valid sha256 digest" if "valid" in problem else "by digest"
         yield "oci_digest_required", f"{name} OCI target must be pinned {manner}"
-    if policy.flag("requireMcpbSha256") and _lacks_bundle_hash(plan):
+    if policy.is_enabled("requireMcpbSha256") and _lacks_bundle_hash(plan):
         yield "mcpb_sha256_required", f"{name} MCPB target must declare a valid 64-character fileSha256"
 
 
-def _toolpin_trust(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> Iterator[tuple[str, str]]:
+def _evaluate_toolpin_trust(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) -> Iterator[tuple[str, str]]:
     name, trust = plan["name"], plan["trust"]
     least = policy.members.get("minTrustScore")
     if least is not None and trust["score"] < least:
         score, minimum = format_ecmascript_number(trust["score"]), format_ecmascript_number(least)
         yield "trust_below_minimum", f"{name} trust score {score} is below required minimum {minimum}"
     tier = policy.members.get("minTrustTier")
-    if tier is not None and tier_rank(trust["tier"]) < tier_rank(tier):
+    if tier is not None and rank_tier(trust["tier"]) < rank_tier(tier):
         message = f"{name} trust tier {trust['tier']} is below required minimum {tier}"
         yield "trust_tier_below_minimum", message
-    if policy.flag("requireToolPinVerifiedEvidence"):
-        problem = _proof_problem(trust, now)
+    if policy.is_enabled("requireToolPinVerifiedEvidence"):
+        problem = _find_proof_problem(trust, now)
         if problem is not None:
             message = f"{name} does not have fresh trusted artifact evidence verified by ToolPin ({problem})"
             yield "toolpin_verified_evidence_required", message
 
 
-def _toolpin_lists(policy: ToolPinPolicy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _evaluate_toolpin_lists(policy: ToolPinPolicy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name, client, source = plan["name"], plan["client"], plan["resolved"]["source"]
     manifest = plan["capabilityManifest"]
-    if policy.listed("allowedSources") and source not in policy.listed("allowedSources"):
+    if policy.get_list("allowedSources") and source not in policy.get_list("allowedSources"):
         yield "source_not_allowed", f"{name} registry source {source} is not in allowedSources"
-    if source in policy.listed("deniedSources"):
+    if source in policy.get_list("deniedSources"):
         yield "source_denied", f"{name} registry source {source} is denied"
-    if policy.listed("allowedClients") and client not in policy.listed("allowedClients"):
+    if policy.get_list("allowedClients") and client not in policy.get_list("allowedClients"):
         yield "client_not_allowed", f"{client} is not in allowedClients"
-    if client in policy.listed("deniedClients"):
+    if client in policy.get_list("deniedClients"):
         yield "client_denied", f"{client} is denied"
-    if name in policy.listed("deniedServers"):
+    if name in policy.get_list("deniedServers"):
         yield "server_denied", f"{name} is denied"
     for member, listed, code, kind in (
         ("packageTypes", "deniedPackageTypes", "package_type_denied", "package type"),
@@ -117,19 +119,19 @@ def _toolpin_lists(policy: ToolPinPolicy, plan: Mapping[str, Any]) -> Iterator[t
         ("remoteHosts", "deniedRemoteHosts", "remote_host_denied", "remote host"),
     ):
         for item in manifest[member]:
-            if item in policy.listed(listed):
+            if item in policy.get_list(listed):
                 yield code, f"{name} uses denied {kind} {item}"
 
 
-def _proof_problem(trust: Mapping[str, Any], now: str) -> str | None:
+def _find_proof_problem(trust: Mapping[str, Any], now: str) -> str | None:
     if not trust.get("verifiedProvenance"):
         return "missing verified provenance"
-    return artifact_problem(trust["evidence"], now=now)
+    return find_artifact_problem(trust["evidence"], now=now)
 
 
-def _image_problem(plan: Mapping[str, Any]) -> str | None:
+def _find_image_problem(plan: Mapping[str, Any]) -> str | None:
     target = plan["selectedTarget"]
-    return oci_pin_problem(target["identifier"]) if target.get("registryType") == "oci" else None
+    return find_oci_pin_problem(target["identifier"]) if target.get("registryType") == "oci" else None
 
 
 def _lacks_bundle_hash(plan: Mapping[str, Any]) -> bool:
@@ -137,7 +139,7 @@ def _lacks_bundle_hash(plan: Mapping[str, Any]) -> bool:
     if target.get("registryType") != "mcpb":
         return False
     digest = target.get("fileSha256", "")
-    return len(digest) != 64 or not _DIGITS.issuperset(digest)
+    return len(digest) != 64 or not _HEX_DIGITS.issuperset(digest)
 
 
 # Pinwarden's policy
@@ -181,17 +183,17 @@ class PolicyResult(Record):
         return not any(finding.refuses for finding in self.findings)
 
 
-class Release(Record):
+class ReleaseStatus(Record):
     """What the registry says about a release today."""
 
     published_at: str | None = None
     status: Status = "active"
-    proved: frozenset[str] | None = None
+    proved_evidence: frozenset[str] | None = None
     """The evidence that was proved in this run. None if recorded evidence counts, because it was just made or a
     signature covers it."""
 
 
-UNKNOWN_RELEASE = Release()
+UNKNOWN_RELEASE = ReleaseStatus()
 
 
 def evaluate_policy(  # noqa: PLR0913  most have defaults
@@ -200,7 +202,7 @@ def evaluate_policy(  # noqa: PLR0913  most have defaults
     *,
     now: str,
     environment: str = "default",
-    release: Release = UNKNOWN_RELEASE,
+    release: ReleaseStatus = UNKNOWN_RELEASE,
     today: date | None = None,
 ) -> PolicyResult:
     """The rules that a plan breaks, in the order of the policy.
@@ -213,22 +215,22 @@ def evaluate_policy(  # noqa: PLR0913  most have defaults
         raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is not a timestamp with a time zone")
     day = max(moment.date(), today or moment.date())
     findings = (
-        *_blocked(plan, release.status),
-        *_choice_findings(policy, plan),
-        *_trust_findings(policy, plan, environment, now),
-        *_recorded_findings(policy, plan, release.proved),
-        *_age_findings(policy, plan, release.published_at, moment),
-        *_shape_findings(policy, plan),
+        *_evaluate_status(plan, release.status),
+        *_evaluate_lists(policy, plan),
+        *_evaluate_trust(policy, plan, environment, now),
+        *_evaluate_proofs(policy, plan, release.proved_evidence),
+        *_evaluate_age(policy, plan, release.published_at, moment),
+        *_evaluate_requirements(policy, plan),
     )
     return PolicyResult(
         server=plan["name"],
         client=plan["client"],
         environment=environment,
-        findings=tuple(waived(policy, plan["name"], code, message, day) for code, message in findings),
+        findings=tuple(apply_waivers(policy, plan["name"], code, message, day) for code, message in findings),
     )
 
 
-def _blocked(plan: Mapping[str, Any], status: Status) -> Iterator[tuple[str, str]]:
+def _evaluate_status(plan: Mapping[str, Any], status: Status) -> Iterator[tuple[str, str]]:
     name, trust = plan["name"], plan["trust"]
     if trust["tier"] == "blocked":
         reasons = ", ".join(gate["code"] for gate in trust.get("vetoes", ())) or "no reason recorded"
@@ -237,23 +239,23 @@ def _blocked(plan: Mapping[str, Any], status: Status) -> Iterator[tuple[str, str
         yield "entry_deleted", f"the registry has deleted this version of {name}"
 
 
-def _choice_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _evaluate_lists(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name, manifest = plan["name"], plan["capabilityManifest"]
     namespace = name.partition("/")[0]
-    yield from _chosen(policy.servers, "server", [name], name)
-    yield from _chosen(policy.namespaces, "namespace", [namespace], name)
-    yield from _chosen(policy.registries, "registry", [plan["resolved"]["source"]], name)
-    yield from _chosen(policy.clients, "client", [plan["client"]], name)
-    yield from _chosen(policy.package_types, "package_type", manifest["packageTypes"], name)
-    yield from _chosen(policy.transports, "transport", manifest["transports"], name)
-    yield from _chosen(policy.hosts, "host", manifest["remoteHosts"], name)
+    yield from _evaluate_list(policy.servers, "server", [name], name)
+    yield from _evaluate_list(policy.namespaces, "namespace", [namespace], name)
+    yield from _evaluate_list(policy.registries, "registry", [plan["resolved"]["source"]], name)
+    yield from _evaluate_list(policy.clients, "client", [plan["client"]], name)
+    yield from _evaluate_list(policy.package_types, "package_type", manifest["packageTypes"], name)
+    yield from _evaluate_list(policy.transports, "transport", manifest["transports"], name)
+    yield from _evaluate_list(policy.hosts, "host", manifest["remoteHosts"], name)
 
 
-def _chosen(choice: Choice, kind: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+def _evaluate_list(choice: AllowDenyList, kind: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
     label = kind.replace("_", " ")
     for item in items:
         spellings = _host_spellings(item) if kind == "host" else (item,)
-        pattern = choice.denied_by(*spellings)
+        pattern = choice.find_denying_pattern(*spellings)
         if pattern is not None:
             yield f"{kind}_denied", f"{name}: {label} {item} is denied by {pattern.text}"
         elif not choice.allows(*spellings):
@@ -264,15 +266,15 @@ def _host_spellings(host: str) -> tuple[str, ...]:
     """A host with and without its port: a pattern without a port means every port."""
     bare, mark, port = host.rpartition(":")
     with_port = bool(mark) and port.isdigit()
-    name = plain_host(bare if with_port else host)
+    name = normalize_host(bare if with_port else host)
     return (f"{name}:{port}", name) if with_port else (name,)
 
 
-def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, now: str) -> Iterator[tuple[str, str]]:
+def _evaluate_trust(policy: Policy, plan: Mapping[str, Any], environment: str, now: str) -> Iterator[tuple[str, str]]:
     name, trust = plan["name"], plan["trust"]
     tiers = policy.minimum_tier
     least = tiers.get(environment, tiers.get("default"))
-    if least is not None and tier_rank(trust["tier"]) < tier_rank(least):
+    if least is not None and rank_tier(trust["tier"]) < rank_tier(least):
         yield "tier_below_minimum", f"{name} is {trust['tier']}; {environment} requires {least}"
     if policy.minimum_score is not None and trust["overallScore"] < policy.minimum_score:
         message = f"{name} has an overall score of {trust['overallScore']}; at least {policy.minimum_score} is required"
@@ -282,11 +284,11 @@ def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, n
             yield "evidence_missing", f"{name} has no evidence {code}"
 
 
-def _recorded_findings(
+def _evaluate_proofs(
     policy: Policy, plan: Mapping[str, Any], proved: frozenset[str] | None
 ) -> Iterator[tuple[str, str]]:
     """Evidence that is only recorded in the lock, where the policy requires a proof or a signature."""
-    if not policy.evidence_proved or proved is None:
+    if not policy.requires_proof or proved is None:
         return
     for code in policy.required_evidence:
         fresh = bool(proved & set(ARTIFACT_CODES)) if code == "artifact_verified" else code in proved
@@ -300,18 +302,18 @@ def _recorded_findings(
 
 def _has_evidence(code: str, trust: Mapping[str, Any], now: str) -> bool:
     if code == "artifact_verified":
-        return artifact_problem(trust["evidence"], now=now) is None
+        return find_artifact_problem(trust["evidence"], now=now) is None
     # How a package is pinned can only be declared; everything else must have been verified.
     enough = ("declared", "passed") if code in (*PIN_CODES, "attestation_declared") else ("passed",)
     rows = [row for row in trust["evidence"] if row["code"] == code]
     return any(row["status"] in enough for row in rows) and not any(row["status"] == "failed" for row in rows)
 
 
-def _age_findings(
+def _evaluate_age(
     policy: Policy, plan: Mapping[str, Any], published_at: str | None, now: datetime
 ) -> Iterator[tuple[str, str]]:
     name = plan["name"]
-    if policy.minimum_age_days is None or any(pattern.matches(name) for pattern in policy.age_exempt):
+    if policy.minimum_age_days is None or any(pattern.matches(name) for pattern in policy.age_exemptions):
         return
     published = parse_timestamp(published_at)
     if published is None:
@@ -322,11 +324,11 @@ def _age_findings(
         yield "release_too_young", message
 
 
-def _shape_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _evaluate_requirements(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name, manifest = plan["name"], plan["capabilityManifest"]
-    if policy.digest_pinned_images and _image_problem(plan):
+    if policy.require_pinned_images and _find_image_problem(plan):
         yield "image_not_pinned", f"{name} names its image by a tag, which can change"
-    if policy.bundle_hashes and _lacks_bundle_hash(plan):
+    if policy.require_bundle_hashes and _lacks_bundle_hash(plan):
         yield "bundle_hash_missing", f"{name} does not declare the SHA-256 of its bundle"
     if policy.deny_remotes and manifest["remoteHosts"]:
         yield "remote_denied", f"{name} declares remotes: {', '.join(manifest['remoteHosts'])}"
@@ -335,7 +337,7 @@ def _shape_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[s
         yield "secrets_denied", f"{name} requires secrets: {', '.join(required)}"
 
 
-def waived(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
+def apply_waivers(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
     """A finding with its waiver, or an expired one. ``name`` is that of a server or of a settings file."""
     matching = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
     in_force = next((waiver for waiver in matching if today <= waiver.expires), None)

@@ -15,7 +15,7 @@ from pinwarden.core.typed_json import JsonObject
 _ONE_STAR = re.compile(r"([^*?]*)(\*+)([^*?]*)")
 
 
-class Pattern(Record):
+class GlobPattern(Record):
     """A glob: ``*`` matches any characters except a slash, ``**`` any characters, ``?`` one."""
 
     text: str
@@ -57,7 +57,7 @@ class PolicyTable(JsonObject):
             self.fail(key, "is empty")
         return inner
 
-    def texts(self, key: str) -> tuple[str, ...] | None:
+    def nonempty_strings(self, key: str) -> tuple[str, ...] | None:
         """A list of strings that is not empty; None if absent."""
         if key not in self:
             return None
@@ -68,16 +68,16 @@ class PolicyTable(JsonObject):
             self.fail(key, "has an empty string")
         return texts
 
-    def patterns(self, key: str) -> tuple[Pattern, ...] | None:
+    def patterns(self, key: str) -> tuple[GlobPattern, ...] | None:
         """A list of globs; None if absent."""
-        listed = self.texts(key)
+        listed = self.nonempty_strings(key)
         return None if listed is None else tuple(self.pattern(text) for text in listed)
 
-    def pattern(self, text: str) -> Pattern:
+    def pattern(self, text: str) -> GlobPattern:
         """A glob of limited length."""
         if text.count("*") > 8 or len(text) > 300:
             raise policy_error(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
-        return Pattern(text=text)
+        return GlobPattern(text=text)
 
     def required_text(self, key: str) -> str:
         """A required string."""
@@ -90,11 +90,11 @@ class PolicyTable(JsonObject):
         """A boolean; False if absent."""
         return self.boolean(key, default=False)
 
-    def number(self, key: str, largest: int) -> int | None:
+    def optional_integer(self, key: str, largest: int) -> int | None:
         """An integer from 0 to ``largest``; None if absent."""
         return None if self.value.get(key) is None else self.integer(key, maximum=largest)
 
-    def day(self, key: str) -> date:
+    def date(self, key: str) -> date:
         """A required date."""
         value = self.value.get(key)
         if isinstance(value, str):
@@ -110,7 +110,7 @@ class PolicyTable(JsonObject):
         return type(self)(value, path)
 
 
-def plain_host(host: str) -> str:
+def normalize_host(host: str) -> str:
     """A host or host pattern in the form in which they are compared: IDNA, lower case, without a trailing dot."""
     name = host.removesuffix(".")
     if not name.isascii():

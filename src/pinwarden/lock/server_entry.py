@@ -69,7 +69,7 @@ class DeclaredPackage(Record):
     file_sha256: str | None
     runtime_hint: str | None
     transport: str | None
-    serves: Remote | None
+    endpoint: Remote | None
     """The URL of the running server, if it does not use stdio."""
     runtime_arguments: tuple[DeclaredArgument, ...]
     package_arguments: tuple[DeclaredArgument, ...]
@@ -104,7 +104,7 @@ class ServerEntry(Record):
     status_message: str | None
     is_latest: bool
     published_at: str | None
-    discovery_only: bool
+    is_discovery_only: bool
     """The registry lists servers without install instructions."""
     packages: tuple[DeclaredPackage, ...]
     remotes: tuple[Remote, ...]
@@ -126,31 +126,31 @@ class ServerEntry(Record):
     @property
     def package_types(self) -> tuple[str, ...]:
         """The kinds of packages, each once, in the order of the entry."""
-        return _unique(package.registry_type for package in self.packages)
+        return _remove_duplicates(package.registry_type for package in self.packages)
 
     @property
     def remote_types(self) -> tuple[str, ...]:
         """The transports of the remotes, each once."""
-        return _unique(remote.type for remote in self.remotes)
+        return _remove_duplicates(remote.type for remote in self.remotes)
 
     @property
     def transports(self) -> tuple[str, ...]:
         """All transports, those of packages first."""
         of_packages = [package.transport for package in self.packages if package.transport is not None]
-        return _unique([*of_packages, *self.remote_types])
+        return _remove_duplicates([*of_packages, *self.remote_types])
 
     @property
     def requires_secrets(self) -> bool:
         """Whether any environment variable or header is marked as secret."""
         return any(variable.is_secret for variable in (*self._variables(), *self._headers()))
 
-    def extension(self, name: str) -> Any:
+    def find_meta(self, name: str) -> Any:
         """A ``_meta`` member of the ``server.json``, or else of the registry's metadata. None if absent."""
         own = self.server.get("_meta")
         member = own.get(name) if isinstance(own, dict) else None
         return self.meta.get(name) if member is None else member
 
-    def secrets(self) -> tuple[list[dict[str, Any]], bool]:
+    def list_secrets(self) -> tuple[list[dict[str, Any]], bool]:
         """The inputs that the user must supply, as in ToolPin's capability manifest; and whether their order is exact.
 
         The order is that of JavaScript's ``localeCompare`` (`sort_by_locale`). Duplicate names are kept.
@@ -172,9 +172,9 @@ class ServerEntry(Record):
         return (header for remote in self.remotes for header in remote.headers)
 
 
-def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
+def parse_server_entry(value: Any, *, source: str | None = None) -> ServerEntry:
     """Parse an entry. ``source`` is the registry that was queried; without it the entry must name its source."""
-    entry = _Object(value, "entry")
+    entry = _EntryObject(value, "entry")
     server = entry.optional_object("server")
     if server is None:
         raise _error("entry.server", "is missing")
@@ -184,50 +184,50 @@ def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
     if not source_id:
         # ToolPin would treat such an entry as one of the official registry.
         raise _error("entry.source", "is missing")
-    return _entry(server, _Object({}, "entry._meta") if meta is None else meta, source_id)
+    return _parse_server(server, _EntryObject({}, "entry._meta") if meta is None else meta, source_id)
 
 
-def installable_problem(entry: ServerEntry) -> str | None:
+def find_install_problem(entry: ServerEntry) -> str | None:
     """Why this entry cannot be installed, in ToolPin's words; None if it can."""
-    if entry.discovery_only and entry.source == "glama":
+    if entry.is_discovery_only and entry.source == "glama":
         return "Glama entries require official registry re-resolution before install"
     if not entry.packages and not entry.remotes:
         return "registry entry has no package or remote install target"
     return None
 
 
-def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
+def build_capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
     """The capability manifest from metadata: package types, transports, hosts and secrets."""
     addresses = [parse_whatwg_host(remote.url) for remote in entry.remotes]
-    secrets, _ = entry.secrets()
+    secrets, _ = entry.list_secrets()
     manifest: dict[str, Any] = {
         "version": 1,
         "serverName": entry.name,
         "serverVersion": entry.version,
         "registrySource": entry.source,
-        "packageTypes": _sorted(entry.package_types),
-        "transports": _sorted(entry.transports),
-        "remoteHosts": _sorted(address.host for address in addresses if address is not None),
+        "packageTypes": _sort_like_javascript(entry.package_types),
+        "transports": _sort_like_javascript(entry.transports),
+        "remoteHosts": _sort_like_javascript(address.host for address in addresses if address is not None),
         "secrets": secrets,
         "generatedAt": now,
     }
     return {name: member for name, member in manifest.items() if member is not None}
 
 
-def _sorted(names: Iterable[str]) -> list[str]:
+def _sort_like_javascript(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: name.encode("utf-16-be", "surrogatepass"))
 
 
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
+def _remove_duplicates(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
 # Parsing
 
 
-def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
-    official = meta.optional_object(OFFICIAL_META) or _Object({}, "official")
-    listing = meta.optional_object(SOURCE_META) or _Object({}, "source")
+def _parse_server(server: _EntryObject, meta: _EntryObject, source: str) -> ServerEntry:
+    official = meta.optional_object(OFFICIAL_META) or _EntryObject({}, "official")
+    listing = meta.optional_object(SOURCE_META) or _EntryObject({}, "source")
     name = server.required_text("name")
     repository = server.value.get("repository")
     title = server.optional_string("title")
@@ -238,7 +238,7 @@ def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
         description=server.optional_string("description") or "",
         version=server.optional_string("version"),
         # ToolPin reads a repository only from an object with a url; a bare string is not in the schema.
-        repository_url=_Object(repository, "server.repository").optional_string("url")
+        repository_url=_EntryObject(repository, "server.repository").optional_string("url")
         if isinstance(repository, dict)
         else None,
         website_url=server.optional_string("websiteUrl"),
@@ -246,15 +246,15 @@ def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
         status_message=official.optional_string("statusMessage"),
         is_latest=official.flag("isLatest"),
         published_at=official.optional_string("publishedAt"),
-        discovery_only=listing.value.get("mode") == "discovery",
-        packages=tuple(map(_package, server.objects("packages", optional=True))),
-        remotes=tuple(map(_remote, server.objects("remotes", optional=True))),
+        is_discovery_only=listing.value.get("mode") == "discovery",
+        packages=tuple(map(_parse_package, server.objects("packages", optional=True))),
+        remotes=tuple(map(_parse_remote, server.objects("remotes", optional=True))),
         server=server.value,
         meta=meta.value,
     )
 
 
-def _package(value: _Object) -> DeclaredPackage:
+def _parse_package(value: _EntryObject) -> DeclaredPackage:
     transport = value.optional_object("transport")
     args = value.value.get("args")
     return DeclaredPackage(
@@ -265,31 +265,31 @@ def _package(value: _Object) -> DeclaredPackage:
         file_sha256=value.optional_string("fileSha256"),
         runtime_hint=value.optional_string("runtimeHint"),
         transport=None if transport is None else transport.optional_string("type"),
-        serves=None if transport is None or transport.value.get("url") is None else _remote(transport),
+        endpoint=None if transport is None or transport.value.get("url") is None else _parse_remote(transport),
         runtime_arguments=value.arguments("runtimeArguments"),
         package_arguments=value.arguments("packageArguments"),
-        environment_variables=tuple(map(_input, value.objects("environmentVariables", optional=True))),
+        environment_variables=tuple(map(_parse_input, value.objects("environmentVariables", optional=True))),
         command=value.optional_string("command"),
         args=tuple(item for item in args if isinstance(item, str)) if isinstance(args, list) else (),
         raw=value.value,
     )
 
 
-def _remote(value: _Object) -> Remote:
+def _parse_remote(value: _EntryObject) -> Remote:
     return Remote(
         type=value.required_text("type"),
         url=value.required_text("url"),
-        headers=tuple(map(_input, value.objects("headers", optional=True))),
+        headers=tuple(map(_parse_input, value.objects("headers", optional=True))),
         variables=value.variables(),
         raw=value.value,
     )
 
 
-def _input(value: _Object) -> Input:
-    return _named_input(value.required_text("name"), value)
+def _parse_input(value: _EntryObject) -> Input:
+    return _parse_named_input(value.required_text("name"), value)
 
 
-def _named_input(name: str, value: _Object) -> Input:
+def _parse_named_input(name: str, value: _EntryObject) -> Input:
     return Input(
         name=name,
         value=value.optional_string("value"),
@@ -303,7 +303,7 @@ def _named_input(name: str, value: _Object) -> Input:
     )
 
 
-def _argument(value: _Object) -> DeclaredArgument:
+def _parse_argument(value: _EntryObject) -> DeclaredArgument:
     kind = value.optional_string("type")
     if kind not in ("positional", "named"):
         value.fail("type", "is neither positional nor named")
@@ -323,7 +323,7 @@ def _argument(value: _Object) -> DeclaredArgument:
     )
 
 
-def _text_argument(text: str) -> DeclaredArgument:
+def _build_text_argument(text: str) -> DeclaredArgument:
     return DeclaredArgument(
         kind="text",
         name=None,
@@ -340,7 +340,7 @@ def _text_argument(text: str) -> DeclaredArgument:
     )
 
 
-class _Object(JsonObject):
+class _EntryObject(JsonObject):
     """An object of an entry. Null counts as missing."""
 
     __slots__ = ()
@@ -359,15 +359,17 @@ class _Object(JsonObject):
 
     def arguments(self, name: str) -> tuple[DeclaredArgument, ...]:
         return tuple(
-            _text_argument(item)
+            _build_text_argument(item)
             if isinstance(item, str)
-            else _argument(_Object(item, f"{self.path_of(name)}[{index}]"))
+            else _parse_argument(_EntryObject(item, f"{self.path_of(name)}[{index}]"))
             for index, item in enumerate(self.items(name, optional=True))
         )
 
     def variables(self) -> tuple[Input, ...]:
         variables = self.optional_object("variables")
-        return () if variables is None else tuple(_named_input(name, value) for name, value in variables.members())
+        return (
+            () if variables is None else tuple(_parse_named_input(name, value) for name, value in variables.members())
+        )
 
     def _wrap(self, value: Any, path: str) -> Self:
         return type(self)(value, path)

@@ -50,7 +50,7 @@ _MEMBERS = (
 )
 
 
-class Envelope(Record):
+class ToolPinEnvelope(Record):
     """ToolPin's envelope: one key's signature over the lock's digest."""
 
     lock_digest: str
@@ -60,17 +60,17 @@ class Envelope(Record):
     signature: bytes
 
 
-def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: str | None = None) -> Envelope:
+def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: str | None = None) -> ToolPinEnvelope:
     """Sign a whole-lock digest, and with it the policy that it was reviewed under."""
-    draft = Envelope(
+    draft = ToolPinEnvelope(
         lock_digest=lock_digest,
         policy_digest=policy_digest,
         fingerprint=key.public_key.fingerprint,
         signed_at=signed_at,
         signature=b"",
     )
-    signed = key.sign(canonicalize(_payload(draft), _CANONICAL))
-    return Envelope(
+    signed = key.sign(canonicalize(_build_payload(draft), _CANONICAL))
+    return ToolPinEnvelope(
         lock_digest=lock_digest,
         policy_digest=policy_digest,
         fingerprint=draft.fingerprint,
@@ -79,7 +79,9 @@ def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: st
     )
 
 
-def verify(envelope: Envelope, lock_digest: str, key: PublicKey, *, policy_digest: str | None = None) -> str | None:
+def verify(
+    envelope: ToolPinEnvelope, lock_digest: str, key: PublicKey, *, policy_digest: str | None = None
+) -> str | None:
     """Why the envelope does not cover this lock under this policy; None if it does."""
     if envelope.lock_digest != lock_digest:
         return f"the signature is over the lock {envelope.lock_digest}, and this one is {lock_digest}"
@@ -88,17 +90,17 @@ def verify(envelope: Envelope, lock_digest: str, key: PublicKey, *, policy_diges
         return f"the signature is over the policy {theirs}, and this one is {ours}"
     if envelope.fingerprint != key.fingerprint:
         return f"the signature is by the key {envelope.fingerprint}, and this one is {key.fingerprint}"
-    if not key.verifies(canonicalize(_payload(envelope), _CANONICAL), envelope.signature):
+    if not key.verifies(canonicalize(_build_payload(envelope), _CANONICAL), envelope.signature):
         return "the signature was not made by that key over this envelope"
     return None
 
 
-def to_bytes(envelope: Envelope) -> bytes:
+def to_bytes(envelope: ToolPinEnvelope) -> bytes:
     """The envelope as a file."""
-    return encode_javascript_json({**_payload(envelope), "signature": b64encode(envelope.signature).decode()})
+    return encode_javascript_json({**_build_payload(envelope), "signature": b64encode(envelope.signature).decode()})
 
 
-def _payload(envelope: Envelope) -> dict[str, Any]:
+def _build_payload(envelope: ToolPinEnvelope) -> dict[str, Any]:
     return {
         "schema": ENVELOPE_SCHEMA,
         "version": ENVELOPE_VERSION,
@@ -110,31 +112,31 @@ def _payload(envelope: Envelope) -> dict[str, Any]:
     }
 
 
-def parse(data: bytes) -> Envelope | dict[str, Any]:
+def parse(data: bytes) -> ToolPinEnvelope | dict[str, Any]:
     """Read an envelope of either format; a DSSE envelope is returned as it is."""
     value = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(value, dict):
-        _malformed("it is not an object")
+        _refuse("it is not an object")
     if "payloadType" in value:
         return value
     version = value.get("version")
     if value.get("schema") != ENVELOPE_SCHEMA or type(version) is not int or version != ENVELOPE_VERSION:
-        _malformed("its schema or version is unknown")
+        _refuse("its schema or version is unknown")
     if value.get("algorithm") != "ed25519":
-        _malformed("its algorithm is not ed25519")
+        _refuse("its algorithm is not ed25519")
     unsigned = next((member for member in value if member not in _MEMBERS), None)
     if unsigned is not None:
-        _malformed(f"it has the member {unsigned[:40]!a}, which the signature does not cover")
+        _refuse(f"it has the member {unsigned[:40]!a}, which the signature does not cover")
     for member in ("lockfileDigest", "publicKeyFingerprint", *(["policyDigest"] if "policyDigest" in value else [])):
         _check_digest(value.get(member), member)
     if not isinstance(value.get("signedAt"), str):
-        _malformed("signedAt is not a string")
-    return Envelope(
+        _refuse("signedAt is not a string")
+    return ToolPinEnvelope(
         lock_digest=value["lockfileDigest"],
         policy_digest=value.get("policyDigest"),
         fingerprint=value["publicKeyFingerprint"],
         signed_at=value["signedAt"],
-        signature=_decoded(value.get("signature")),
+        signature=_decode_base64(value.get("signature")),
     )
 
 
@@ -154,21 +156,21 @@ def sign_file(
     return sign_dsse(STATEMENT_TYPE, canonicalize(statement), keys)
 
 
-def countersigned(
+def countersign(
     envelope: Mapping[str, Any], lock_bytes: bytes, key: PrivateKey, *, policy_digest: str | None = None
 ) -> dict[str, Any]:
     """The envelope with one more signature, added only after its statement was checked against the lock."""
-    payload = _decoded(envelope.get("payload"), size=None)
+    payload = _decode_base64(envelope.get("payload"), size=None)
     signatures = envelope.get("signatures")
     if envelope.get("payloadType") != STATEMENT_TYPE or not isinstance(signatures, list):
-        _malformed("it is not a DSSE envelope with a statement")
+        _refuse("it is not a DSSE envelope with a statement")
     _check_statement(payload, lock_bytes, policy_digest)
     mine = b64encode(key.sign(dsse_preimage(STATEMENT_TYPE, payload))).decode()
     others = [row for row in signatures if not isinstance(row, dict) or row.get("sig") != mine]
     return {**envelope, "signatures": [*others, {"keyid": key.public_key.did, "sig": mine}]}
 
 
-def dsse_to_bytes(envelope: Mapping[str, Any]) -> bytes:
+def encode_dsse(envelope: Mapping[str, Any]) -> bytes:
     """A DSSE envelope as a file."""
     return encode_javascript_json(envelope)
 
@@ -177,16 +179,16 @@ def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | Non
     """Check the statement against the lock, and return its ``signedAt``."""
     statement: Any = strict_json.parse_json(payload)
     if not isinstance(statement, dict) or statement.get("_type") != _IN_TOTO:
-        _malformed("it is not an in-toto statement")
+        _refuse("it is not an in-toto statement")
     subjects, predicate = statement.get("subject"), statement.get("predicate")
     if statement.get("predicateType") != PREDICATE_TYPE or not isinstance(predicate, dict):
-        _malformed("it is not a statement about a lockfile")
+        _refuse("it is not a statement about a lockfile")
     if not isinstance(subjects, list) or len(subjects) != 1 or not isinstance(subjects[0], dict):
-        _malformed("it is not about one file")
+        _refuse("it is not about one file")
     if subjects[0].get("digest") != {"sha256": Digest.of_bytes(lock_bytes).hex}:
-        _malformed("it is about another file, or this one was changed")
+        _refuse("it is about another file, or this one was changed")
     if predicate.get("policyDigest") != policy_digest:
-        _malformed("it was made under another policy")
+        _refuse("it was made under another policy")
     return predicate.get("signedAt")
 
 
@@ -234,7 +236,7 @@ def verify_signatures(
     rejected: list[str] = []
     for index, data in enumerate(envelopes):
         try:
-            signed_by.update(_signers(lock_bytes, data, known_keys, required, policy_digest))
+            signed_by.update(_verify_envelope(lock_bytes, data, known_keys, required, policy_digest))
         except PinwardenError as err:
             rejected.append(f"envelope {index + 1}: {err.message}")
     signers = tuple(name for name, key in known_keys.items() if key in signed_by)
@@ -245,7 +247,7 @@ def verify_signatures(
     return SignatureReport(signers=signers, rejected=tuple(rejected), missing=tuple(missing))
 
 
-def _signers(
+def _verify_envelope(
     lock_bytes: bytes,
     data: bytes,
     known_keys: Mapping[str, PublicKey],
@@ -253,42 +255,42 @@ def _signers(
     policy_digest: str | None,
 ) -> tuple[PublicKey, ...]:
     envelope = parse(data)
-    if not isinstance(envelope, Envelope):
+    if not isinstance(envelope, ToolPinEnvelope):
         payload, signers = verify_dsse(envelope, STATEMENT_TYPE, known_keys.values())
-        _check_time(_check_statement(payload, lock_bytes, policy_digest), required)
+        _check_signing_time(_check_statement(payload, lock_bytes, policy_digest), required)
         return signers
     key = next((key for key in known_keys.values() if key.fingerprint == envelope.fingerprint), None)
     if key is None:
-        _malformed(f"no known key has the fingerprint {envelope.fingerprint}")
+        _refuse(f"no known key has the fingerprint {envelope.fingerprint}")
     lock = lockfile.parse(lock_bytes)
     if lock.is_extended and not required.accept_partial:
-        _malformed("it does not cover the Pinwarden extension of the lock; sign the whole file (DSSE)")
-    problem = verify(envelope, lockfile.digest(lock), key, policy_digest=policy_digest)
+        _refuse("it does not cover the Pinwarden extension of the lock; sign the whole file (DSSE)")
+    problem = verify(envelope, lockfile.compute_lock_digest(lock), key, policy_digest=policy_digest)
     if problem:
-        _malformed(problem)
-    _check_time(envelope.signed_at, required)
+        _refuse(problem)
+    _check_signing_time(envelope.signed_at, required)
     return (key,)
 
 
-def _check_time(signed_at: Any, required: RequiredSigners) -> None:
+def _check_signing_time(signed_at: Any, required: RequiredSigners) -> None:
     since = required.signed_since
     if since is None:
         return
     moment = parse_timestamp(signed_at)
     if moment is None:
-        _malformed("it does not state when it was signed")
+        _refuse("it does not state when it was signed")
     if moment < since:
-        _malformed(
+        _refuse(
             f"it was signed at {signed_at}, but a signature of {since.isoformat()} is known: an older lock was restored"
         )
 
 
-def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, PublicKey]) -> datetime | None:
+def find_newest_signing_time(envelopes: Iterable[bytes], known_keys: Mapping[str, PublicKey]) -> datetime | None:
     """The newest time at which a known key signed any of these envelopes, over any lock; None if none did."""
     moments: list[datetime] = []
     for data in envelopes:
         try:
-            moment = parse_timestamp(_signed_at(parse(data), known_keys))
+            moment = parse_timestamp(_read_signing_time(parse(data), known_keys))
         except PinwardenError:
             continue
         if moment is not None:
@@ -296,9 +298,9 @@ def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, Public
     return max(moments, default=None)
 
 
-def _signed_at(envelope: Envelope | dict[str, Any], known_keys: Mapping[str, PublicKey]) -> Any:
-    if isinstance(envelope, Envelope):
-        signed = canonicalize(_payload(envelope), _CANONICAL)
+def _read_signing_time(envelope: ToolPinEnvelope | dict[str, Any], known_keys: Mapping[str, PublicKey]) -> Any:
+    if isinstance(envelope, ToolPinEnvelope):
+        signed = canonicalize(_build_payload(envelope), _CANONICAL)
         known = any(key.verifies(signed, envelope.signature) for key in known_keys.values())
         return envelope.signed_at if known else None
     payload, signers = verify_dsse(envelope, STATEMENT_TYPE, known_keys.values())
@@ -311,20 +313,20 @@ def _check_digest(text: Any, member: str) -> None:
     try:
         digest = Digest.parse(text)
     except PinwardenError:
-        _malformed(f"{member} is not a digest")
+        _refuse(f"{member} is not a digest")
     if digest.sri != text or digest.algorithm != "sha256":
-        _malformed(f"{member} is not sha256-<base64>")
+        _refuse(f"{member} is not sha256-<base64>")
 
 
-def _decoded(text: Any, size: int | None = 64) -> bytes:
+def _decode_base64(text: Any, size: int | None = 64) -> bytes:
     try:
         data = b64decode(text, validate=True)
     except (BinasciiError, ValueError, TypeError):
-        _malformed("it contains invalid base64")
+        _refuse("it contains invalid base64")
     if b64encode(data).decode() != text or (size is not None and len(data) != size):
-        _malformed("its signature is not an Ed25519 signature of 64 bytes")
+        _refuse("its signature is not an Ed25519 signature of 64 bytes")
     return data
 
 
-def _malformed(why: str) -> NoReturn:
+def _refuse(why: str) -> NoReturn:
     raise PinwardenError("SIGNATURE_INVALID", f"the signature was rejected: {why}")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pinwarden.core.javascript import parse_whatwg_host, sort_by_locale
 from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
-from pinwarden.lock.entry import is_manifest
+from pinwarden.lock.entry import is_capability_manifest
 from pinwarden.lock.launch_choice import LaunchTarget, choose_target
 from pinwarden.lock.server_entry import (
     ATTESTATIONS_META,
@@ -20,23 +20,23 @@ from pinwarden.lock.server_entry import (
     DeclaredPackage,
     Remote,
     ServerEntry,
-    capability_manifest,
+    build_capability_manifest,
 )
-from pinwarden.lock.trust_explanation import Grounds, TrustDecision, decide
+from pinwarden.lock.trust_explanation import TrustVerdict, VerdictInputs, compute_verdict_from
 from pinwarden.lock.trust_tiers import (
     MISSING_FILE_HASH,
     Evidence,
-    Issue,
+    TrustIssue,
     TrustReport,
-    Verified,
-    attestation_badge,
-    attestations,
+    VerificationResult,
+    compute_trust_report,
+    deduplicate_evidence,
+    find_oci_pin_problem,
+    format_attestation_badge,
     has_file_hash,
-    judge,
-    metadata_advisories,
-    oci_pin_problem,
-    pinned_version,
-    unique_evidence,
+    has_pinned_version,
+    list_attestation_types,
+    scan_metadata,
     with_verification,
 )
 from pinwarden.surface.interop import (
@@ -85,7 +85,7 @@ class ArtifactOutcome(Record):
     """The result of fetching the artifact: evidence with the codes of ``ARTIFACT_CODES``, and issues."""
 
     evidence: tuple[Evidence, ...]
-    issues: tuple[Issue, ...] = ()
+    issues: tuple[TrustIssue, ...] = ()
 
 
 SKIPPED = LiveOutcome(state="skipped")
@@ -96,10 +96,10 @@ class VerificationReport(Record):
 
     entry: ServerEntry
     manifest: Mapping[str, Any]
-    result: Verified
+    result: VerificationResult
     trust: TrustReport = field(repr=False)
     """The trust report including this verification."""
-    verdict: TrustDecision
+    verdict: TrustVerdict
 
     @property
     def ok(self) -> bool:
@@ -108,7 +108,7 @@ class VerificationReport(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The report in ToolPin's shape."""
-        rows = self.entry.extension(ATTESTATIONS_META)
+        rows = self.entry.find_meta(ATTESTATIONS_META)
         declared = [row for row in rows if isinstance(row, dict) and isinstance(row.get("type"), str)] if rows else []
         shape = {
             "ok": self.ok,
@@ -125,7 +125,7 @@ class VerificationReport(Record):
         return {name: member for name, member in shape.items() if member is not None}
 
 
-def verify_metadata(
+def verify_target(
     entry: ServerEntry,
     *,
     now: str,
@@ -140,23 +140,25 @@ def verify_metadata(
     3. Bytes of the artifact.
     4. Live server.
     """
-    metadata = judge(entry, now=now)
+    metadata = compute_trust_report(entry, now=now)
     findings = _Findings()
-    _read_metadata(findings, entry, metadata)
+    _add_metadata_findings(findings, entry, metadata)
     chosen = choose_target(entry) if target is None else target
-    manifest = capability_manifest(entry, now=now)
+    manifest = build_capability_manifest(entry, now=now)
     if chosen is None:
-        findings.issue("critical", "no_install_target", f"No install target is available for {_versioned(entry)}.")
+        findings.add_issue(
+            "critical", "no_install_target", f"No install target is available for {_format_name_and_version(entry)}."
+        )
     elif isinstance(chosen, Remote):
-        if _judge_remote(findings, chosen) or live.state == "skipped":
-            _judge_live(findings, live, manifest, remote=True, now=now)
+        if _check_remote(findings, chosen) or live.state == "skipped":
+            _check_live_server(findings, live, manifest, remote=True, now=now)
     else:
-        _judge_package(findings, chosen, artifact, now)
-        _judge_live(findings, live, manifest, remote=False, now=now)
-    return _report(entry, metadata, findings, manifest, now)
+        _check_package(findings, chosen, artifact, now)
+        _check_live_server(findings, live, manifest, remote=False, now=now)
+    return _build_report(entry, metadata, findings, manifest, now)
 
 
-def tool_scan(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
+def scan_tools(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
     """ToolPin's scan of the names and descriptions of tools."""
     names = [str(tool.get("name", "")) for tool in tools]
     siblings = ToolNames(names)
@@ -182,30 +184,32 @@ class _Findings:
     def __init__(self) -> None:
         self.badges: list[str] = []
         self.evidence: list[Evidence] = []
-        self.issues: list[Issue] = []
+        self.issues: list[TrustIssue] = []
 
-    def issue(self, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:
-        self.issues.append(Issue(severity=severity, code=code, message=message))
+    def add_issue(self, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:
+        self.issues.append(TrustIssue(severity=severity, code=code, message=message))
 
 
-def _read_metadata(findings: _Findings, entry: ServerEntry, metadata: TrustReport) -> None:
+def _add_metadata_findings(findings: _Findings, entry: ServerEntry, metadata: TrustReport) -> None:
     findings.evidence += metadata.evidence
-    advisories = metadata_advisories(entry)
+    advisories = scan_metadata(entry)
     if advisories:
         findings.badges.append("description-scan-advisory")
         findings.issues += advisories
-    if is_manifest(entry.extension(CAPABILITIES_META)):
+    if is_capability_manifest(entry.find_meta(CAPABILITIES_META)):
         findings.badges.append("capability-pinned")
-    findings.badges += [attestation_badge(kind) for kind in attestations(entry)]
+    findings.badges += [format_attestation_badge(kind) for kind in list_attestation_types(entry)]
 
 
-def _judge_remote(findings: _Findings, remote: Remote) -> bool:
+def _check_remote(findings: _Findings, remote: Remote) -> bool:
     """Whether the URL may be contacted."""
     findings.badges.append("remote-target")
     address = parse_whatwg_host(remote.url)
     if address is None:
-        findings.issue("critical", "invalid_remote_url", "Remote MCP URL is invalid: Invalid URL.")
-        findings.evidence.append(_transport_row("failed", "Remote MCP target URL could not be parsed.", remote.url))
+        findings.add_issue("critical", "invalid_remote_url", "Remote MCP URL is invalid: Invalid URL.")
+        findings.evidence.append(
+            _build_transport_evidence("failed", "Remote MCP target URL could not be parsed.", remote.url)
+        )
         return False
     if address.scheme == "https":
         return True
@@ -215,17 +219,19 @@ def _judge_remote(findings: _Findings, remote: Remote) -> bool:
             f"Remote MCP URL {remote.url} uses loopback HTTP; treat it as a local runtime target, "
             "not trusted public remote metadata."
         )
-        findings.issue("warning", "local_http_remote", message)
+        findings.add_issue("warning", "local_http_remote", message)
         advice = "Loopback HTTP remote target is local/advisory and not trusted public remote metadata."
-        findings.evidence.append(_transport_row("unavailable", advice, remote.url))
+        findings.evidence.append(_build_transport_evidence("unavailable", advice, remote.url))
         return True
     message = f"Remote MCP URL {remote.url} must use HTTPS unless it is a loopback local fixture."
-    findings.issue("critical", "insecure_remote", message)
-    findings.evidence.append(_transport_row("failed", "Remote MCP target uses insecure transport.", remote.url))
+    findings.add_issue("critical", "insecure_remote", message)
+    findings.evidence.append(
+        _build_transport_evidence("failed", "Remote MCP target uses insecure transport.", remote.url)
+    )
     return False
 
 
-def _transport_row(status: str, message: str, url: str) -> Evidence:
+def _build_transport_evidence(status: str, message: str, url: str) -> Evidence:
     row: dict[str, Any] = {
         "code": "remote_transport_trust",
         "status": status,
@@ -238,23 +244,23 @@ def _transport_row(status: str, message: str, url: str) -> Evidence:
     return {**row, "required": True} if status == "failed" else row
 
 
-def _judge_package(findings: _Findings, package: DeclaredPackage, artifact: ArtifactOutcome | None, now: str) -> None:
+def _check_package(findings: _Findings, package: DeclaredPackage, artifact: ArtifactOutcome | None, now: str) -> None:
     if package.registry_type == "oci":
-        problem = oci_pin_problem(package.identifier)
+        problem = find_oci_pin_problem(package.identifier)
         if problem is not None:
-            findings.issue("critical", "mutable_oci_tag", f"OCI image {package.identifier} {problem}.")
+            findings.add_issue("critical", "mutable_oci_tag", f"OCI image {package.identifier} {problem}.")
             return
         findings.badges.append("digest-pinned")
     if package.registry_type == "mcpb":
         if not has_file_hash(package):
-            findings.issue("critical", "missing_mcpb_hash", MISSING_FILE_HASH)
+            findings.add_issue("critical", "missing_mcpb_hash", MISSING_FILE_HASH)
             return
         findings.badges.append("fileSha256")
-    if package.registry_type == "npm" and not pinned_version(package):
+    if package.registry_type == "npm" and not has_pinned_version(package):
         _refuse_unpinned_npm(findings, package, now)
         return
     if artifact is None:
-        findings.evidence += _unchecked_bytes(package)
+        findings.evidence += _build_unchecked_evidence(package)
         return
     findings.evidence += artifact.evidence
     findings.issues += artifact.issues
@@ -265,7 +271,7 @@ def _refuse_unpinned_npm(findings: _Findings, package: DeclaredPackage, now: str
     claim = f"{package.identifier}@{package.version}" if package.version else package.identifier
     failed = f"npm integrity verification failed for {claim}"
     reason = "npm package target must declare an exact version"
-    findings.issue("critical", "npm_version_missing", f"{failed}: {reason}.")
+    findings.add_issue("critical", "npm_version_missing", f"{failed}: {reason}.")
     findings.evidence.append(
         {
             "code": "npm_integrity_verified",
@@ -285,40 +291,44 @@ def _refuse_unpinned_npm(findings: _Findings, package: DeclaredPackage, now: str
 
 _NOT_FETCHED = "the bytes were not fetched"
 # Per kind of package: the code of the evidence about its bytes, where they come from, and how they are checked.
-_ARTIFACT_ROWS = {
+_ARTIFACT_EVIDENCE = {
     "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri"),
     "oci": ("oci_digest_verified", "oci-registry", "registry-manifest-digest"),
     "mcpb": ("mcpb_sha256_verified", "http-artifact", "sha256-bytes"),
 }
 
 
-def _unchecked_bytes(package: DeclaredPackage) -> list[Evidence]:
+def _build_unchecked_evidence(package: DeclaredPackage) -> list[Evidence]:
     """Evidence about bytes that were not downloaded; with ToolPin's reason if it would not download them either."""
     identifier = package.identifier
     match package.registry_type:
         case "npm":
             claim = f"{identifier}@{package.version}"
             message = f"npm integrity evidence was not available for {claim}"
-            return [_unavailable("npm", message, claim, _NOT_FETCHED)]
+            return [_build_unavailable_evidence("npm", message, claim, _NOT_FETCHED)]
         case "oci":
-            image = image_reference(identifier)
+            image = parse_image_reference(identifier)
             message = f"OCI registry bytes were not resolved for {identifier}"
             if image is None:
-                return [_unavailable("oci", message, "", "unsupported OCI identifier")]
+                return [_build_unavailable_evidence("oci", message, "", "unsupported OCI identifier")]
             host, digest = image
             anchored = host in TRUSTED_IMAGE_HOSTS
             reason = _NOT_FETCHED if anchored else f"OCI registry {host} is not a ToolPin trusted anchor"
-            return [_unavailable("oci", message, digest, reason, anchor=host)]
+            return [_build_unavailable_evidence("oci", message, digest, reason, anchor=host)]
         case "mcpb":
-            reason = _NOT_FETCHED if bundle_anchor(identifier) else "MCPB artifact host is not a ToolPin trusted anchor"
+            reason = (
+                _NOT_FETCHED if find_bundle_anchor(identifier) else "MCPB artifact host is not a ToolPin trusted anchor"
+            )
             message = f"MCPB bytes were not available for {identifier}"
-            return [_unavailable("mcpb", message, package.file_sha256 or "", reason)]
+            return [_build_unavailable_evidence("mcpb", message, package.file_sha256 or "", reason)]
         case _:
             return []
 
 
-def _unavailable(kind: str, message: str, claim: str, reason: str, *, anchor: str | None = None) -> Evidence:
-    code, source, method = _ARTIFACT_ROWS[kind]
+def _build_unavailable_evidence(
+    kind: str, message: str, claim: str, reason: str, *, anchor: str | None = None
+) -> Evidence:
+    code, source, method = _ARTIFACT_EVIDENCE[kind]
     row = {
         "code": code,
         "status": "unavailable",
@@ -334,66 +344,68 @@ def _unavailable(kind: str, message: str, claim: str, reason: str, *, anchor: st
     return {name: value for name, value in row.items() if value is not None}
 
 
-def bundle_anchor(identifier: str) -> str | None:
+def find_bundle_anchor(identifier: str) -> str | None:
     """The host of a bundle's URL if ToolPin trusts it, on any port; else None."""
     address = parse_whatwg_host(identifier)
     host = "" if address is None or address.scheme != "https" else address.host.partition(":")[0]
     return host if host in TRUSTED_BUNDLE_HOSTS else None
 
 
-def image_reference(identifier: str) -> tuple[str, str] | None:
+def parse_image_reference(identifier: str) -> tuple[str, str] | None:
     """Host and digest of an image named by digest; None if it also has a tag, as in ToolPin."""
     name, mark, digest = identifier.rpartition("@")
     if not mark or not _SHA256.fullmatch(digest) or "://" in name:
         return None
     parts = [part for part in name.split("/") if part]
-    if parts and _names_host(parts[0]):
+    if parts and _is_host(parts[0]):
         parts.pop(0)
     if not parts or any(mark in part for part in parts for mark in "@:"):
         return None
-    return image_host(name), digest.lower()
+    return parse_image_host(name), digest.lower()
 
 
-def image_host(name: str) -> str:
+def parse_image_host(name: str) -> str:
     """The registry host of an image name, which may have a tag."""
     first, _, path = name.lstrip("/").partition("/")
-    host = first.lower() if path and _names_host(first) else "docker.io"
+    host = first.lower() if path and _is_host(first) else "docker.io"
     return "docker.io" if host == _DOCKER_HUB else host
 
 
-def _names_host(part: str) -> bool:
+def _is_host(part: str) -> bool:
     return part == "localhost" or "." in part or ":" in part
 
 
-def _judge_live(findings: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str) -> None:
+def _check_live_server(
+    findings: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str
+) -> None:
     match live.state:
         case "listed":
             _pin_tools(findings, live.tools, manifest, now)
         case "failed":
             kind, code = ("Remote", "remote_probe_failed") if remote else ("Package", "package_probe_failed")
-            findings.issue("critical", code, f"{kind} capability verification failed: {live.reason}")
+            findings.add_issue("critical", code, f"{kind} capability verification failed: {live.reason}")
             message = f"Live tools/list descriptions were not hashed: {live.reason}"
             findings.evidence.append(
                 {"code": "tool_description_hash", "status": "failed", "message": message, "required": True}
             )
         case "skipped" if remote:
             message = "Remote tool-description hashing was skipped; capability pin is metadata-only."
-            findings.issue("warning", "remote_probe_skipped", message)
-            findings.evidence.append(_tools_row("unavailable", "Remote tools/list hashing was skipped."))
+            findings.add_issue("warning", "remote_probe_skipped", message)
+            findings.evidence.append(_build_tools_evidence("unavailable", "Remote tools/list hashing was skipped."))
         case "not-executed":
             message = (
                 "Live package probe skipped: ToolPin does not execute server packages during verification without "
                 "--allow-execute. Network artifact checks still ran."
             )
-            findings.issue("warning", "package_execution_skipped", message)
+            findings.add_issue("warning", "package_execution_skipped", message)
             advice = (
                 "Package tools/list hashing requires executing the package; "
                 "rerun with --allow-execute to capture live capability pins."
             )
-            findings.evidence.append(_tools_row("unavailable", advice))
+            findings.evidence.append(_build_tools_evidence("unavailable", advice))
 
 
-def _tools_row(status: str, message: str) -> Evidence:
+def _build_tools_evidence(status: str, message: str) -> Evidence:
     return {"code": "tool_description_hash", "status": status, "message": message}
 
 
@@ -402,7 +414,7 @@ def _pin_tools(findings: _Findings, tools: Sequence[Mapping[str, Any]], manifest
     counted = {"toolCount": len(tools), "generatedAt": now}
     coverage = ["name", "description", "inputSchema"]
     surface = {"algorithm": "sha256", "coverage": coverage, "value": hashes.tool_surface_hash.hex, **counted}
-    scan = tool_scan(tools, now=now)
+    scan = scan_tools(tools, now=now)
     manifest |= {
         "toolDescriptionHash": {"algorithm": "sha256", "value": hashes.tool_description_hash.hex, **counted},
         "toolSurfaceHash": surface,
@@ -411,7 +423,7 @@ def _pin_tools(findings: _Findings, tools: Sequence[Mapping[str, Any]], manifest
     }
     findings.badges += ["tool-description-pinned", "tool-surface-pinned", "tool-manifest-pinned"]
     findings.evidence.append(
-        _tools_row("passed", "Live tools/list descriptions were hashed into the capability manifest.")
+        _build_tools_evidence("passed", "Live tools/list descriptions were hashed into the capability manifest.")
     )
     message = "Live tools/list names, descriptions, and input schemas were hashed into the capability manifest."
     findings.evidence.append({"code": "tool_surface_hash", "status": "passed", "message": message})
@@ -419,21 +431,21 @@ def _pin_tools(findings: _Findings, tools: Sequence[Mapping[str, Any]], manifest
         findings.badges.append("tool-description-scan-advisory")
     for row in scan["findings"]:
         severity: Literal["warning", "info"] = "warning" if row["severity"] == "warning" else "info"
-        findings.issue(severity, row["code"], f"{row['subject']}: {row['message']}")
+        findings.add_issue(severity, row["code"], f"{row['subject']}: {row['message']}")
 
 
-def _report(
+def _build_report(
     entry: ServerEntry, metadata: TrustReport, findings: _Findings, manifest: dict[str, Any], now: str
 ) -> VerificationReport:
-    verified = Verified(
-        evidence=unique_evidence(findings.evidence),
+    verified = VerificationResult(
+        evidence=deduplicate_evidence(findings.evidence),
         issues=tuple(dict.fromkeys(findings.issues)),
         badges=tuple(dict.fromkeys(findings.badges)),
         verified_provenance=metadata.verified_provenance,
     )
     trust = with_verification(metadata, verified, now=now)
     # ToolPin's verdict uses the evidence of the verification, not the caps of the metadata's score.
-    grounds = Grounds(
+    grounds = VerdictInputs(
         tier=trust.tier,
         verified_provenance=trust.verified_provenance,
         evidence=verified.evidence,
@@ -441,9 +453,9 @@ def _report(
         ok=not any(issue.severity == "critical" for issue in verified.issues),
     )
     return VerificationReport(
-        entry=entry, manifest=manifest, result=verified, trust=trust, verdict=decide(grounds, now=now)
+        entry=entry, manifest=manifest, result=verified, trust=trust, verdict=compute_verdict_from(grounds, now=now)
     )
 
 
-def _versioned(entry: ServerEntry) -> str:
+def _format_name_and_version(entry: ServerEntry) -> str:
     return f"{entry.name}@{'undefined' if entry.version is None else entry.version}"

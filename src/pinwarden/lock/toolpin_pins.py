@@ -26,7 +26,7 @@ PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
 )
 """Results of a comparison. All are drift except the last, which means that no comparison was possible."""
 
-UNDECIDED = "tool_order_unknown"
+INCONCLUSIVE_CODE = "tool_order_unknown"
 
 
 class PinFinding(Record):
@@ -36,63 +36,65 @@ class PinFinding(Record):
     message: str
 
     @property
-    def decided(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Whether the comparison was possible."""
-        return self.code != UNDECIDED
+        return self.code != INCONCLUSIVE_CODE
 
 
-def has_pins(manifest: Mapping[str, Any]) -> bool:
+def has_tool_hashes(manifest: Mapping[str, Any]) -> bool:
     """Whether a capability manifest has hashes of live tools."""
     return any(member in manifest for member in TOOL_HASHES)
 
 
-def compare_pins(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:
+def compare_tool_hashes(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:
     """The differences between the live tools and the hashed ones; empty if they are the same."""
     live = toolpin_hashes(tools)
     pin = manifest.get("toolSurfaceHash")
     if pin is None:
-        return tuple(_by_older_hashes(manifest, live, len(tools)))
+        return tuple(_compare_older_hashes(manifest, live, len(tools)))
     if sorted(pin["coverage"]) != sorted(TOOLPIN_COVERAGE):
         covered = ", ".join(pin["coverage"]) or "nothing"
-        return (_finding("tool_coverage_reduced", f"the approved hash covers only {covered}"),)
-    if _same(pin, live.tool_surface_hash.hex, len(tools)):
+        return (_build_finding("tool_coverage_reduced", f"the approved hash covers only {covered}"),)
+    if _matches_pin(pin, live.tool_surface_hash.hex, len(tools)):
         return ()
-    return tuple(_narrowed_down(manifest, live, (pin["toolCount"], len(tools))))
+    return tuple(_narrow_down_change(manifest, live, (pin["toolCount"], len(tools))))
 
 
-def _by_older_hashes(manifest: Mapping[str, Any], live: ToolPinHashes, count: int) -> Iterator[PinFinding]:
+def _compare_older_hashes(manifest: Mapping[str, Any], live: ToolPinHashes, count: int) -> Iterator[PinFinding]:
     texts, schemas = manifest.get("toolDescriptionHash"), manifest.get("toolManifestHash")
     pins = [pin for pin in (texts, schemas) if pin is not None]
-    texts_same = texts is None or _same(texts, live.tool_description_hash.hex, count)
-    schemas_same = schemas is None or _same(schemas, live.tool_manifest_hash.hex, count)
+    texts_same = texts is None or _matches_pin(texts, live.tool_description_hash.hex, count)
+    schemas_same = schemas is None or _matches_pin(schemas, live.tool_manifest_hash.hex, count)
     if texts_same and schemas_same:
         return
     if live.locale_dependent and all(pin["toolCount"] == count for pin in pins):
-        yield _finding(UNDECIDED, "the approved hashes depend on the order of names in an unknown locale")
+        yield _build_finding(INCONCLUSIVE_CODE, "the approved hashes depend on the order of names in an unknown locale")
         return
-    yield from _narrowed_down(manifest, live, (pins[0]["toolCount"], count))
+    yield from _narrow_down_change(manifest, live, (pins[0]["toolCount"], count))
 
 
-def _narrowed_down(manifest: Mapping[str, Any], live: ToolPinHashes, counts: tuple[float, int]) -> Iterator[PinFinding]:
+def _narrow_down_change(
+    manifest: Mapping[str, Any], live: ToolPinHashes, counts: tuple[float, int]
+) -> Iterator[PinFinding]:
     """What changed, as far as the older hashes show it."""
     approved, listed = counts
     if approved != listed:
-        yield _finding("tools_changed", f"the server lists {listed} tools, and {approved} were approved")
+        yield _build_finding("tools_changed", f"the server lists {listed} tools, and {approved} were approved")
         return
     texts, schemas = manifest.get("toolDescriptionHash"), manifest.get("toolManifestHash")
     if live.locale_dependent or texts is None:
-        yield _finding("tools_changed", "names, descriptions or input schemas of tools changed")
-    elif not _same(texts, live.tool_description_hash.hex, listed):
-        yield _finding("tool_texts_changed", "names or descriptions of tools changed, and maybe input schemas")
-    elif schemas is None or not _same(schemas, live.tool_manifest_hash.hex, listed):
-        yield _finding("tool_schemas_changed", "tool input schemas changed")
+        yield _build_finding("tools_changed", "names, descriptions or input schemas of tools changed")
+    elif not _matches_pin(texts, live.tool_description_hash.hex, listed):
+        yield _build_finding("tool_texts_changed", "names or descriptions of tools changed, and maybe input schemas")
+    elif schemas is None or not _matches_pin(schemas, live.tool_manifest_hash.hex, listed):
+        yield _build_finding("tool_schemas_changed", "tool input schemas changed")
     else:
-        yield _finding("tools_changed", "an empty description or schema was added or removed")
+        yield _build_finding("tools_changed", "an empty description or schema was added or removed")
 
 
-def _same(pin: Mapping[str, Any], value: str, count: int) -> bool:
+def _matches_pin(pin: Mapping[str, Any], value: str, count: int) -> bool:
     return bool(pin["value"] == value and pin["toolCount"] == count)
 
 
-def _finding(code: str, message: str) -> PinFinding:
+def _build_finding(code: str, message: str) -> PinFinding:
     return PinFinding(code=code, message=message)

@@ -16,14 +16,14 @@ from pinwarden.lock.trust_tiers import (
     INCOMPLETE,
     NO_PROVENANCE,
     Evidence,
-    Issue,
+    TrustIssue,
     TrustReport,
-    artifact_problem,
-    pinned_version,
+    find_artifact_problem,
+    has_pinned_version,
 )
 
 
-class Explanation(Record):
+class TierExplanation(Record):
     """What a tier means, why the entry has it, and how to improve it."""
 
     tier: Tier
@@ -49,7 +49,7 @@ _REMEDIES = {
     "package_pin": "Ask the author for an exact version instead of a range or tag.",
 }
 _RELOCK = "in the client's configuration, then lock it again with pinwarden init --accept NAME."
-_CONFIGURED = {
+_CONFIG_REMEDIES = {
     "insecure_remote": f"Use an https URL {_RELOCK}",
     "invalid_remote_url": f"Correct the URL {_RELOCK}",
     "mutable_oci_tag": f"Name the image by digest {_RELOCK}",
@@ -57,31 +57,33 @@ _CONFIGURED = {
     "package_pin": f"Name an exact version {_RELOCK}",
 }
 """The same for a server from a configuration, which has no registry entry."""
-_PACKAGED = ("npm", "pypi", "oci", "nuget", "jsr", "remote")
-_LOCAL = "A local program has no release to pin; keep it where every change is reviewed, such as this repository."
+_PINNABLE_TARGETS = ("npm", "pypi", "oci", "nuget", "jsr", "remote")
+_LOCAL_PROGRAM_REMEDY = (
+    "A local program has no release to pin; keep it where every change is reviewed, such as this repository."
+)
 
 
-def explain(report: TrustReport, *, now: str, configured: str | None = None) -> Explanation:
+def explain_tier(report: TrustReport, *, now: str, configured: str | None = None) -> TierExplanation:
     """Explain the tier of a report.
 
     ``configured`` is the kind of target of a server from a configuration; None for one from a registry.
     """
-    reasons = [f"{gate.code}: {_sentence(gate.message)}" for gate in report.gates]
+    reasons = [f"{gate.code}: {_format_sentence(gate.message)}" for gate in report.gates]
     failed = [row for row in report.evidence if row["status"] == "failed"]
-    reasons += [f"{row['code']}: {_sentence(row['message'])}" for row in failed]
+    reasons += [f"{row['code']}: {_format_sentence(row['message'])}" for row in failed]
     if report.tier in ("conditional", "unverified") and not reasons:
-        reasons += _open_reasons(report, now)
+        reasons += _list_missing_evidence(report, now)
     if report.tier == "verified":
         proofs = [row["message"] for row in report.evidence if row["code"] in ARTIFACT_CODES]
-        reasons += [_sentence(message) for message in proofs]
+        reasons += [_format_sentence(message) for message in proofs]
     codes = dict.fromkeys([*report.gated_by, *(row["code"] for row in failed)])
-    remedy_texts = _REMEDIES if configured is None else _CONFIGURED if configured in _PACKAGED else {}
+    remedy_texts = _REMEDIES if configured is None else _CONFIG_REMEDIES if configured in _PINNABLE_TARGETS else {}
     remedies = dict.fromkeys(remedy_texts[code] for code in codes if code in remedy_texts)
-    if configured is not None and configured not in _PACKAGED:
-        remedies[_LOCAL] = None
+    if configured is not None and configured not in _PINNABLE_TARGETS:
+        remedies[_LOCAL_PROGRAM_REMEDY] = None
     if report.tier == "conditional" and configured is None:
         remedies["Check the artifact itself with pinwarden verify."] = None
-    return Explanation(
+    return TierExplanation(
         tier=report.tier,
         meaning=_MEANINGS[report.tier],
         reasons=tuple(dict.fromkeys(reasons)),
@@ -89,7 +91,7 @@ def explain(report: TrustReport, *, now: str, configured: str | None = None) -> 
     )
 
 
-def explain_bundle(explanation: Explanation, version: str, *, literal: bool) -> Explanation:
+def explain_bundle_tier(explanation: TierExplanation, version: str, *, literal: bool) -> TierExplanation:
     """The same for an installed bundle. ToolPin's tiers do not cover bundles, whose bytes the install verified."""
     meaning = f"{explanation.tier.capitalize()} by ToolPin's tiers, which do not cover bundles. " + (
         "The install verified every byte against the registry's signature, but --literal skipped the log and the "
@@ -98,10 +100,10 @@ def explain_bundle(explanation: Explanation, version: str, *, literal: bool) -> 
         else "The install verified every byte against the registry's signature, its log and the attestations."
     )
     remedies = (f"Install it without --literal: some checks of {version} were skipped.",) if literal else ()
-    return Explanation(tier=explanation.tier, meaning=meaning, reasons=(), remedies=remedies)
+    return TierExplanation(tier=explanation.tier, meaning=meaning, reasons=(), remedies=remedies)
 
 
-def explain_bytes(explanation: Explanation, name: str, *, pinned: bool) -> Explanation:
+def explain_configured_tier(explanation: TierExplanation, name: str, *, pinned: bool) -> TierExplanation:
     """The same for a package from a configuration. ToolPin's tiers ignore bytes that Pinwarden pinned."""
     if explanation.tier != "conditional":
         return explanation
@@ -112,17 +114,17 @@ def explain_bytes(explanation: Explanation, name: str, *, pinned: bool) -> Expla
     return replace(explanation, remedies=(*explanation.remedies, f"{stays}; pinwarden prove {name} pins its bytes."))
 
 
-def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
-    problem = artifact_problem(report.evidence, now=now)
+def _list_missing_evidence(report: TrustReport, now: str) -> Iterator[str]:
+    problem = find_artifact_problem(report.evidence, now=now)
     if problem is not None:
-        yield _sentence(problem)
+        yield _format_sentence(problem)
     if not report.verified_provenance:
         yield "The entry has no source repository, or its registry is not a known source."
     if report.tier == "unverified":
         yield f"The metadata is incomplete (score {report.score}, at least 40 is required), and nothing is pinned."
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
@@ -132,7 +134,7 @@ def _sentence(text: str) -> str:
 WEAK_PIN_CODES = ("mutable_oci_tag", "missing_mcpb_hash")
 
 
-class TrustDecision(Record):
+class TrustVerdict(Record):
     """The verdict in ToolPin's words, with its reason."""
 
     verdict: Literal["verified", "needs-review", "blocked"]
@@ -144,41 +146,41 @@ class TrustDecision(Record):
         return {"verdict": self.verdict, "reason": self.reason, "detailTier": self.tier}
 
 
-class Grounds(Record):
+class VerdictInputs(Record):
     """What a verdict is based on."""
 
     tier: Tier
     verified_provenance: bool
     evidence: Sequence[Evidence]
-    issues: Sequence[Issue]
+    issues: Sequence[TrustIssue]
     cap_reason: str | None = None
     ok: bool = True
     """The outcome of a verification, if there was one."""
 
 
-def verdict_of(report: TrustReport, *, now: str) -> TrustDecision:
+def compute_verdict(report: TrustReport, *, now: str) -> TrustVerdict:
     """The verdict on a trust report."""
-    grounds = Grounds(
+    grounds = VerdictInputs(
         tier=report.tier,
         verified_provenance=report.verified_provenance,
         evidence=report.evidence,
         issues=report.issues,
         cap_reason=report.cap_reason,
     )
-    return decide(grounds, now=now)
+    return compute_verdict_from(grounds, now=now)
 
 
-def decide(grounds: Grounds, *, now: str) -> TrustDecision:
+def compute_verdict_from(grounds: VerdictInputs, *, now: str) -> TrustVerdict:
     """The verdict, with the first reason that applies."""
     tier = grounds.tier
     if tier == "blocked" or not grounds.ok:
-        return TrustDecision(verdict="blocked", reason=_why_blocked(grounds), tier=tier)
+        return TrustVerdict(verdict="blocked", reason=_explain_blocked(grounds), tier=tier)
     if tier == "verified":
-        return TrustDecision(verdict="verified", reason="fresh verified artifact proof", tier=tier)
-    return TrustDecision(verdict="needs-review", reason=_why_review(grounds, now), tier=tier)
+        return TrustVerdict(verdict="verified", reason="fresh verified artifact proof", tier=tier)
+    return TrustVerdict(verdict="needs-review", reason=_explain_review(grounds, now), tier=tier)
 
 
-def _why_blocked(grounds: Grounds) -> str:
+def _explain_blocked(grounds: VerdictInputs) -> str:
     for issue in grounds.issues:
         if issue.severity == "critical":
             return f"pin is weak: {issue.message}" if issue.code in WEAK_PIN_CODES else issue.message
@@ -188,14 +190,14 @@ def _why_blocked(grounds: Grounds) -> str:
     return "command failed"
 
 
-def _why_review(grounds: Grounds, now: str) -> str:
+def _explain_review(grounds: VerdictInputs, now: str) -> str:
     for issue in grounds.issues:
         if issue.severity == "critical" and issue.code in WEAK_PIN_CODES:
             return f"pin is weak: {issue.message}"
     for row in grounds.evidence:
         if row["status"] == "failed":
             return f"evidence failed: {row['message']}"
-    problem = artifact_problem(grounds.evidence, now=now)
+    problem = find_artifact_problem(grounds.evidence, now=now)
     if grounds.verified_provenance and problem is not None:
         return problem
     if grounds.cap_reason == NO_PROVENANCE:
@@ -210,39 +212,39 @@ def _why_review(grounds: Grounds, now: str) -> str:
 # Pinwarden's own findings
 
 
-def own_findings(entry: ServerEntry) -> tuple[Issue, ...]:
+def check_metadata(entry: ServerEntry) -> tuple[TrustIssue, ...]:
     """Pinwarden's findings about an entry's metadata. They do not change the trust report."""
-    return tuple(_own_findings(entry))
+    return tuple(_check_metadata(entry))
 
 
-def _own_findings(entry: ServerEntry) -> Iterator[Issue]:
+def _check_metadata(entry: ServerEntry) -> Iterator[TrustIssue]:
     if entry.status == "deleted":
-        yield Issue(
+        yield TrustIssue(
             severity="critical",
             code="entry_deleted",
-            message=f"The registry has deleted this version{_because(entry)}.",
+            message=f"The registry has deleted this version{_format_status_reason(entry)}.",
         )
     if entry.status == "deprecated":
-        yield Issue(
+        yield TrustIssue(
             severity="warning",
             code="entry_deprecated",
-            message=f"The registry marks this version as deprecated{_because(entry)}.",
+            message=f"The registry marks this version as deprecated{_format_status_reason(entry)}.",
         )
     for package in entry.packages:
         version = package.version or ""
-        if version and package.registry_type != "oci" and not is_exact(version) and pinned_version(package):
-            yield Issue(
+        if version and package.registry_type != "oci" and not is_exact(version) and has_pinned_version(package):
+            yield TrustIssue(
                 severity="critical",
                 code="version_is_a_range",
                 message=f"Version {version} of {package.identifier} does not name one release.",
             )
         if version and is_exact(version) and is_floating_for_toolpin(version):
-            yield Issue(
+            yield TrustIssue(
                 severity="info",
                 code="version_is_exact",
                 message=f"Version {version} of {package.identifier} names one release; the letter x is not a wildcard.",
             )
 
 
-def _because(entry: ServerEntry) -> str:
+def _format_status_reason(entry: ServerEntry) -> str:
     return f": {entry.status_message.rstrip('.')}" if entry.status_message else ""

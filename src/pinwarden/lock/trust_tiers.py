@@ -17,7 +17,7 @@ from pinwarden.core.javascript import parse_whatwg_host
 from pinwarden.core.record import Record, replace
 from pinwarden.core.text import parse_timestamp
 from pinwarden.core.versions import is_floating_for_toolpin
-from pinwarden.lock.entry import TRUST_REREAD_ORDER, Tier, is_manifest
+from pinwarden.lock.entry import TRUST_REREAD_ORDER, Tier, is_capability_manifest
 from pinwarden.lock.launch_choice import PACKAGE_TYPES
 from pinwarden.lock.server_entry import (
     ATTESTATIONS_META,
@@ -48,7 +48,7 @@ _CLOCK_SKEW = timedelta(seconds=60)
 # The report
 
 
-class Issue(Record):
+class TrustIssue(Record):
     """A problem of an entry."""
 
     severity: Literal["critical", "warning", "info"]
@@ -106,7 +106,7 @@ class TrustReport(Record):
     pillars: Pillars
     evidence: tuple[Evidence, ...]
     badges: tuple[str, ...]
-    issues: tuple[Issue, ...]
+    issues: tuple[TrustIssue, ...]
 
     def to_json(self, *, reread: bool = False) -> dict[str, Any]:
         """The report in ToolPin's member order for a new report, or for one that it has read (``reread``)."""
@@ -129,14 +129,14 @@ class TrustReport(Record):
         return {name: members[name] for name in order if members[name] is not None}
 
 
-def judge(entry: ServerEntry, *, now: str) -> TrustReport:
+def compute_trust_report(entry: ServerEntry, *, now: str) -> TrustReport:
     """The trust report of an entry from its metadata alone.
 
     1. Collect points, issues, badges and evidence, member by member.
     2. Compute the pillars.
     3. Apply the gates, which decide the tier; the tier caps the overall score.
     """
-    tally = collect(entry)
+    tally = collect_tally(entry)
     ungated = TrustReport(
         score=tally.score,
         overall_score=0,
@@ -147,41 +147,41 @@ def judge(entry: ServerEntry, *, now: str) -> TrustReport:
         gates=(),
         gated_by=(),
         verified_provenance=has_provenance(entry),
-        pillars=pillars(entry, tally),
-        evidence=unique_evidence(tally.evidence),
+        pillars=compute_pillars(entry, tally),
+        evidence=deduplicate_evidence(tally.evidence),
         badges=tuple(dict.fromkeys(tally.badges)),
         issues=tuple(tally.issues),
     )
-    return gated(ungated, now=now)
+    return apply_gates(ungated, now=now)
 
 
-class Verified(Record):
+class VerificationResult(Record):
     """The result of a verification, to be added to a trust report."""
 
     evidence: tuple[Evidence, ...]
-    issues: tuple[Issue, ...]
+    issues: tuple[TrustIssue, ...]
     badges: tuple[str, ...]
     verified_provenance: bool
 
 
-def with_verification(report: TrustReport, result: Verified, *, now: str) -> TrustReport:
+def with_verification(report: TrustReport, result: VerificationResult, *, now: str) -> TrustReport:
     """The report with the rows of a verification added, without duplicates. The pillars do not change."""
     merged = replace(
         report,
-        evidence=unique_evidence([*report.evidence, *result.evidence]),
+        evidence=deduplicate_evidence([*report.evidence, *result.evidence]),
         issues=tuple(dict.fromkeys([*report.issues, *result.issues])),
         badges=tuple(dict.fromkeys([*report.badges, *result.badges])),
         verified_provenance=result.verified_provenance,
     )
-    return gated(merged, now=now)
+    return apply_gates(merged, now=now)
 
 
 def with_evidence(report: TrustReport, row: Evidence, *, now: str) -> TrustReport:
     """The report with one more row of evidence."""
-    return gated(replace(report, evidence=unique_evidence([*report.evidence, row])), now=now)
+    return apply_gates(replace(report, evidence=deduplicate_evidence([*report.evidence, row])), now=now)
 
 
-def unique_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
+def deduplicate_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """Rows without duplicates, compared by code, status, message and claim."""
     unique: dict[tuple[Any, ...], Evidence] = {}
     for row in rows:
@@ -192,13 +192,13 @@ def unique_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
 # Tier and score
 
 
-def gated(report: TrustReport, *, now: str) -> TrustReport:
+def apply_gates(report: TrustReport, *, now: str) -> TrustReport:
     """The report with its gates, tier and overall score computed from issues and evidence."""
-    gates = _gates(report)
+    gates = _list_gates(report)
     vetoes = tuple(gate for gate in gates if gate.tier == "blocked")
     failed = tuple(row["code"] for row in report.evidence if row["status"] == "failed")
-    tier = _tier(report, gates, failed, now)
-    overall, reason = _capped(report, gates, vetoes, tier)
+    tier = _compute_tier(report, gates, failed, now)
+    overall, reason = _cap_score(report, gates, vetoes, tier)
     return replace(
         report,
         overall_score=overall,
@@ -210,7 +210,7 @@ def gated(report: TrustReport, *, now: str) -> TrustReport:
     )
 
 
-def _gates(report: TrustReport) -> tuple[TierCap, ...]:
+def _list_gates(report: TrustReport) -> tuple[TierCap, ...]:
     from_issues = tuple(
         TierCap(code=issue.code, message=issue.message, tier="blocked" if issue.code in VETO_CODES else "unverified")
         for issue in report.issues
@@ -226,18 +226,18 @@ def _gates(report: TrustReport) -> tuple[TierCap, ...]:
     return from_issues + from_evidence
 
 
-def _tier(report: TrustReport, gates: Sequence[TierCap], failed: Sequence[str], now: str) -> Tier:
+def _compute_tier(report: TrustReport, gates: Sequence[TierCap], failed: Sequence[str], now: str) -> Tier:
     if any(gate.tier == "blocked" for gate in gates):
         return "blocked"
     if gates or failed:
         return "unverified"
     pinned = any(row["code"] in PIN_CODES and row["status"] in ("declared", "passed") for row in report.evidence)
-    if report.verified_provenance and pinned and artifact_problem(report.evidence, now=now) is None:
+    if report.verified_provenance and pinned and find_artifact_problem(report.evidence, now=now) is None:
         return "verified"
     return "conditional" if report.score >= 40 or pinned else "unverified"
 
 
-def _capped(
+def _cap_score(
     report: TrustReport, gates: Sequence[TierCap], vetoes: Sequence[TierCap], tier: Tier
 ) -> tuple[int, str | None]:
     pillars = report.pillars
@@ -259,7 +259,7 @@ def _capped(
     return min(overall, 59), NO_PROVENANCE
 
 
-def artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
+def find_artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
     """Why the evidence does not prove that the artifact's bytes were verified recently; None if it does."""
     checked = [
         row
@@ -290,12 +290,12 @@ _INTEGRITY_BADGES = ("pinned version", "digest-pinned", "fileSha256", "https rem
 _KNOWN_SOURCES = {"official": (85, 80), "toolpin": (82, 78), "docker": (80, 75)}
 
 
-def pillars(entry: ServerEntry, tally: Tally) -> Pillars:
+def compute_pillars(entry: ServerEntry, tally: Tally) -> Pillars:
     """The four parts of the overall score."""
     return Pillars(
-        provenance=_provenance(entry),
-        integrity=_integrity(tally),
-        reputation=_reputation(entry),
+        provenance=_score_provenance(entry),
+        integrity=_score_integrity(tally),
+        reputation=_score_reputation(entry),
         metadata_completeness=tally.score,
     )
 
@@ -305,13 +305,13 @@ def has_provenance(entry: ServerEntry) -> bool:
     return bool(entry.repository_url) and entry.source in _KNOWN_SOURCES
 
 
-def _provenance(entry: ServerEntry) -> int:
+def _score_provenance(entry: ServerEntry) -> int:
     if has_provenance(entry):
         return _KNOWN_SOURCES[entry.source][0]
     return 55 if entry.repository_url else 20
 
 
-def _integrity(tally: Tally) -> int:
+def _score_integrity(tally: Tally) -> int:
     """Counts badges (twice, if two packages have the same one), minus a penalty for critical issues."""
     criticals = [issue.code for issue in tally.issues if issue.severity == "critical"]
     penalty = 60 if any(code in VETO_CODES for code in criticals) else 35 if criticals else 0
@@ -319,11 +319,11 @@ def _integrity(tally: Tally) -> int:
     return max(0, min(100, 35 + 15 * count - penalty))
 
 
-def _reputation(entry: ServerEntry) -> int:
+def _score_reputation(entry: ServerEntry) -> int:
     # ToolPin intends to lower this for hidden instructions, but its scan never emits the codes it looks for.
     if entry.source in _KNOWN_SOURCES:
         return _KNOWN_SOURCES[entry.source][1]
-    return 45 if entry.discovery_only else 60
+    return 45 if entry.is_discovery_only else 60
 
 
 # Points, issues and badges
@@ -334,7 +334,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.points = 50
-        self.issues: list[Issue] = []
+        self.issues: list[TrustIssue] = []
         self.badges: list[str] = []
         self.evidence: list[Evidence] = []
 
@@ -343,47 +343,47 @@ class Tally:
         """The points, within 0 and 100."""
         return max(0, min(100, self.points))
 
-    def flaw(self, points: int, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:
+    def add_issue(self, points: int, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:
         """Add an issue; ``points`` is negative."""
         self.points += points
-        self.issues.append(Issue(severity=severity, code=code, message=message))
+        self.issues.append(TrustIssue(severity=severity, code=code, message=message))
 
-    def merit(self, points: int, badge: str) -> None:
+    def add_badge(self, points: int, badge: str) -> None:
         """Add points and a badge."""
         self.points += points
         self.badges.append(badge)
 
 
-def collect(entry: ServerEntry) -> Tally:
+def collect_tally(entry: ServerEntry) -> Tally:
     """Collect points, issues, badges and evidence from the entry's metadata."""
     tally = Tally()
     if entry.repository_url:
-        tally.merit(8, "source repo")
+        tally.add_badge(8, "source repo")
     else:
-        tally.flaw(-8, "warning", "missing_repository", "No source repository is declared.")
+        tally.add_issue(-8, "warning", "missing_repository", "No source repository is declared.")
     if "/" in entry.name:
-        tally.merit(6, "namespaced")
+        tally.add_badge(6, "namespaced")
     if not entry.packages and not entry.remotes:
-        tally.flaw(-35, "critical", "no_install_target", "No package or remote endpoint is declared.")
+        tally.add_issue(-35, "critical", "no_install_target", "No package or remote endpoint is declared.")
     for package in entry.packages:
         _collect_package(tally, package)
     for remote in entry.remotes:
         _collect_remote(tally, remote)
     if entry.requires_secrets:
         tally.badges.append("requires secrets")
-        tally.flaw(-6, "info", "requires_secrets", "This server declares secret configuration inputs.")
+        tally.add_issue(-6, "info", "requires_secrets", "This server declares secret configuration inputs.")
     if "sse" in entry.transports:
         message = "SSE transport appears in the manifest; streamable HTTP is preferred for remote servers."
-        tally.flaw(-4, "info", "legacy_transport", message)
+        tally.add_issue(-4, "info", "legacy_transport", message)
     if entry.is_latest:
         tally.badges.append("latest")
-    if is_manifest(entry.extension(CAPABILITIES_META)):
+    if is_capability_manifest(entry.find_meta(CAPABILITIES_META)):
         tally.badges.append("capability-pinned")
-    for kind in attestations(entry):
-        tally.badges.append(attestation_badge(kind))
-        tally.evidence.append(attestation_row(kind))
-    tally.evidence += registry_rows(entry)
-    advisories = metadata_advisories(entry)
+    for kind in list_attestation_types(entry):
+        tally.badges.append(format_attestation_badge(kind))
+        tally.evidence.append(build_attestation_evidence(kind))
+    tally.evidence += build_registry_evidence(entry)
+    advisories = scan_metadata(entry)
     if advisories:
         tally.badges.append("description-scan-advisory")
         tally.issues += advisories
@@ -393,47 +393,47 @@ def collect(entry: ServerEntry) -> Tally:
 def _collect_package(tally: Tally, package: DeclaredPackage) -> None:
     kind, identifier = package.registry_type, package.identifier
     if kind in PACKAGE_TYPES:
-        tally.merit(9 if kind in ("oci", "mcpb") else 5, kind)
+        tally.add_badge(9 if kind in ("oci", "mcpb") else 5, kind)
     else:
-        tally.flaw(-8, "warning", "unknown_package_type", f"Unknown package registry type: {kind}.")
-    if pinned_version(package):
-        tally.merit(5, "pinned version")
+        tally.add_issue(-8, "warning", "unknown_package_type", f"Unknown package registry type: {kind}.")
+    if has_pinned_version(package):
+        tally.add_badge(5, "pinned version")
     elif kind != "oci":
-        tally.flaw(-6, "warning", "unpinned_package", unpinned(identifier))
+        tally.add_issue(-6, "warning", "unpinned_package", format_unpinned_message(identifier))
     if kind == "oci":
-        problem = oci_pin_problem(identifier)
+        problem = find_oci_pin_problem(identifier)
         if problem is None:
-            tally.merit(8, "digest-pinned")
+            tally.add_badge(8, "digest-pinned")
         else:
-            tally.flaw(-10, "critical", "mutable_oci_tag", f"OCI image {identifier} {problem}.")
+            tally.add_issue(-10, "critical", "mutable_oci_tag", f"OCI image {identifier} {problem}.")
     if kind == "mcpb":
         if has_file_hash(package):
-            tally.merit(8, "fileSha256")
+            tally.add_badge(8, "fileSha256")
         else:
             message = "MCPB packages should include a valid 64-character fileSha256."
-            tally.flaw(-12, "critical", "missing_mcpb_hash", message)
-    tally.evidence += package_rows(package)
+            tally.add_issue(-12, "critical", "missing_mcpb_hash", message)
+    tally.evidence += build_package_evidence(package)
 
 
 def _collect_remote(tally: Tally, remote: Remote) -> None:
-    tally.merit(6, remote.type)
+    tally.add_badge(6, remote.type)
     address = parse_whatwg_host(remote.url)
     if address is None:
         message = f"Remote MCP endpoint is not a valid URL: {remote.url}"
-        tally.flaw(-15, "critical", "invalid_remote_url", message)
+        tally.add_issue(-15, "critical", "invalid_remote_url", message)
     elif address.scheme == "https":
-        tally.merit(6, "https remote")
+        tally.add_badge(6, "https remote")
     else:
-        tally.flaw(-15, "critical", "insecure_remote", f"Remote MCP endpoint is not HTTPS: {remote.url}")
+        tally.add_issue(-15, "critical", "insecure_remote", f"Remote MCP endpoint is not HTTPS: {remote.url}")
     if remote.type == "streamable-http":
         tally.points += 4
 
 
-def metadata_advisories(entry: ServerEntry) -> list[Issue]:
+def scan_metadata(entry: ServerEntry) -> list[TrustIssue]:
     """ToolPin's scan of the entry's name and description. Its findings are advisory."""
     advisories = {advisory.code: advisory for advisory, _, _ in advisories_of(f"{entry.name}\n{entry.description}")}
     return [
-        Issue(
+        TrustIssue(
             severity="warning" if advisory.severity == "warning" else "info",
             code=code,
             message=f"server:{entry.name}: {advisory.message}",
@@ -449,40 +449,44 @@ _HEX_64 = re.compile(r"[0-9a-fA-F]{64}")
 _OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
 
 
-def package_rows(package: DeclaredPackage) -> list[Evidence]:
+def build_package_evidence(package: DeclaredPackage) -> list[Evidence]:
     """Evidence of how a package is pinned, as its metadata declares. Nothing is verified."""
     identifier, version = package.identifier, package.version
     rows: list[Evidence] = []
-    if pinned_version(package):
+    if has_pinned_version(package):
         message = f"Package {identifier} declares exact version {version}."
-        rows.append(_metadata_row("package_pin", "declared", message, f"{identifier}@{version}"))
+        rows.append(_build_metadata_evidence("package_pin", "declared", message, f"{identifier}@{version}"))
     elif package.registry_type != "oci":
-        rows.append(_metadata_row("package_pin", "failed", unpinned(identifier), identifier, "missing exact version"))
+        rows.append(
+            _build_metadata_evidence(
+                "package_pin", "failed", format_unpinned_message(identifier), identifier, "missing exact version"
+            )
+        )
     if package.registry_type == "oci":
-        rows += _oci_rows(identifier)
+        rows += _build_oci_evidence(identifier)
     if package.registry_type == "mcpb":
         if has_file_hash(package):
             message = "MCPB package declares fileSha256; package bytes were not hashed by ToolPin in metadata scoring."
-            rows.append(_metadata_row("file_hash_present", "declared", message, package.file_sha256 or ""))
+            rows.append(_build_metadata_evidence("file_hash_present", "declared", message, package.file_sha256 or ""))
         else:
             reason = "missing valid 64-character fileSha256"
-            rows.append(_metadata_row("file_hash_present", "failed", MISSING_FILE_HASH, identifier, reason))
+            rows.append(_build_metadata_evidence("file_hash_present", "failed", MISSING_FILE_HASH, identifier, reason))
     return rows
 
 
-def _oci_rows(identifier: str) -> list[Evidence]:
-    problem = oci_pin_problem(identifier)
+def _build_oci_evidence(identifier: str) -> list[Evidence]:
+    problem = find_oci_pin_problem(identifier)
     if problem is not None:
         message = f"OCI image {identifier} {problem}."
-        return [_metadata_row("digest_present", "failed", message, identifier, problem)]
+        return [_build_metadata_evidence("digest_present", "failed", message, identifier, problem)]
     declared = f"OCI image {identifier} declares a digest pin; image bytes were not resolved by ToolPin."
     return [
-        _metadata_row("digest_present", "declared", declared, identifier),
-        _metadata_row("package_pin", "declared", f"OCI image {identifier} is pinned by digest.", identifier),
+        _build_metadata_evidence("digest_present", "declared", declared, identifier),
+        _build_metadata_evidence("package_pin", "declared", f"OCI image {identifier} is pinned by digest.", identifier),
     ]
 
 
-def _metadata_row(code: str, status: str, message: str, claim: str, failure: str | None = None) -> Evidence:
+def _build_metadata_evidence(code: str, status: str, message: str, claim: str, failure: str | None = None) -> Evidence:
     row: dict[str, Any] = {
         "code": code,
         "status": status,
@@ -495,12 +499,12 @@ def _metadata_row(code: str, status: str, message: str, claim: str, failure: str
     return row if failure is None else {**row, "failureReason": failure}
 
 
-def pinned_version(package: DeclaredPackage) -> bool:
+def has_pinned_version(package: DeclaredPackage) -> bool:
     """Whether ToolPin considers the package pinned by its version."""
     return bool(package.version) and not is_floating_for_toolpin(package.version or "")
 
 
-def oci_pin_problem(identifier: str) -> str | None:
+def find_oci_pin_problem(identifier: str) -> str | None:
     """The problem of an image's digest pin; None if it has a valid one."""
     if _OCI_DIGEST.search(identifier):
         return None
@@ -512,43 +516,43 @@ def has_file_hash(package: DeclaredPackage) -> bool:
     return _HEX_64.fullmatch(package.file_sha256 or "") is not None
 
 
-def unpinned(identifier: str) -> str:
+def format_unpinned_message(identifier: str) -> str:
     """The message for a package without an exact version."""
     return f"Package {identifier} does not declare an exact package version."
 
 
-def attestations(entry: ServerEntry) -> list[str]:
+def list_attestation_types(entry: ServerEntry) -> list[str]:
     """The kinds of attestations that the entry declares. None of them is verified here."""
-    rows = entry.extension(ATTESTATIONS_META)
+    rows = entry.find_meta(ATTESTATIONS_META)
     if not isinstance(rows, list):
         return []
     return [row["type"] for row in rows if isinstance(row, dict) and isinstance(row.get("type"), str)]
 
 
-def attestation_badge(kind: str) -> str:
+def format_attestation_badge(kind: str) -> str:
     """The badge of a declared attestation."""
     return f"{kind}-declared"
 
 
-def attestation_row(kind: str) -> Evidence:
+def build_attestation_evidence(kind: str) -> Evidence:
     """The evidence of a declared attestation."""
     message = f"{kind} attestation metadata is declared but not cryptographically verified."
-    return _metadata_row("attestation_declared", "declared", message, kind)
+    return _build_metadata_evidence("attestation_declared", "declared", message, kind)
 
 
 _STATUSES = ("passed", "declared", "failed", "unavailable", "skipped")
 _CARRIED = ("source", "claim", "verificationMethod", "trustedAnchor", "trustAnchor", "verifiedAt", "failureReason")
 
 
-def registry_rows(entry: ServerEntry) -> list[Evidence]:
+def build_registry_evidence(entry: ServerEntry) -> list[Evidence]:
     """Evidence from ToolPin's own registry. A claim of proof counts as a declaration only."""
-    rows = entry.extension(EVIDENCE_META)
+    rows = entry.find_meta(EVIDENCE_META)
     if entry.source != "toolpin" or not isinstance(rows, list):
         return []
-    return [_registry_row(row) for row in rows if _is_row(row)]
+    return [_downgrade_registry_evidence(row) for row in rows if _is_registry_evidence(row)]
 
 
-def _is_row(row: Any) -> bool:
+def _is_registry_evidence(row: Any) -> bool:
     return (
         isinstance(row, dict)
         and isinstance(row.get("code"), str)
@@ -557,7 +561,7 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _registry_row(row: Mapping[str, Any]) -> Evidence:
+def _downgrade_registry_evidence(row: Mapping[str, Any]) -> Evidence:
     claimed = row["status"] == "passed"
     message = f"{row['message']} (registry-declared, not locally recomputed)" if claimed else row["message"]
     evidence: dict[str, Any] = {

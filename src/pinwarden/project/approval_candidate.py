@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, plural, row_to_json
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import LockExtension, extended, extension_of, surface_path
+from pinwarden.lock.extension import LockExtension, format_surface_path, read_extension, with_extension
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.surface import Surface
 
@@ -134,7 +134,7 @@ def assign_surface_files(
 def _parse_approved_surfaces(lock: Lock | None, candidates: dict[str, bytes], server: str) -> list[Surface]:
     approved: list[Surface] = []
     for entry in lock.entries if lock is not None else ():
-        extension = extension_of(entry) if entry.name == server else None
+        extension = read_extension(entry) if entry.name == server else None
         pin = extension.surface if extension is not None else None
         text = candidates.get(pin.path) if pin is not None else None
         if pin is None or text is None:
@@ -146,14 +146,18 @@ def _parse_approved_surfaces(lock: Lock | None, candidates: dict[str, bytes], se
 
 
 def _find_surface_pin(entry: Entry) -> SurfacePin | None:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return None if extension is None else extension.surface
 
 
 def _choose_free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> str:
     folder = pin.path.partition("/")[0]
     # The last one is unique to this entry: neither server names nor keys have an "@" in their file name.
-    candidates = (pin.path, surface_path(entry.key, folder=folder), surface_path(entry.name, entry.client, folder))
+    candidates = (
+        pin.path,
+        format_surface_path(entry.key, folder=folder),
+        format_surface_path(entry.name, entry.client, folder),
+    )
     for path in candidates:
         if taken.get(path, pin.file_digest) == pin.file_digest:
             return path
@@ -161,4 +165,4 @@ def _choose_free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]
 
 
 def _replace_surface_pin(entry: Entry, pin: SurfacePin) -> Entry:
-    return extended(entry, replace(extension_of(entry) or LockExtension(), surface=pin))
+    return with_extension(entry, replace(read_extension(entry) or LockExtension(), surface=pin))

@@ -10,7 +10,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
     ApprovalCandidate,
@@ -38,7 +38,7 @@ def find_server_to_approve(project: Project, name: str, client: str | None = Non
 def read_approved_surface(project: Project, entry: Entry) -> Surface | None:
     """The approved surface; None if there is none."""
     _, pinned_files = lock_store.read_with_files(project.lock)
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     pin = extension.surface if extension else None
     return parse_surface(pinned_files[pin.path]) if pin is not None and pin.path in pinned_files else None
 
@@ -135,7 +135,7 @@ def _compare_entry(project: Project, entry: Entry, surface: Surface) -> Report:
 
 def _find_earlier_release(entry: Entry) -> str | None:
     """What the surface of an entry was approved for, if that is not what it starts now."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension.surface_of[:200] if extension is not None and extension.surface_of is not None else None
 
 

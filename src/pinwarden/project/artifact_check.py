@@ -19,9 +19,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FAILING_SEVERITIES, Row, is_failing
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import LockExtension, extension_of
+from pinwarden.lock.extension import LockExtension, read_extension
 from pinwarden.lock.launch_choice import LaunchTarget
-from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
+from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch
 from pinwarden.lock.server_entry import DeclaredPackage, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
 from pinwarden.lock.trust_tiers import Evidence
@@ -62,8 +62,8 @@ def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactChe
     """Download and hash the artifact of an entry, and compare it with the lock. Contacts only the locked registry."""
     package, claim = parse_package_of_entry(entry)
     if package.ecosystem not in ("mcpb", "cargo"):
-        refuse_other_index(locked_launch(entry))
-    pinned = extension_of(entry) or LockExtension()
+        refuse_other_index(read_locked_launch(entry))
+    pinned = read_extension(entry) or LockExtension()
     configured = find_registry_url(package, context)
     if pinned.registry is not None and configured is not None and configured != pinned.registry:
         return _build_registry_changed(entry.name, pinned.registry, package, configured, now)
@@ -191,12 +191,12 @@ def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
         return PackageRef(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
     if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
         return PackageRef(ecosystem="cargo", name=name, version=version), None
-    return parse_package_of_launch(locked_launch(entry).runs), None
+    return parse_package_of_launch(read_locked_launch(entry).launch), None
 
 
 def refuse_other_index(launch: LockedLaunch) -> None:
     """Refuse a command that names its own registry: the user's may have another package of that name."""
-    runs = launch.runs
+    runs = launch.launch
     if "other_index" in (*runs.dangers, *(runs.via.dangers if runs.via else ())):
         raise PinwardenError("REGISTRY_IN_COMMAND", "the command names the registry that the package comes from")
     named = [name for name in launch.variables if _REGISTRY_VARIABLE.fullmatch(name)]
@@ -324,7 +324,7 @@ def _load_bundle_settings(server: str | None, context: FetchContext) -> BundleSe
     from pinwarden.artifacts.mcpb import BundleSettings
 
     policy = load_policies(context.project).own
-    rule = policy.mcpb_rule(server) if policy is not None and server is not None else None
+    rule = policy.find_mcpb_rule(server) if policy is not None and server is not None else None
     if rule is None:
         return BundleSettings()
     return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))

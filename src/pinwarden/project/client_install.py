@@ -15,7 +15,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.locked_config import configured_in, locked_config
+from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.project.configs import build_config_view
 from pinwarden.project.lock import remove_from_lock
 from pinwarden.system.redaction import redact_entry
@@ -33,7 +33,7 @@ def install_locked(project: Project, request: LockRequest, locked: Report) -> Re
     paths = project.find_install_paths()
     done: list[dict[str, str]] = []
     for client in request.clients:
-        entry = lock.entry(request.name, client) if lock else None
+        entry = lock.find_entry(request.name, client) if lock else None
         if entry is None:
             raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
         path = _find_config_path(paths, client, request.scope)
@@ -95,7 +95,7 @@ class ClientEntries:
         if server is None:
             return None
         fresh = read_locked_entry(self._project, key)
-        merged = replace_launch(server.entry, locked_config(fresh.key, fresh.document).entry)
+        merged = replace_launch(server.entry, read_locked_config(fresh.key, fresh.document).entry)
         target = configured_server(server.name, merged, client_of(entry.client)).target
         return replace(server, entry=merged, target=target)
 
@@ -115,7 +115,7 @@ def replace_launch(entry: Any, approved: Any) -> dict[str, Any]:
 
 def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
     """Whether a client's file has the server as approved."""
-    approved = locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).entry
     changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)
 
@@ -161,6 +161,6 @@ _VALUE_MEMBERS = ("env", "environment", "headers")
 
 
 def _find_configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
-    where = configured_in(entry)
+    where = read_config_origin(entry)
     client = client_of(where.client if where else entry.client)
     return next((server for server in servers if server.name == entry.name and server.client == client.id), None)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record
-from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, installed
+from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, find_configured_entry
 from pinwarden.system.masking import MASK, is_reference, looks_secret, mask_url, mask_words
 
 _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -135,7 +135,7 @@ def _audit_entry(
     is_settled = False
     for file_scope, path in locations:
         file = files.get(path)
-        config = installed(file, entry) if file else None
+        config = find_configured_entry(file, entry) if file else None
         if file and file.fault:
             is_settled = True
             yield _build_finding("unreadable_config", entry, (path, file_scope), f"{path}: {file.problem}")

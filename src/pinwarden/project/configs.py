@@ -17,7 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.locked_config import LockedConfig, configured_in, locked_config
+from pinwarden.lock.locked_config import LockedConfig, read_config_origin, read_locked_config
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.configured_servers import (
     ConfigIssue,
@@ -153,11 +153,11 @@ def check_configs(
 def build_waivable_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
     """A finding about a file's settings. A team may want a setting, and says so with a waiver."""
     from pinwarden.lock.policy import SETTING_CODES
-    from pinwarden.lock.policy_rules import waived
+    from pinwarden.lock.policy_rules import apply_waivers
 
     code, level, message = finding.code, finding.severity, finding.message
     if policies.own is not None and code in SETTING_CODES:
-        judged = waived(policies.own, file, code, message, policies.today)
+        judged = apply_waivers(policies.own, file, code, message, policies.today)
         level, message = level if judged.refuses else "info", judged.full_message
     return Row(code=code, severity=level, entity="config", name=finding.name, path="", message=message, file=file)
 
@@ -194,7 +194,7 @@ def _split_entries(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], 
     installed: list[LockedConfig] = []
     located: list[LocatedEntry] = []
     for entry in entries:
-        locked, where = locked_config(entry.key, entry.document), configured_in(entry)
+        locked, where = read_locked_config(entry.key, entry.document), read_config_origin(entry)
         if where is None or where.client not in CLIENTS:
             installed.append(locked)
         else:
@@ -247,7 +247,7 @@ def _compare_located(project: Project, view: ConfigView) -> Iterator[ConfigIssue
             yield _build_issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
             continue
         answers = proposed_inputs(server, file.inputs if file else ())
-        where = configured_in(located.entry)
+        where = read_config_origin(located.entry)
         approved = where.answers if where is not None else {}
         changes = (
             *compare_entries(

@@ -20,13 +20,13 @@ from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
-from pinwarden.lock.entry import LOCK_CLIENTS, tier_rank
-from pinwarden.lock.extension import LockExtension, extended, extension_of, with_optional_members_of
-from pinwarden.lock.install_plan import PlanOptions, install_plan
-from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, configured_in, locked_config
-from pinwarden.lock.locked_launch import is_enforced, launch_command, locked_launch, with_bytes_of
-from pinwarden.lock.lockfile import same_json
-from pinwarden.lock.server_entry import from_value
+from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
+from pinwarden.lock.extension import LockExtension, keep_optional_members, read_extension, with_extension
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
+from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_config_origin, read_locked_config
+from pinwarden.lock.locked_launch import is_enforced, keep_pinned_bytes, read_locked_launch, to_launch_command
+from pinwarden.lock.lockfile import is_same_json
+from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry
@@ -46,15 +46,17 @@ def client_name_in_lock(client: str) -> str:
 
 def build_plain_entry(server: ConfiguredServer, now: str) -> lock_entry.Entry:
     """The lock entry of a configured server."""
-    made_up = from_value({"server": _build_server_json(server), "_meta": {}}, source=SOURCE)
+    made_up = parse_server_entry({"server": _build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
     client = client_name_in_lock(server.client)
     installation = PlanOptions(scope="global" if server.scope == "global" else "project")
-    plan = install_plan(made_up, client, now=now, options=installation)
+    plan = build_install_plan(made_up, client, now=now, options=installation)
     fragment = build_config_fragment(server)
     plan["config"] = fragment
     plan["locked"]["config"] = deepcopy(fragment)
     plan["notes"] = [f"Configured by hand in {server.client}."]
-    return lock_entry.with_integrity(lock_entry.Entry(key=lock_entry.entry_key(server.name, client), document=plan))
+    return lock_entry.with_integrity(
+        lock_entry.Entry(key=lock_entry.build_entry_key(server.name, client), document=plan)
+    )
 
 
 def _build_server_json(server: ConfiguredServer) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def _build_server_json(server: ConfiguredServer) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": server.name,
         "description": "",
-        "version": launched.version if launched.version and launched.pinned else NO_RELEASE,
+        "version": launched.version if launched.version and launched.pinned else NO_VERSION,
     }
     if isinstance(target, HttpTarget):
         kind = "sse" if target.transport == "sse" else "streamable-http"
@@ -96,7 +98,7 @@ def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> Config
         return server
     if not is_enforced_start(server.target.command, entry.name):
         return server
-    return replace(server, target=replace(server.target, command=locked_launch(entry).command))
+    return replace(server, target=replace(server.target, command=read_locked_launch(entry).command))
 
 
 def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
@@ -133,18 +135,18 @@ def build_entry(server: ConfiguredServer, started_entry: Entry | None, extension
     resolves to. The new entry then shares the pinned bytes of that entry, because both start the same server.
     """
     if started_entry is None:
-        return extended(build_plain_entry(server, now), extension)
-    known = extension_of(started_entry) or LockExtension()
+        return with_extension(build_plain_entry(server, now), extension)
+    known = read_extension(started_entry) or LockExtension()
     if known.bundle is not None:
-        merged = with_optional_members_of(known, replace(extension, registry=known.registry))
-        return extended(_build_bundle_entry(server, started_entry), merged)
+        merged = keep_optional_members(known, replace(extension, registry=known.registry))
+        return with_extension(_build_bundle_entry(server, started_entry), merged)
     entry = build_plain_entry(with_locked_command(server, started_entry), now)
     if started_entry.key == entry.key:
-        return extended(entry, extension)
+        return with_extension(entry, extension)
     variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
-    launch = launch_command(replace(locked_launch(started_entry), variables=variables))
-    shared = with_bytes_of(known, extension, same=False)
-    return extended(entry, replace(shared, launch=launch))
+    launch = to_launch_command(replace(read_locked_launch(started_entry), variables=variables))
+    shared = keep_pinned_bytes(known, extension, same=False)
+    return with_extension(entry, replace(shared, launch=launch))
 
 
 def _build_bundle_entry(server: ConfiguredServer, started_entry: Entry) -> Entry:
@@ -154,7 +156,7 @@ def _build_bundle_entry(server: ConfiguredServer, started_entry: Entry) -> Entry
     locked = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**started_entry.document, "client": client, "scope": scope, "config": fragment, **locked}
     return lock_entry.with_integrity(
-        replace(started_entry, key=lock_entry.entry_key(server.name, client), document=document)
+        replace(started_entry, key=lock_entry.build_entry_key(server.name, client), document=document)
     )
 
 
@@ -168,7 +170,7 @@ def _describe_missing_command(shown: str) -> str:
 
 def _has_launch(entry: Entry) -> bool:
     """Whether an entry has the command that ``pinwarden run`` starts for it."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return is_enforced(entry) or (extension is not None and extension.bundle is not None)
 
 
@@ -182,9 +184,9 @@ INCONSISTENT_MESSAGE = (
 def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
     """Entries from configurations whose summary does not follow from their configuration."""
     for entry in lock.entries:
-        where = configured_in(entry)
-        if entry.source == SOURCE and where is not None and where.client in CLIENTS:
-            approved = locked_config(entry.key, entry.document).entry
+        where = read_config_origin(entry)
+        if entry.source == CONFIG_SOURCE and where is not None and where.client in CLIENTS:
+            approved = read_locked_config(entry.key, entry.document).entry
             server = configured_server(entry.name, approved, client_of(where.client))
             derived = (
                 None
@@ -193,7 +195,7 @@ def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
             )
             if (
                 derived is None
-                or not same_json(_summarize_entry(derived), _summarize_entry(entry))
+                or not is_same_json(_summarize_entry(derived), _summarize_entry(entry))
                 or _has_raised_tier(entry, derived)
             ):
                 yield entry
@@ -201,7 +203,7 @@ def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
 
 def _has_raised_tier(entry: Entry, derived_entry: Entry) -> bool:
     stated, derived = str(entry.trust.get("tier")), str(derived_entry.trust.get("tier"))
-    return tier_rank(stated) > tier_rank(derived) >= 0
+    return rank_tier(stated) > rank_tier(derived) >= 0
 
 
 def _summarize_entry(entry: Entry) -> dict[str, Any]:

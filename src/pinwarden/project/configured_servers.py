@@ -30,9 +30,15 @@ from pinwarden.clients.launchers import Launch
 from pinwarden.clients.table import CLIENTS, Client, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.launch_choice import variable_name
-from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, configured_in, installed, locked_config
-from pinwarden.lock.locked_launch import is_enforced, locked_launch
+from pinwarden.lock.launch_choice import to_variable_name
+from pinwarden.lock.locked_config import (
+    ConfigLocation,
+    LockedConfig,
+    find_configured_entry,
+    read_config_origin,
+    read_locked_config,
+)
+from pinwarden.lock.locked_launch import is_enforced, read_locked_launch
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget, Target
@@ -127,7 +133,7 @@ def _diagnose_entry(
             is_settled = True
             yield _build_issue(entry, "unreadable", (path, file_scope), f"{path}: {file.problem}")
             continue
-        config = installed(file, entry) if file else None
+        config = find_configured_entry(file, entry) if file else None
         if config is None:
             missing.append((path, file_scope))
             continue
@@ -278,16 +284,16 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
 
     For an entry that its client starts with ``pinwarden run NAME``, the locked command counts.
     """
-    where = configured_in(entry)
+    where = read_config_origin(entry)
     client = client_of(where.client if where else entry.client)
-    approved = locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).entry
     target = configured_server(entry.name, redact_entry(approved), client).target
     bundle = find_bundle_pin(entry)
     if isinstance(target, StdioTarget) and bundle is not None:
         return ServerIdentity(launch_parts=("bundle", bundle.tool), values=_normalize_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):
         try:
-            launch = locked_launch(entry)
+            launch = read_locked_launch(entry)
         except PinwardenError:
             return None
         target = replace(target, command=launch.command, cwd=launch.cwd)
@@ -366,7 +372,7 @@ def _list_launcher_settings(runs: Launch, package: Launch) -> tuple[str, ...]:
 
 def _normalize_word(word: str) -> str:
     """A word of a command with its placeholders in one spelling."""
-    return normalize_placeholders(_MASKED_VALUE.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
+    return normalize_placeholders(_MASKED_VALUE.sub(lambda match: f"${{{to_variable_name(match[1])}}}", word))
 
 
 def _normalize_values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -376,7 +382,7 @@ def _normalize_values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _normalize_value(name: str, value: str) -> str:
     """A value that the client asks for, or that the lock leaves out, counts as a reference to its variable."""
     if _INPUT_REFERENCE.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
-        return f"${{{variable_name(name)}}}"
+        return f"${{{to_variable_name(name)}}}"
     if match := _MASKED_VALUE.fullmatch(value):
-        return f"${{{variable_name(match[1])}}}"
-    return normalize_placeholders(_INPUT_REFERENCE.sub(lambda match: f"${{{variable_name(match[1])}}}", value))
+        return f"${{{to_variable_name(match[1])}}}"
+    return normalize_placeholders(_INPUT_REFERENCE.sub(lambda match: f"${{{to_variable_name(match[1])}}}", value))

@@ -22,10 +22,10 @@ from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_t
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extended, extension_of, has_surface
-from pinwarden.lock.locked_config import configured_in, locked_config
-from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_launch
-from pinwarden.lock.lockfile import refuse_if_tampered, relock, verify
+from pinwarden.lock.extension import has_surface, read_extension, with_extension
+from pinwarden.lock.locked_config import read_config_origin, read_locked_config
+from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch, to_launch_command
+from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
 from pinwarden.project.configs import build_config_view
 from pinwarden.project.configured_servers import identify_entry
 from pinwarden.project.locked_servers import not_locked_error, resolve_start
@@ -108,20 +108,20 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     2. Resolve the new command, and start the server with it once, if allowed.
     3. Write the lock, then the client's file; if that fails, restore the lock.
     """
-    project, extension = options.project, extension_of(entry)
+    project, extension = options.project, read_extension(entry)
     facts = {"server": entry.name, "client": entry.client}
     if extension is not None and extension.bundle is not None:
         return {**facts, "action": "unchanged"}
-    launch = locked_launch(entry)
+    launch = read_locked_launch(entry)
     _refuse_local_program(entry, launch)
     bundled = extension is not None and extension.bundle_tree is not None
     if extension is None or (extension.closure is None and extension.image is None and not bundled):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
-    where = configured_in(entry)
+    where = read_config_origin(entry)
     client = client_of(where.client if where else entry.client)
-    approved = locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).entry
     server = configured or _find_approved_server(entry, client, approved, options.servers)
-    arguments = () if bundled else launch.runs.arguments  # a bundle's manifest has its arguments
+    arguments = () if bundled else launch.launch.arguments  # a bundle's manifest has its arguments
     words = _build_entry_command(project, entry, client, arguments)
     _check_start(options, entry, words, server)
     lock_form = replace_command(approved if server is None else redact_entry(server.entry), client, words)
@@ -131,12 +131,12 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**entry.document, "config": fragment, **kept}
     changed = lock_entry.with_integrity(replace(entry, document=document))
-    sealed = extended(changed, replace(extension, launch=launch_command(launch)))
+    sealed = with_extension(changed, replace(extension, launch=to_launch_command(launch)))
     raw = None if server is None else replace_command(server.entry, client, words)
     if server is not None and raw is not None:
         refuse_uneditable(server, raw)
-    with lock_store.restored_on_error(project.lock, [entry.key]):
-        lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], options.now)))
+    with lock_store.restore_on_error(project.lock, [entry.key]):
+        lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=put_entries(old, [sealed], options.now)))
         if server is None or raw is None:
             return {**facts, "action": "unchanged" if approved == lock_form else "locked only"}
         return {**facts, "file": project.display_path(server.path), "action": options.edits.replace_entry(server, raw)}
@@ -207,16 +207,16 @@ def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], se
 
 def _refuse_local_program(entry: Entry, launch: LockedLaunch) -> None:
     """Refuse programs of this machine, which ``pinwarden run`` does not start: they have no pinned bytes."""
-    runs = launch.runs.via or launch.runs
+    runs = launch.launch.via or launch.launch
     if (
         entry.selected_target.get("registryType") == "mcpb"
         or runs.kind in _PACKAGE_KINDS
         or runs.kind in _UNLOCKABLE_KINDS
     ):
-        if not launch.runs.wrappers:
+        if not launch.launch.wrappers:
             return
         raise PinwardenError(
-            "NOTHING_TO_RUN", f"it is started by {launch.runs.wrappers[0]}, which Pinwarden cannot reproduce"
+            "NOTHING_TO_RUN", f"it is started by {launch.launch.wrappers[0]}, which Pinwarden cannot reproduce"
         )
     raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which is not from a registry")
 

@@ -15,19 +15,19 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import server_entry
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.launch_choice import choose_target, selected_target
-from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, locked_config
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.launch_choice import choose_target, target_to_json
+from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_locked_config
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.lock.trust_explanation import (
-    Explanation,
-    explain,
-    explain_bundle,
-    explain_bytes,
-    own_findings,
-    verdict_of,
+    TierExplanation,
+    check_metadata,
+    compute_verdict,
+    explain_bundle_tier,
+    explain_configured_tier,
+    explain_tier,
 )
-from pinwarden.lock.trust_tiers import Issue, Pillars, TierCap, TrustReport, gated, judge
+from pinwarden.lock.trust_tiers import Pillars, TierCap, TrustIssue, TrustReport, apply_gates, compute_trust_report
 from pinwarden.project.lock_documents import LockDocument, build_problem_rows, find_entries, problems_to_json, read_lock
 from pinwarden.system.masking import mask_text, mask_url
 
@@ -95,10 +95,10 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
 def explain_registry_entry(project: Project, server: str, *, now: str) -> Report:
     """The report of ``pinwarden explain --registry``: the entry in the project's caches and files."""
     document = project.load_registries(offline=True).find(server)
-    entry = server_entry.from_value(document)
-    trust = judge(entry, now=now)
-    issues = own_findings(entry)
-    explanation = explain(trust, now=now)
+    entry = server_entry.parse_server_entry(document)
+    trust = compute_trust_report(entry, now=now)
+    issues = check_metadata(entry)
+    explanation = explain_tier(trust, now=now)
     sections = (
         Section(heading="what it is", lines=tuple(_describe_registry_entry(entry))),
         *_build_trust_sections(explanation, trust),
@@ -107,7 +107,7 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
     return Report(
         command="explain",
         subject=server,
-        summary=f"{entry.name} {entry.version or ''} would be {trust.tier} ({verdict_of(trust, now=now).reason})",
+        summary=f"{entry.name} {entry.version or ''} would be {trust.tier} ({compute_verdict(trust, now=now).reason})",
         exit_code=EXIT_CLEAN,
         rows=tuple(
             Row(
@@ -129,7 +129,7 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
                     "version": entry.version,
                     "source": entry.source,
                     "status": entry.status,
-                    "target": describe_target(selected_target(target)) if target else None,
+                    "target": describe_target(target_to_json(target)) if target else None,
                     "trust": _trust_to_json(explanation, trust),
                     "findings": [issue.to_json() for issue in issues],
                     "sections": [section.to_json() for section in sections],
@@ -173,7 +173,7 @@ def parse_recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
         evidence=tuple(recorded.get("evidence", [])),
         badges=tuple(recorded["badges"]),
         issues=tuple(
-            Issue(severity=row["severity"], code=row["code"], message=row["message"]) for row in recorded["issues"]
+            TrustIssue(severity=row["severity"], code=row["code"], message=row["message"]) for row in recorded["issues"]
         ),
     )
 
@@ -192,7 +192,7 @@ def describe_target(target: Mapping[str, Any]) -> str:
 
 def describe_config(entry: Entry) -> dict[str, Any] | None:
     """The approved configuration: command or address, and the names of variables and headers."""
-    locked = locked_config(entry.key, entry.document)
+    locked = read_locked_config(entry.key, entry.document)
     if locked.entry is None:
         return None
     shown = display_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
@@ -201,18 +201,18 @@ def describe_config(entry: Entry) -> dict[str, Any] | None:
 
 def find_release(entry: Entry) -> str | None:
     """The locked release; None if the configuration names none."""
-    return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
+    return None if entry.source == CONFIG_SOURCE and entry.version == NO_VERSION else entry.version
 
 
 def approved_by(entry: Entry) -> str | None:
     """Who approved the entry; None if the lock does not say."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension.approval.by if extension and extension.approval else None
 
 
 def has_pinned_surface(entry: Entry) -> bool:
     """Whether the complete surface is pinned."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension is not None and extension.surface is not None
 
 
@@ -221,18 +221,18 @@ class _EntryExplanation:
 
     def __init__(self, entry: Entry, document: LockDocument, now: str) -> None:
         self.entry = entry
-        self.extension = extension_of(entry)
+        self.extension = read_extension(entry)
         self.document = document
         self.recorded = parse_recorded_trust(entry.trust)
-        self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
-        self.explanation = explain(self.today, now=now, configured=_find_package_type(entry))
+        self.today = apply_gates(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
+        self.explanation = explain_tier(self.today, now=now, configured=_find_package_type(entry))
         pin = find_bundle_pin(entry)
         if pin is not None and not self.today.gates:
-            self.explanation = explain_bundle(self.explanation, pin.version, literal=pin.literal)
+            self.explanation = explain_bundle_tier(self.explanation, pin.version, literal=pin.literal)
         elif _find_package_type(entry) in ("npm", "pypi", "oci"):
             known = self.extension
             pinned = known is not None and bool(known.artifacts or known.image)
-            self.explanation = explain_bytes(self.explanation, entry.name, pinned=pinned)
+            self.explanation = explain_configured_tier(self.explanation, entry.name, pinned=pinned)
 
     def facts(self) -> dict[str, Any]:
         """Everything as JSON; ``sections`` is the same in sentences."""
@@ -311,7 +311,7 @@ class _EntryExplanation:
 
 def _find_package_type(entry: Entry) -> str | None:
     """The kind of package of a configured server; None for servers from a registry."""
-    if entry.source != SOURCE:
+    if entry.source != CONFIG_SOURCE:
         return None
     target = entry.selected_target
     return "remote" if target.get("kind") == "remote" else str(target.get("registryType"))
@@ -383,11 +383,11 @@ def _describe_registry_entry(entry: ServerEntry) -> Iterator[str]:
         yield entry.description
     yield f"source code: {entry.repository_url}" if entry.repository_url else "no source code repository is named"
     target = choose_target(entry)
-    yield describe_target(selected_target(target)) if target else "nothing that can be installed"
+    yield describe_target(target_to_json(target)) if target else "nothing that can be installed"
 
 
 def _build_trust_sections(
-    explanation: Explanation, trust: TrustReport, recorded: str | None = None
+    explanation: TierExplanation, trust: TrustReport, recorded: str | None = None
 ) -> Sequence[Section]:
     scores = f"overall score {trust.overall_score} of 100, metadata {trust.metadata_completeness}"
     since: tuple[str, ...] = ()
@@ -403,7 +403,7 @@ def _build_trust_sections(
     )
 
 
-def _trust_to_json(explanation: Explanation, trust: TrustReport) -> dict[str, Any]:
+def _trust_to_json(explanation: TierExplanation, trust: TrustReport) -> dict[str, Any]:
     return {
         "tier": explanation.tier,
         "overall_score": trust.overall_score,

@@ -11,10 +11,10 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_to_json
 from pinwarden.lock import lock_store
-from pinwarden.lock.closure import approved_digests, not_approved
+from pinwarden.lock.closure import list_approved_digests, list_unapproved_packages
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.fetch_context import FetchContext, add_content_digests, fetch_files
 from pinwarden.project.project import Project
@@ -70,7 +70,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     failures: list[tuple[str, PinwardenError]] = []
     for entry in select_entries(project, names):
         try:
-            approved = approved_digests(extension_of(entry))
+            approved = list_approved_digests(read_extension(entry))
             scripts = ScriptPermissions(approved=approved, without_sandbox=options.scripts_without_sandbox)
             if is_bundle(entry):
                 ready.append(_fetch_bundle(entry, context, options))
@@ -132,7 +132,7 @@ def _choose_severity(err: PinwardenError, *, frozen: bool) -> str:
 def _build_server_key(entry: Entry) -> tuple[object, ...]:
     from pinwarden.project.configured_servers import identify_entry
 
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     pin = extension.closure if extension else None
     return identify_entry(entry), pin.file_digest if pin else None
 
@@ -145,7 +145,7 @@ def _fetch_server(
         fetch_mcpb(bundle.url, bundle.digest, context)
         folder = ensure_environment(plan_mcpb_environment(bundle, context.store), context.store, notify=lambda _: None)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
-    runs = locked_launch(entry).runs
+    runs = read_locked_launch(entry).launch
     if runs.kind == "oci":
         folder = fetch_image(entry, runs, context)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
@@ -165,7 +165,7 @@ def _fetch_server(
         "server": entry.name,
         "packages": len(files),
         "environment": folder.name,
-        "scripts": [package.name for package in not_approved(closure, scripts.approved)],
+        "scripts": [package.name for package in list_unapproved_packages(closure, scripts.approved)],
     }
 
 

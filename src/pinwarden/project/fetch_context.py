@@ -62,11 +62,11 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
             version=row.version,
             path=row.path,
             files=(_download_npm_file(row, context),),
-            systems=row.systems,
-            processors=row.processors,
-            libraries=row.libraries,
-            optional=row.optional,
-            install_scripts=row.install_scripts,
+            os=row.systems,
+            cpu=row.processors,
+            libc=row.libraries,
+            is_optional=row.optional,
+            has_install_scripts=row.install_scripts,
         )
 
     packages = _run_concurrently(close, resolved, context.on_progress)

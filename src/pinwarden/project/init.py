@@ -20,8 +20,8 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import ConfiguredIn, LockExtension, pin_surface, surface_path
-from pinwarden.lock.lockfile import relock, without
+from pinwarden.lock.extension import ConfigOrigin, LockExtension, format_surface_path, pin_surface
+from pinwarden.lock.lockfile import put_entries, remove_entries
 from pinwarden.project import approval_candidate as approval_reasons
 from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surface_files
 from pinwarden.project.configs import build_config_view
@@ -148,7 +148,7 @@ def _choose_servers(files: Sequence[ConfigFile], approved: ApprovedServers) -> l
     refused: list[DiscoveredServer] = []
     for file in files:
         for server in file.servers:
-            key = lock_entry.entry_key(server.name, client_name_in_lock(server.client))
+            key = lock_entry.build_entry_key(server.name, client_name_in_lock(server.client))
             reason, status = (
                 _lock_problem(server) or _self_reference_problem(server, key, approved),
                 approved.compare(server, key),
@@ -254,11 +254,11 @@ def _prepare_probe(
 
 def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: Approver, now: str) -> Lock:
     project = discovery.project
-    folder = lock_store.surfaces_folder(project.lock)
+    folder = lock_store.surfaces_folder_name(project.lock)
     candidates: dict[str, ApprovalCandidate] = {}
     entries: list[lock_entry.Entry] = []
     for server in servers:
-        path = surface_path(server.key, folder=folder)
+        path = format_surface_path(server.key, folder=folder)
         if server.surface is not None:
             candidates[server.key] = ApprovalCandidate(
                 server=server.server.name,
@@ -271,7 +271,7 @@ def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], ap
             approval=build_approval(
                 replace(approver, default_reason=_choose_approval_reason(server)), now, candidates.get(server.key)
             ),
-            configured_in=ConfiguredIn(
+            configured_in=ConfigOrigin(
                 client=server.server.client,
                 scope=server.server.scope,
                 file=project.display_path(server.server.path),
@@ -286,7 +286,9 @@ def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], ap
         if old != discovery.lock:
             raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed in the meantime")
         made, files = assign_surface_files(old, [keep_earlier_pins(old, entry) for entry in entries], candidates)
-        return lock_store.LockWrite(lock=relock(_remove_refused_entries(discovery, old, now), made, now), files=files)
+        return lock_store.LockWrite(
+            lock=put_entries(_remove_refused_entries(discovery, old, now), made, now), files=files
+        )
 
     return lock_store.update(project.lock, change)
 
@@ -297,7 +299,7 @@ def _remove_refused_entries(discovery: Discovery, old: Lock | None, now: str) ->
     if old is None or not refused_keys:
         return old
     earlier = [entry for key in refused_keys if (entry := discovery.approved.entry(key)) is not None]
-    return relock(without(old, refused_keys, now), earlier, now)
+    return put_entries(remove_entries(old, refused_keys, now), earlier, now)
 
 
 def _list_refused_after_probe(discovery: Discovery) -> list[str]:

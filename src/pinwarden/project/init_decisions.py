@@ -13,8 +13,8 @@ from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_config import configured_in, locked_config
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
 from pinwarden.project.configs import build_config_view, find_config_issues, find_unknown_servers
 from pinwarden.project.configured_entry import find_started_entry
@@ -103,7 +103,7 @@ class ApprovedServers:
     def surface(self, key: str) -> Surface | None:
         """The approved surface of an entry; None if there is none, or its file is missing."""
         entry = self._entries.get(key)
-        extension = extension_of(entry) if entry is not None else None
+        extension = read_extension(entry) if entry is not None else None
         pin = extension.surface if extension else None
         return (
             parse_surface(self._pinned_files[pin.path]) if pin is not None and pin.path in self._pinned_files else None
@@ -152,9 +152,9 @@ def _build_first_surface_row(name: str, surface: Surface) -> Row:
 
 def _compare_with_entry(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
     """Every difference from the entry that was locked from this configuration, also those that are not drift."""
-    if configured_in(entry) is None:
+    if read_config_origin(entry) is None:
         return ()
-    approved = locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).entry
     return compare_entries(server.name, approved, redact_entry(server.entry), client_of(server.client))
 
 

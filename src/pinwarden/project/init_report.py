@@ -11,7 +11,7 @@ from pinwarden.clients.findings import FINDING_KINDS, findings_in
 from pinwarden.clients.table import CLIENTS, supported_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, plural, row_to_json, severity_rank
-from pinwarden.lock.locked_config import uncovered
+from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.surface.drift.changes import stderr_tail
@@ -156,7 +156,7 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
     for server in discovery.servers:
         unseen = list_redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
         if unseen:
-            yield uncovered(server.server.name, unseen)
+            yield describe_uncovered_members(server.server.name, unseen)
 
 
 def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:

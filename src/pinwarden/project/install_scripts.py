@@ -10,8 +10,14 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock import closure as closure_document
-from pinwarden.lock.closure import Closure, ClosurePackage, approved_digests, not_approved, with_scripts
-from pinwarden.lock.extension import LockExtension, ScriptApproval, extension_of
+from pinwarden.lock.closure import (
+    Closure,
+    ClosurePackage,
+    list_approved_digests,
+    list_packages_with_scripts,
+    list_unapproved_packages,
+)
+from pinwarden.lock.extension import LockExtension, ScriptApproval, read_extension
 from pinwarden.lock.lockfile import Lock
 
 SKIPPED = "install_script_left_out"
@@ -37,7 +43,7 @@ class AllowedScripts(Record):
         """The approvals for the bytes of a closure."""
         return tuple(
             ScriptApproval(package=package_label(package), digest=package.files[0].digest, by=self.by, at=now)
-            for package in with_scripts(closure)
+            for package in list_packages_with_scripts(closure)
             if package_label(package) in self.names
         )
 
@@ -55,13 +61,13 @@ def add_approvals(known: LockExtension, fresh: Iterable[ScriptApproval]) -> tupl
 
 def report_skipped_scripts(server: str, closure: Closure, approved: frozenset[Digest], store: Store) -> Iterator[Row]:
     """Scripts that are not run, with their commands if the archive is in the store."""
-    for package in not_approved(closure, approved):
+    for package in list_unapproved_packages(closure, approved):
         yield _build_row(server, package, _describe_scripts(package, store))
 
 
 def report_unknown_scripts(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterator[Row]:
     """Names to approve that no checked package with a script has."""
-    known = {package_label(package) for closure in closures for package in with_scripts(closure)}
+    known = {package_label(package) for closure in closures for package in list_packages_with_scripts(closure)}
     for name in allowed.names:
         if name not in known:
             message = f"no package {name[:120]!a} with an install script is locked; nothing was approved for it"
@@ -70,7 +76,7 @@ def report_unknown_scripts(allowed: AllowedScripts, closures: Sequence[Closure])
 
 def report_lost_approvals(server: str, known: LockExtension | None, closure: Closure) -> Iterator[Row]:
     """Approvals that a newer closure would end, because its bytes differ."""
-    current = {package.files[0].digest for package in with_scripts(closure)}
+    current = {package.files[0].digest for package in list_packages_with_scripts(closure)}
     for approval in known.install_scripts if known is not None else ():
         if approval.digest not in current:
             message = f"the install script of {approval.package[:120]} was approved for other bytes; it is not run"
@@ -81,11 +87,11 @@ def check_script_approvals(lock: Lock, files: Mapping[str, bytes]) -> Iterator[R
     """Every locked package with a script that is not approved, once for each server."""
     reported: set[tuple[str, Digest]] = set()
     for entry in lock.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         data = files.get(extension.closure.path, b"") if extension is not None and extension.closure else b""
         if b'"installScripts": true' not in data:  # as our writer spells it; the file's digest was checked
             continue
-        for package in not_approved(closure_document.parse(data), approved_digests(extension)):
+        for package in list_unapproved_packages(closure_document.parse(data), list_approved_digests(extension)):
             key = entry.name, package.files[0].digest
             if key not in reported:
                 reported.add(key)

@@ -15,25 +15,25 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import (
     LockApproval,
     LockExtension,
-    extended,
-    extension_of,
+    format_surface_path,
     pin_surface,
-    surface_path,
+    read_extension,
+    with_extension,
 )
-from pinwarden.lock.install_plan import PlanOptions, Scope, install_plan
+from pinwarden.lock.install_plan import PlanOptions, Scope, build_install_plan
 from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
-    launch_command,
-    launch_label,
-    locked_launch,
-    same_release,
-    still_enforced,
-    with_bytes_of,
+    describe_launch,
+    find_enforced_launch,
+    is_same_release,
+    keep_pinned_bytes,
+    read_locked_launch,
+    to_launch_command,
 )
-from pinwarden.lock.lockfile import relock, without
-from pinwarden.lock.server_entry import ServerEntry, from_value
-from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
-from pinwarden.lock.trust_explanation import own_findings
+from pinwarden.lock.lockfile import put_entries, remove_entries
+from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
+from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_target
+from pinwarden.lock.trust_explanation import check_metadata
 from pinwarden.project.approval_candidate import (
     ApprovalCandidate,
     assign_surface_files,
@@ -112,7 +112,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     4. Check the plans against the policies.
     5. Write the lock and the approved surface together.
     """
-    entry = from_value(
+    entry = parse_server_entry(
         project.load_registries(offline=lock_options.offline).find(request.name, request.version, request.source)
     )
     candidate = build_approval_candidate(
@@ -131,7 +131,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     write_entries(project, entries, candidate, lock_options)
     findings = tuple(
         Row(code=issue.code, severity="review", entity="server", name=entry.name, path="", message=issue.message)
-        for issue in own_findings(entry)
+        for issue in check_metadata(entry)
     )
     return Report(
         command="lock",
@@ -194,7 +194,7 @@ def write_entries(
         made = entries if lock_options.plain_v2 else [keep_earlier_pins(old, entry) for entry in entries]
         made, files = assign_surface_files(old, made, candidates)
         return lock_store.LockWrite(
-            lock=relock(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
+            lock=put_entries(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
         )
 
     lock_store.update(project.lock, change)
@@ -209,17 +209,21 @@ def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     again could pin different bytes under the same version.
     """
     before = next((known for known in old.entries if known.key == entry.key), None) if old else None
-    known, fresh = (extension_of(before) if before else None), extension_of(entry)
+    known, fresh = (read_extension(before) if before else None), read_extension(entry)
     if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
     merged = _keep_earlier_surface(before, known, fresh, same=same or pins_probed_release(before, entry))
-    launch = still_enforced(before, entry)
-    if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
-        merged = with_bytes_of(known, merged, same=same)
+    launch = find_enforced_launch(before, entry)
+    if (
+        known.has_pinned_bytes
+        and not fresh.has_pinned_bytes
+        and (same or launch is not None or is_same_release(before, entry))
+    ):
+        merged = keep_pinned_bytes(known, merged, same=same)
     if launch is not None and not same:
-        merged = replace(merged, launch=launch_command(launch))
-    return entry if merged is fresh else extended(entry, merged)
+        merged = replace(merged, launch=to_launch_command(launch))
+    return entry if merged is fresh else with_extension(entry, merged)
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
@@ -234,7 +238,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
         )
         if not removed:
             raise not_locked_error(old.entries, name)
-        return lock_store.LockWrite(lock=without(old, removed, now))
+        return lock_store.LockWrite(lock=remove_entries(old, removed, now))
 
     lock_store.update(project.lock, change)
     return removed
@@ -249,28 +253,28 @@ def approve_surfaces(
     changes to an entry are kept, but if its approved surface changed, REVIEW_STALE is raised. A surface with scan
     warnings that were not approved raises WARNINGS_NOT_APPROVED.
     """
-    folder = lock_store.surfaces_folder(project.lock)
+    folder = lock_store.surfaces_folder_name(project.lock)
     candidates = {entry.key: candidate for entry, candidate in approved}
     written: list[lock_entry.Entry] = []
 
     def with_surface(entry: lock_entry.Entry, candidate: ApprovalCandidate) -> lock_entry.Entry:
         surface = candidate.surface
-        known = extension_of(entry) or LockExtension()
+        known = read_extension(entry) or LockExtension()
         changed = replace(
             known,
-            surface=pin_surface(surface, surface_path(entry.key, folder=folder)),
+            surface=pin_surface(surface, format_surface_path(entry.key, folder=folder)),
             api_surface=str(api_surface_hash(_list_tools(surface))),
             approval=build_approval(approver, now, candidate),
             surface_of=None,
             probed_release=probed_release_of_entry(project, entry, surface),
         )
-        return extended(entry, changed)
+        return with_extension(entry, changed)
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = [with_surface(_find_current_entry(old, entry), candidate) for entry, candidate in approved]
         assigned, files = assign_surface_files(old, made, candidates)
         written[:] = assigned
-        return lock_store.LockWrite(lock=relock(old, assigned, now), files=files)
+        return lock_store.LockWrite(lock=put_entries(old, assigned, now), files=files)
 
     lock_store.update(project.lock, change)
     return written
@@ -281,10 +285,10 @@ def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.documents import entry_in
     from pinwarden.clients.table import CLIENTS
-    from pinwarden.lock.install_plan import fragment
+    from pinwarden.lock.install_plan import build_fragment
 
     generic = CLIENTS["generic"]
-    config = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
+    config = build_fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
     server = configured_server(entry.name, entry_in(config.config, generic, entry.name), generic)
     if server.target is None:
         raise PinwardenError(
@@ -316,7 +320,7 @@ def build_approval(approver: Approver, now: str, candidate: ApprovalCandidate | 
 
 def build_surface_path(project: Project, name: str) -> str:
     """The path of a server's approved surface, as the lock names it."""
-    return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
+    return format_surface_path(name, folder=lock_store.surfaces_folder_name(project.lock))
 
 
 def probed_release(project: Project, command: Sequence[str], surface: Surface) -> str | None:
@@ -341,14 +345,14 @@ def probed_release(project: Project, command: Sequence[str], surface: Surface) -
 def probed_release_of_entry(project: Project, entry: Entry, surface: Surface) -> str | None:
     """The release that answered a probe of a lock entry; None for an address."""
     try:
-        return probed_release(project, locked_launch(entry).command, surface)
+        return probed_release(project, read_locked_launch(entry).command, surface)
     except PinwardenError:
         return None
 
 
 def pins_probed_release(before: Entry, entry: Entry) -> bool:
     """Whether an entry only adds the exact release that answered the probe of the entry before."""
-    extension = extension_of(before)
+    extension = read_extension(before)
     release = extension.probed_release if extension is not None else None
     was, now = identify_entry(before), identify_entry(entry)
     if release is None or was is None or now is None or len(was.launch_parts) <= RELEASE_INDEX:
@@ -367,7 +371,7 @@ def _keep_earlier_surface(
         fresh,
         surface=known.surface,
         api_surface=known.api_surface,
-        surface_of=known.surface_of or (None if same else launch_label(before)),
+        surface_of=known.surface_of or (None if same else describe_launch(before)),
         probed_release=(known.probed_release if same else None) or fresh.probed_release,
     )
 
@@ -381,7 +385,7 @@ def _find_current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry
 
 
 def _find_surface_digest(entry: lock_entry.Entry) -> str:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return str(extension.surface.digest) if extension is not None and extension.surface is not None else ""
 
 
@@ -418,8 +422,8 @@ def _build_plan(  # noqa: PLR0913, PLR0917  every input of a plan
     verification = None
     if request.verify or surface is not None:
         live = SKIPPED if surface is None else LiveOutcome(state="listed", tools=tuple(_list_tools(surface)))
-        verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
-    return install_plan(entry, client, now=now, verification=verification, options=installation)
+        verification = verify_target(entry, now=now, live=live, target=target, artifact=artifact)
+    return build_install_plan(entry, client, now=now, verification=verification, options=installation)
 
 
 def _build_entry(
@@ -429,12 +433,12 @@ def _build_entry(
     lock_options: LockOptions,
     published_at: str | None,
 ) -> lock_entry.Entry:
-    key = lock_entry.entry_key(plan["name"], plan["client"])
+    key = lock_entry.build_entry_key(plan["name"], plan["client"])
     entry = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
     if lock_options.plain_v2:
         return entry
     extension = build_extension(candidate, project, plan["name"], lock_options)
-    return extended(entry, replace(extension, published_at=published_at or None))
+    return with_extension(entry, replace(extension, published_at=published_at or None))
 
 
 def _list_tools(surface: Surface) -> list[Any]:

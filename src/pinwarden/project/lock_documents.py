@@ -10,8 +10,8 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import lock_store, lockfile
-from pinwarden.lock.entry import Entry, entry_key
-from pinwarden.lock.lockfile import PROBLEMS, Lock, Problem, critical, file_pins, verify, verify_files
+from pinwarden.lock.entry import Entry, build_entry_key
+from pinwarden.lock.lockfile import PROBLEMS, Lock, LockProblem, list_file_pins, select_critical, verify, verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,24 +26,24 @@ class LockDocument(Record):
     """The name of the file."""
     data: bytes = field(repr=False)
     lock: Lock
-    problems: tuple[Problem, ...]
+    problems: tuple[LockProblem, ...]
     """All problems, whatever their severity."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """The approved surfaces and closures next to the lock, by the path that the lock names."""
 
     @property
-    def critical_problems(self) -> tuple[Problem, ...]:
+    def critical_problems(self) -> tuple[LockProblem, ...]:
         """The problems that mean that the lock is not what was approved."""
-        return critical(self.problems)
+        return select_critical(self.problems)
 
 
 def read_lock(path: Path) -> LockDocument:
     """Read a lockfile and verify it together with the surface and closure files next to it."""
     data = lock_store.read_bytes(path)
-    with lock_store.naming_lockfile(path):
+    with lock_store.add_path_to_errors(path):
         lock = lockfile.parse(data)
     files: dict[str, bytes] = {}
-    if any(True for _ in file_pins(lock)):
+    if any(True for _ in list_file_pins(lock)):
         _, files = lock_store.read_with_files(path)
     problems = (*verify(lock), *verify_files(lock, files))
     return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
@@ -79,7 +79,7 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
 
 def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
     """The entries of ``SERVER``, or the entry ``SERVER:client``. Raises an error with a suggestion if there is none."""
-    entries = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
+    entries = tuple(entry for entry in lock.entries if text in (entry.name, build_entry_key(entry.name, entry.client)))
     if entries:
         return entries
     from pinwarden.project.locked_servers import not_locked_error
@@ -90,7 +90,7 @@ def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
 def compute_toolpin_digest(lock: Lock) -> str | None:
     """ToolPin's digest of the whole lock; None if two keys have the same canonical form."""
     try:
-        return lockfile.digest(lock)
+        return lockfile.compute_lock_digest(lock)
     except PinwardenError as err:
         if err.code != "JSON_CANONICALIZATION_ERROR":
             raise
@@ -120,7 +120,7 @@ def build_problem_rows(document: LockDocument) -> tuple[Row, ...]:
     )
 
 
-def problems_to_json(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+def problems_to_json(problems: Iterable[LockProblem]) -> list[dict[str, Any]]:
     """Each problem as JSON."""
     return [
         {

@@ -59,7 +59,7 @@ def sign_lock(signing: SigningRequest) -> Report:
     policy = policy_digest(signing.policy)
     if signing.dsse:
         envelope: Any = _build_dsse_envelope(document.data, signing, policy)
-        data = lock_signature.dsse_to_bytes(envelope)
+        data = lock_signature.encode_dsse(envelope)
     else:
         data = _sign_digest(document, signing, policy)
     write_atomically(signing.output, data)
@@ -176,7 +176,7 @@ def _build_dsse_envelope(data: bytes, signing: SigningRequest, policy: str | Non
             "SIGNATURE_INVALID", f"{signing.output.name} is not a DSSE envelope, so no signature can be added"
         )
     for key in signing.keys:
-        envelope = lock_signature.countersigned(envelope, data, key, policy_digest=policy)
+        envelope = lock_signature.countersign(envelope, data, key, policy_digest=policy)
     return envelope
 
 

@@ -17,9 +17,9 @@ from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, c
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.lock.lockfile import Lock, file_pins, refuse_if_tampered
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_launch import read_locked_launch
+from pinwarden.lock.lockfile import Lock, list_file_pins, refuse_if_tampered
 from pinwarden.project.lock_documents import read_lock
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle
@@ -79,7 +79,9 @@ def list_locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[Package
     ``files`` are the files next to the lock, by the path that the lock pins.
     """
     closures = {
-        pin.path: closure_document.parse(files[pin.path]) for _, member, pin in file_pins(lock) if member == "closure"
+        pin.path: closure_document.parse(files[pin.path])
+        for _, member, pin in list_file_pins(lock)
+        if member == "closure"
     }
     servers_by_package: dict[PackageRef, set[str]] = {}
     for entry in lock.entries:
@@ -119,7 +121,7 @@ def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> Sbom
     refuse_if_tampered(document.problems)
     closures = {
         pin.path: closure_document.parse(document.files[pin.path])
-        for _, member, pin in file_pins(lock)
+        for _, member, pin in list_file_pins(lock)
         if member == "closure"
     }
     bill = collect_contents(lock, closures, mask_url)
@@ -160,7 +162,7 @@ def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pa
     own = _find_own_package(entry)
     if own is not None:
         yield own
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is not None and extension.closure is not None:
         closure = closures[extension.closure.path]
         for package in closure.packages:
@@ -170,7 +172,7 @@ def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pa
 def _find_own_package(entry: Entry) -> PackageRef | None:
     """The package of the server itself; None if it has no exact version."""
     try:
-        runs = locked_launch(entry).runs
+        runs = read_locked_launch(entry).launch
     except PinwardenError:  # an address, or a command that only its own client can parse
         target = entry.selected_target
         kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))
@@ -187,7 +189,7 @@ def _find_own_package(entry: Entry) -> PackageRef | None:
 def _report_unchecked(lock: Lock) -> Iterator[Row]:
     """Servers that were not checked completely. Remote servers have no packages to check."""
     for entry in lock.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         if (extension is not None and extension.closure is not None) or entry.selected_target.get("kind") == "remote":
             continue
         checked = (

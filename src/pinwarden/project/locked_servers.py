@@ -10,11 +10,11 @@ from pinwarden.clients.command_line import pinwarden_arguments
 from pinwarden.clients.near_names import find_near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.closure import approved_digests
+from pinwarden.lock.closure import list_approved_digests
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of, has_surface
-from pinwarden.lock.locked_config import configured_in
-from pinwarden.lock.locked_launch import launch_label, locked_launch
+from pinwarden.lock.extension import has_surface, read_extension
+from pinwarden.lock.locked_config import read_config_origin
+from pinwarden.lock.locked_launch import describe_launch, read_locked_launch
 from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
             f"nothing of the surface of {name!a} is approved in the lock",
             hint=f"Review and approve it: {build_approve_command(entry, known)}",
         )
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is not None and extension.bundle is not None:
         return entry
-    if pinwarden_arguments(locked_launch(entry).command) is not None:
+    if pinwarden_arguments(read_locked_launch(entry).command) is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
-    if extension is None or not extension.has_bytes:
+    if extension is None or not extension.has_pinned_bytes:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
     return entry
 
@@ -113,20 +113,20 @@ def build_approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
 
 def is_for_client(entry: Entry, client: str | None) -> bool:
     """Whether an entry is for this client, by the client's name in the lock or its own."""
-    where = configured_in(entry)
+    where = read_config_origin(entry)
     return client is None or client == entry.client or (where is not None and where.client == client)
 
 
 def has_pinned_bytes(entry: Entry) -> bool:
     """Whether the bytes of an entry were ever pinned."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension is not None and bool(extension.artifacts or extension.image)
 
 
 def describe_differences(servers: Iterable[LockedServer]) -> str:
     """How several servers of one name differ, with what each client starts or contacts."""
     listed = tuple(servers)
-    shown = [launch_label(server.entry)[:120] for server in listed]
+    shown = [describe_launch(server.entry)[:120] for server in listed]
     clients = [", ".join(server.clients) for server in listed]
     if len(set(shown)) == 1:
         why = "other bytes" if len({server.identity for server in listed}) == 1 else "other arguments or variables"
@@ -164,16 +164,16 @@ def _is_same_server(server: LockedServer, identity: ServerIdentity | None, pinne
 
 def _list_pinned_bytes(entry: Entry) -> _PinnedBytes | None:
     """The bundle, the image, or the closure with the install scripts that may run."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is None:
         return None
     if extension.bundle is not None:
         return extension.bundle.get("rootCid"), extension.bundle.get("descriptorCid")
-    if not extension.has_bytes:
+    if not extension.has_pinned_bytes:
         return None
     closure = extension.closure.file_digest if extension.closure is not None else None
     artifacts = tuple(sorted(repr(artifact) for artifact in extension.artifacts)) if closure is None else ()
-    return closure, repr(extension.image), artifacts, tuple(sorted(map(str, approved_digests(extension))))
+    return closure, repr(extension.image), artifacts, tuple(sorted(map(str, list_approved_digests(extension))))
 
 
 def _prompts_user(entry: Entry) -> bool:

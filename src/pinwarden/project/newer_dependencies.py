@@ -15,7 +15,7 @@ from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.project.artifact_check import (
     ArtifactCheck,
@@ -122,7 +122,7 @@ def _find_dependency_update(project: Project, entry: Entry, context: FetchContex
         before = _read_pinned_closure(project, entry)
         if before is not None and verified.closure is not None:
             rows += _report_closure_changes(entry, compare_closures(before, verified.closure), context, now)
-            rows += report_lost_approvals(entry.name, extension_of(entry), verified.closure)
+            rows += report_lost_approvals(entry.name, read_extension(entry), verified.closure)
         return DependencyUpdate(entry=entry, verified=verified if rows else None, rows=tuple(rows))
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
@@ -141,7 +141,7 @@ def _verify_current(check: ArtifactCheck, context: FetchContext) -> VerifiedArti
 
 
 def _read_pinned_closure(project: Project, entry: Entry) -> Closure | None:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is None or extension.closure is None:
         return None
     data = lock_store.read_pinned(project.lock, extension.closure)
@@ -173,7 +173,7 @@ def _report_closure_changes(
 
 def _with_pinned_publisher(entry: Entry, artifact: FetchedArtifact) -> FetchedArtifact:
     """The artifact with the pinned publisher: the registry could rewrite what it says about an old release."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     known = extension.publisher if extension is not None else None
     return replace(artifact, publisher=known) if known is not None else artifact
 

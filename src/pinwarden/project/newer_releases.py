@@ -25,10 +25,10 @@ from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extended, extension_of
-from pinwarden.lock.locked_config import SOURCE, UNLISTED, configured_in
-from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, locked_launch
-from pinwarden.lock.server_entry import ServerEntry, from_value
+from pinwarden.lock.extension import read_extension, with_extension
+from pinwarden.lock.locked_config import CONFIG_SOURCE, NON_REGISTRY_SOURCES, read_config_origin
+from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, read_locked_launch
+from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 from pinwarden.project.artifact_check import (
     find_newest_release,
     find_registry_url,
@@ -214,7 +214,7 @@ def look_up_releases(project: Project, names: Sequence[str], context: FetchConte
     if unknown:
         raise not_locked_error(lock.entries, unknown[0])
     requested = [entry for entry in lock.entries if not names or entry.name in names]
-    configured = [entry for entry in requested if entry.source == SOURCE]
+    configured = [entry for entry in requested if entry.source == CONFIG_SOURCE]
     packages = _look_up_packages(configured, context)
     packaged = {release.entry.key for release in packages}
     return ReleaseLookup(
@@ -253,7 +253,7 @@ class PackageUpdater:
     def build_updated_entry(self, release: PackageRelease) -> tuple[ConfiguredServer, Entry]:
         """The server as it would be configured, and its entry in the lock; nothing is written."""
         server = self._find_configured_server(release.entry)
-        changed = _replace_release(release, server, locked_launch(release.entry))
+        changed = _replace_release(release, server, read_locked_launch(release.entry))
         return changed, build_plain_entry(changed, self._lock_options.now)
 
     def write_lock(self, release: PackageRelease) -> ConfiguredServer:
@@ -269,8 +269,8 @@ class PackageUpdater:
             self.warnings += candidate.warnings
             candidate = None
         extension = build_extension(candidate, self._project, entry.key, lock_options)
-        extension = replace(extension, configured_in=configured_in(release.entry))
-        sealed = entry if lock_options.plain_v2 else extended(entry, extension)
+        extension = replace(extension, configured_in=read_config_origin(release.entry))
+        sealed = entry if lock_options.plain_v2 else with_extension(entry, extension)
         write_entries(self._project, [sealed], candidate, lock_options)
         return server
 
@@ -283,7 +283,7 @@ class PackageUpdater:
 
     def _find_configured_server(self, entry: Entry) -> ConfiguredServer:
         """The server in its client's file. Raises an error if it is missing or configured differently than approved."""
-        where = configured_in(entry)
+        where = read_config_origin(entry)
         for server in build_config_view(self._project, (), self._project.find_configs()).servers:
             if where is None:
                 is_same = client_name_in_lock(server.client) == entry.client
@@ -303,10 +303,10 @@ def _look_up_listed(project: Project, wanted: Sequence[Entry], *, offline: bool)
     """Look up the entries that came from an MCP registry."""
     registries = project.load_registries(offline=offline)
     for entry in wanted:
-        if entry.source in UNLISTED:
+        if entry.source in NON_REGISTRY_SOURCES:
             continue
         try:
-            latest = from_value(registries.find(entry.name, None, entry.source))
+            latest = parse_server_entry(registries.find(entry.name, None, entry.source))
         except PinwardenError as err:
             yield ListedRelease(entry=entry, latest=None, problem=err.message)
             continue
@@ -325,7 +325,7 @@ def _look_up_packages(entries: Iterable[Entry], context: FetchContext) -> list[P
 def _parse_package_release(entry: Entry) -> PackageRelease | None:
     """The package that an entry starts, if its releases can be looked up and compared."""
     try:
-        runs = locked_launch(entry).runs
+        runs = read_locked_launch(entry).launch
     except PinwardenError:
         return None  # an address
     package = runs.via or runs
@@ -338,7 +338,7 @@ def _parse_package_release(entry: Entry) -> PackageRelease | None:
 def _look_up_package(release: PackageRelease, context: FetchContext) -> PackageRelease:
     try:
         package = parse_package_of_launch(release.launch)
-        refuse_other_index(locked_launch(release.entry))
+        refuse_other_index(read_locked_launch(release.entry))
         if _has_registry_changed(release.entry, package, context):
             return replace(release, problem="its bytes were locked from another registry than the one configured now")
         latest = find_newest_release(package, context)
@@ -351,7 +351,7 @@ def _look_up_package(release: PackageRelease, context: FetchContext) -> PackageR
 
 def _has_registry_changed(entry: Entry, package: PackageRef, context: FetchContext) -> bool:
     """Whether the bytes were locked from another registry than the one configured now."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     pinned = extension.registry if extension is not None else None
     return pinned is not None and find_registry_url(package, context) != pinned
 
@@ -359,7 +359,7 @@ def _has_registry_changed(entry: Entry, package: PackageRef, context: FetchConte
 def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: LockedLaunch) -> ConfiguredServer:
     """The server with the newest release in its command in place of the locked one."""
     latest = release.latest
-    known = extension_of(release.entry)
+    known = read_extension(release.entry)
     if latest is None or not isinstance(server.target, StdioTarget):
         raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
     entry: Any = server.entry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.report import Report, Row
-from pinwarden.lock.policy import RECOMMENDED, Policy, ToolPinPolicy, parse_policy, parse_toolpin_policy
+from pinwarden.lock.policy import RECOMMENDED_TOOLPIN_POLICY, Policy, ToolPinPolicy, parse_policy, parse_toolpin_policy
 from pinwarden.project.project import (
     OWN_POLICY,
     RECORDED_EVIDENCE,
@@ -84,7 +84,7 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
     """The report of ``pinwarden policy init``. An existing policy is replaced only with ``force``."""
     if toolpin:
         path = project.root / TOOLPIN_POLICY
-        data = encode_javascript_json(RECOMMENDED if recommended else _MINIMAL)
+        data = encode_javascript_json(RECOMMENDED_TOOLPIN_POLICY if recommended else _MINIMAL)
         digest = parse_toolpin_policy(data).digest.sri
     else:
         path = project.root / OWN_POLICY

@@ -163,7 +163,7 @@ def requires_evidence(policies: Policies) -> bool:
     own, toolpin = policies.own, policies.toolpin
     required = own.required_evidence if own is not None else ()
     return any(code.endswith("_verified") for code in required) or (
-        toolpin is not None and toolpin.flag("requireToolPinVerifiedEvidence")
+        toolpin is not None and toolpin.is_enabled("requireToolPinVerifiedEvidence")
     )
 
 
@@ -173,17 +173,17 @@ def _load_restricted_policies(project: Project, by: Path, environment: str) -> P
     other = load_policies(Project(root=by, lock=project.lock, home=project.home)).own
     if other is None:
         return base
-    from pinwarden.lock.gateway_policy import DEFAULT_POLICY, tightened
+    from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, tighten
 
-    gateway = (base.own.gateway if base.own is not None else None) or DEFAULT_POLICY
+    gateway = (base.own.gateway if base.own is not None else None) or DEFAULT_GATEWAY_POLICY
     rules = tuple(
         replace(rule, read=_make_absolute(by, rule.read), write=_make_absolute(by, rule.write))
-        for rule in other.sandboxes
+        for rule in other.sandbox_rules
     )
     own = replace(
         base.own or other,
-        gateway=gateway if other.gateway is None else tightened(gateway, other.gateway),
-        sandboxes=(*(base.own.sandboxes if base.own is not None else ()), *rules),
+        gateway=gateway if other.gateway is None else tighten(gateway, other.gateway),
+        sandbox_rules=(*(base.own.sandbox_rules if base.own is not None else ()), *rules),
     )
     return replace(base, own=own)
 
@@ -208,19 +208,19 @@ def _evaluate_policies(
     blocked = plan["trust"]["tier"] == "blocked"
     if not (blocked or policies.has_policy):
         return rules
-    from pinwarden.lock.policy_rules import PolicyFinding, Release, evaluate_policy, evaluate_toolpin
+    from pinwarden.lock.policy_rules import PolicyFinding, ReleaseStatus, evaluate_policy, evaluate_toolpin_policy
 
     if blocked:
         reasons = ", ".join(veto["code"] for veto in plan["trust"].get("vetoes", ())) or "no reason recorded"
         rules.append(PolicyFinding(code="verdict_blocked", message=f"{plan['name']} is blocked: {reasons}"))
     if policies.toolpin is not None:
-        issues = evaluate_toolpin(policies.toolpin, plan, now=now).issues
+        issues = evaluate_toolpin_policy(policies.toolpin, plan, now=now).issues
         rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
     if policies.own is not None:
-        from pinwarden.lock.extension import policy_facts
+        from pinwarden.lock.extension import read_policy_members
 
-        evidence, recorded_at = policy_facts(plan)
-        release = Release(published_at=published_at or recorded_at, proved=verified_evidence)
+        evidence, recorded_at = read_policy_members(plan)
+        release = ReleaseStatus(published_at=published_at or recorded_at, proved_evidence=verified_evidence)
         evaluation = evaluate_policy(
             policies.own,
             _merge_recorded_evidence(plan, evidence),

@@ -17,7 +17,13 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, hints_for_failures, is_failing, plural, row_to_json
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
-from pinwarden.lock.closure import Closure, approved_digests, closure_path, not_approved, still_approved
+from pinwarden.lock.closure import (
+    Closure,
+    format_closure_path,
+    keep_current_approvals,
+    list_approved_digests,
+    list_unapproved_packages,
+)
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import (
     Artifact,
@@ -25,11 +31,11 @@ from pinwarden.lock.extension import (
     ImagePin,
     LockExtension,
     ScriptApproval,
-    extended,
-    extension_of,
-    surface_path,
+    format_surface_path,
+    read_extension,
+    with_extension,
 )
-from pinwarden.lock.lockfile import relock
+from pinwarden.lock.lockfile import put_entries
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch import select_entries
 from pinwarden.project.fetch_context import FetchContext, resolve_npm_closure, resolve_pypi_closure
@@ -147,9 +153,9 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
         same = [other for other in old.entries if _is_same_server(other, entry)]
         path = _choose_closure_path(project, entry, [other for other in old.entries if other not in same])
         made = [add_pins(other, verified, path, now) for other in same]
-        approved = frozenset().union(*(approved_digests(extension_of(changed)) for changed in made))
+        approved = frozenset().union(*(list_approved_digests(read_extension(changed)) for changed in made))
         return lock_store.LockWrite(
-            lock=relock(old, made, now), files={path: verified.closure_data} if verified.closure_data else {}
+            lock=put_entries(old, made, now), files={path: verified.closure_data} if verified.closure_data else {}
         )
 
     lock_store.update(project.lock, change)
@@ -158,14 +164,16 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
 
 def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
     """The entry with the verified bytes in Pinwarden's record."""
-    known, artifact = extension_of(entry) or LockExtension(), verified.artifact_check.artifact
+    known, artifact = read_extension(entry) or LockExtension(), verified.artifact_check.artifact
     pin = None
     if verified.closure is not None:
         pin = ClosurePin(
             packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.closure_data)
         )
     scripts = (
-        still_approved(add_approvals(known, verified.scripts), verified.closure) if verified.closure is not None else []
+        keep_current_approvals(add_approvals(known, verified.scripts), verified.closure)
+        if verified.closure is not None
+        else []
     )
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in artifact.files)
     fresh = replace(
@@ -181,7 +189,7 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
         published_at=artifact.published_at or known.published_at,
         publisher=known.publisher or _find_publisher(artifact),
     )
-    return extended(entry, fresh)
+    return with_extension(entry, fresh)
 
 
 def _summarize(
@@ -212,7 +220,7 @@ def _verify_closure(
     project: Project, entry: Entry, artifact_check: ArtifactCheck, context: FetchContext
 ) -> VerifiedArtifact:
     """Resolve the closure, or read the one that the lock pins already."""
-    known = extension_of(entry)
+    known = read_extension(entry)
     if artifact_check.package.ecosystem == "mcpb":
         return verify_bundle(artifact_check, context)
     if artifact_check.package.ecosystem not in ("npm", "pypi"):
@@ -241,9 +249,13 @@ def _refuse_other_bytes(closure: Closure, artifact: FetchedArtifact) -> None:
 
 def _choose_closure_path(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
     """The file for the closure. Clients with different servers of the same name do not share one."""
-    taken = {known.closure.path for entry in others if (known := extension_of(entry)) is not None and known.closure}
-    path = closure_path(project.lock.stem, surface_path(entry.name))
-    return path if path not in taken else closure_path(project.lock.stem, surface_path(entry.name, entry.client))
+    taken = {known.closure.path for entry in others if (known := read_extension(entry)) is not None and known.closure}
+    path = format_closure_path(project.lock.stem, format_surface_path(entry.name))
+    return (
+        path
+        if path not in taken
+        else format_closure_path(project.lock.stem, format_surface_path(entry.name, entry.client))
+    )
 
 
 def _is_same_server(entry: Entry, other: Entry) -> bool:
@@ -293,7 +305,7 @@ def _server_to_json(entry: Entry, verified: VerifiedArtifact, approved: frozense
         "files": [{"name": file.name, "digest": str(file.sha256), "size": file.size} for file in artifact.files],
         "evidence": [dict(row) for row in verified.artifact_check.outcome.evidence],
         "packages": len(closure.packages) if closure else 0,
-        "scripts": [package.name for package in not_approved(closure, approved)] if closure else [],
+        "scripts": [package.name for package in list_unapproved_packages(closure, approved)] if closure else [],
     }
     if artifact.image is not None:
         server["image"] = {

@@ -20,10 +20,10 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
-from pinwarden.lock.closure import Closure, approved_digests
+from pinwarden.lock.closure import Closure, list_approved_digests
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
@@ -54,16 +54,16 @@ def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Make the command that starts a locked server. The entry comes from `find_entry`."""
-    launch = locked_launch(entry)
+    launch = read_locked_launch(entry)
     if is_mcpb(entry):
         return _prepare_mcpb(project, entry, launch, arguments_given, notify)
     if is_bundle(entry):
         return _prepare_bundle(project, entry, launch, arguments_given, notify)
-    if launch.runs.wrappers:
+    if launch.launch.wrappers:
         raise _nothing_to_run_error(
-            entry.name, f"is started by {launch.runs.wrappers[0]}, which Pinwarden cannot reproduce"
+            entry.name, f"is started by {launch.launch.wrappers[0]}, which Pinwarden cannot reproduce"
         )
-    runs = launch.runs.via or launch.runs  # for a package that connects to an address, start the package
+    runs = launch.launch.via or launch.launch  # for a package that connects to an address, start the package
     arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
     arguments = tuple(_expand_placeholders(word, project.variables) for word in arguments)
@@ -75,7 +75,7 @@ def prepare_locked_launch(
         raise _nothing_to_run_error(entry.name, f"starts {runs.identity[:120]!a}, which is not a package")
     closure, digest = read_pinned_closure(project, entry)
     store = Store(locate_store(project))
-    scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
+    scripts = ScriptPermissions(approved=list_approved_digests(read_extension(entry)))
     built = plan_environment(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ensure_environment(built, store, notify=notify)
     command = (*built.build_command(folder, runs.program), *arguments)
@@ -86,7 +86,7 @@ def prepare_locked_launch(
 
 def is_bundle(entry: Entry) -> bool:
     """Whether an entry was installed from a registry of bundles."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     return extension is not None and extension.bundle is not None
 
 
@@ -106,7 +106,7 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
 
 def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     """The closure that an entry pins, and the digest of its file."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     if extension is None or extension.closure is None:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     pin = extension.closure
@@ -118,9 +118,9 @@ def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest
 
 def build_container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
     """The command that starts a locked image by its digest."""
-    launch = locked_launch(entry)
+    launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
-    return (*_build_engine_command(entry, launch, project, environment, notify), *launch.runs.arguments)
+    return (*_build_engine_command(entry, launch, project, environment, notify), *launch.launch.arguments)
 
 
 def _prepare_mcpb(
@@ -203,7 +203,7 @@ def _build_engine_command(
     from pinwarden.project.server_environments import choose_image, find_locked_digest
     from pinwarden.system.files import find_program
 
-    runs = launch.runs
+    runs = launch.launch
     find_locked_digest(entry, runs)  # refuse an image that is not locked, even if no engine is installed
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
@@ -241,4 +241,4 @@ def _find_sandbox_rule(project: Project, name: str) -> SandboxRule | None:
     from pinwarden.project.project import load_policies
 
     own = load_policies(project).own
-    return None if own is None else own.sandbox_rule(name)
+    return None if own is None else own.find_sandbox_rule(name)

@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
+from pinwarden.lock.extension import read_extension
 
 if TYPE_CHECKING:
     from pinwarden.artifacts.environments.images import ContainerEngine
@@ -61,7 +61,7 @@ def _plan_node(
     current = node.NodePlatform.current()
     packages = node.choose_packages(closure, current)
     scripted = tuple(
-        package for package in packages if package.install_scripts and package.files[0].digest in scripts.approved
+        package for package in packages if package.has_install_scripts and package.files[0].digest in scripts.approved
     )
     key = node.environment_key(digest, current, scripted)
 
@@ -154,7 +154,7 @@ def is_mcpb(entry: Entry) -> bool:
 
 def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
     """The bundle that an entry pins."""
-    extension, url = extension_of(entry), entry.selected_target.get("identifier")
+    extension, url = read_extension(entry), entry.selected_target.get("identifier")
     tree = extension.bundle_tree if extension is not None else None
     if extension is None or len(extension.artifacts) != 1 or tree is None or not isinstance(url, str):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
@@ -228,7 +228,7 @@ def setting_variable(setting: str) -> str:
 
 def find_locked_digest(entry: Entry, runs: Launch) -> Digest:
     """The digest that an entry pins: of its index, or of its only manifest."""
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     image = extension.image if extension else None
     if image is not None:
         digest = image.index or next(iter(image.platforms.values()), None)
@@ -248,7 +248,7 @@ def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     from pinwarden.artifacts.oci_registry import OciRegistry
 
     digest = find_locked_digest(entry, runs)
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
     current = tuple(
         platform for platform in (container_platform(),) if any(_is_same_platform(platform, name) for name in listed)

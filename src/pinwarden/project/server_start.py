@@ -129,12 +129,12 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.drift import compare_entries
     from pinwarden.clients.table import client_of
-    from pinwarden.lock.locked_config import configured_in, locked_config
+    from pinwarden.lock.locked_config import read_config_origin, read_locked_config
     from pinwarden.system.redaction import redact_entry
 
-    where = configured_in(entry)
+    where = read_config_origin(entry)
     client = client_of(where.client if where else entry.client)
-    approved = locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).entry
     for file in files:
         for server in file.servers:
             if server.name == entry.name and server.client == client.id and server.target is not None:
@@ -161,7 +161,7 @@ def _choose_sandbox(
 ) -> Sandbox | None:
     if started.sandbox is not None:
         return started.sandbox
-    rule = None if policy is None else policy.sandbox_rule(name)
+    rule = None if policy is None else policy.find_sandbox_rule(name)
     if rule is None and not requested:
         return None
     from pinwarden.project.writable_folders import check_writable_folders
@@ -211,21 +211,21 @@ def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget)
 def _starts_through_run(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry with ``pinwarden run NAME``."""
     from pinwarden.clients.command_line import is_enforced_start
-    from pinwarden.lock.extension import extension_of
+    from pinwarden.lock.extension import read_extension
 
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     ours = extension is not None and (extension.launch is not None or extension.bundle is not None)
     return ours and is_enforced_start(target.command, entry.name)
 
 
 def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:
-    from pinwarden.lock.extension import extension_of
-    from pinwarden.lock.locked_launch import locked_launch
+    from pinwarden.lock.extension import read_extension
+    from pinwarden.lock.locked_launch import read_locked_launch
 
-    extension = extension_of(entry)
-    if extension is None or not extension.has_bytes:
+    extension = read_extension(entry)
+    if extension is None or not extension.has_pinned_bytes:
         return False
     try:
-        return locked_launch(entry).command == target.command
+        return read_locked_launch(entry).command == target.command
     except PinwardenError:
         return False

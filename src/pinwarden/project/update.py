@@ -13,10 +13,10 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.install_plan import install_plan
-from pinwarden.lock.locked_config import configured_in, locked_config
-from pinwarden.lock.locked_launch import is_enforced, locked_launch
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.install_plan import build_install_plan
+from pinwarden.lock.locked_config import read_config_origin, read_locked_config
+from pinwarden.lock.locked_launch import is_enforced, read_locked_launch
 from pinwarden.project.approval_candidate import warnings_to_json
 from pinwarden.project.client_install import ClientEntries, build_not_updated_row, read_locked_entry
 from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry
@@ -192,7 +192,7 @@ def _compare_release(release: Release, updater: PackageUpdater, now: str) -> lis
     if isinstance(release, ListedRelease):
         if release.latest is None:
             return []
-        return _compare_plans(release, install_plan(release.latest, release.entry.client, now=now))
+        return _compare_plans(release, build_install_plan(release.latest, release.entry.client, now=now))
     try:
         fresh = updater.build_updated_entry(release)[1].document
     except PinwardenError as err:
@@ -241,10 +241,10 @@ def _build_launch_config(entry: Entry) -> Any:
     from pinwarden.clients.documents import config_with
     from pinwarden.project.enforce import replace_command
 
-    where = configured_in(entry)
+    where = read_config_origin(entry)
     client = client_of(where.client if where else entry.client)
-    approved = locked_config(entry.key, entry.document).entry
-    return config_with(client, entry.name, replace_command(approved, client, locked_launch(entry).command))
+    approved = read_locked_config(entry.key, entry.document).entry
+    return config_with(client, entry.name, replace_command(approved, client, read_locked_launch(entry).command))
 
 
 def _without_volatile(value: Any) -> Any:
@@ -354,7 +354,7 @@ class _ReleaseWriter:
         3. Write the clients' files. If anything fails, the lock and the files are restored.
         """
         keys = [release.entry.key for release in releases]
-        with lock_store.restored_on_error(self._project.lock, keys), config_edits() as edits:
+        with lock_store.restore_on_error(self._project.lock, keys), config_edits() as edits:
             configured = [(release.entry, self._write_lock(release, client_entries)) for release in releases]
             for entry, server in configured:
                 if is_enforced(entry) and server is not None:
@@ -444,9 +444,9 @@ def _list_next_steps(lock: Lock | None, names: Collection[str]) -> Iterator[str]
     steps: dict[str, None] = {}
     for entry in entries:
         if entry.name in names:
-            extension = extension_of(entry)
+            extension = read_extension(entry)
             name = shlex.quote(entry.name[:120])
-            prove = "" if extension is not None and extension.has_bytes else f"pinwarden prove {name}, then "
+            prove = "" if extension is not None and extension.has_pinned_bytes else f"pinwarden prove {name}, then "
             approve = build_approve_command(entry, entries)
             steps[f"next: {prove}{approve} to review what the new release tells the model"] = None
     yield from steps

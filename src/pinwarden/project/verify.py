@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.report import Report, Row, severity_rank
 from pinwarden.lock.launch_choice import choose_target
-from pinwarden.lock.server_entry import from_value
-from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_metadata
-from pinwarden.lock.trust_explanation import explain, own_findings
+from pinwarden.lock.server_entry import parse_server_entry
+from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_target
+from pinwarden.lock.trust_explanation import check_metadata, explain_tier
 from pinwarden.project.artifact_check import verify_declared_artifact
 from pinwarden.project.lock import build_probe_target
 from pinwarden.surface.surface import TOOL
@@ -33,7 +33,7 @@ def verify_server(
 
     ``probe`` reads the surface of the live server; with ``context``, the bytes are downloaded and hashed.
     """
-    entry = from_value(document)
+    entry = parse_server_entry(document)
     live = SKIPPED
     if probe is not None:
         try:
@@ -43,13 +43,13 @@ def verify_server(
             refused = err.code == "CONSENT_REQUIRED"
             live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
     artifact = verify_declared_artifact(entry.name, choose_target(entry), context, now)
-    report = verify_metadata(entry, now=now, live=live, artifact=artifact)
-    explanation = explain(report.trust, now=now)
+    report = verify_target(entry, now=now, live=live, artifact=artifact)
+    explanation = explain_tier(report.trust, now=now)
     rows = [
         Row(code=code, severity=level, entity="server", name=entry.name, path="", message=message)
         for code, level, message in (
             *((issue.code, issue.severity, issue.message) for issue in report.result.issues),
-            *((issue.code, "review", issue.message) for issue in own_findings(entry)),
+            *((issue.code, "review", issue.message) for issue in check_metadata(entry)),
         )
     ]
     refused = not report.ok or entry.status == "deleted"
@@ -65,6 +65,6 @@ def verify_server(
             "tier": explanation.tier,
             "reasons": list(explanation.reasons),
             "remedies": list(explanation.remedies),
-            "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
+            "findings": [{"code": issue.code, "message": issue.message} for issue in check_metadata(entry)],
         },
     )

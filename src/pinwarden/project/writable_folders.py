@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pinwarden.clients.table import CLIENTS
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.lock_store import closures_folder, surfaces_folder
+from pinwarden.lock.lock_store import closures_folder_name, surfaces_folder_name
 from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
 from pinwarden.system.write_guard import (
     MAX_ENTRIES,
@@ -98,7 +98,7 @@ def check_writable_folders(project: Project, folders: Sequence[str]) -> Writable
 def _forbidden_names(project: Project) -> frozenset[str]:
     """The names of files that other programs act on, in lower case."""
     lock = project.lock
-    own = (lock.name, surfaces_folder(lock), closures_folder(lock), OWN_POLICY.name, TOOLPIN_POLICY.parts[0])
+    own = (lock.name, surfaces_folder_name(lock), closures_folder_name(lock), OWN_POLICY.name, TOOLPIN_POLICY.parts[0])
     paths = (location.path for client in CLIENTS.values() for location in client.locations)
     first = (path.removeprefix(_PROJECT).partition("/")[0] for path in paths if path.startswith(_PROJECT))
     exact = (name for name in first if "*" not in name)

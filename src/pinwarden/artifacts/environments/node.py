@@ -60,8 +60,8 @@ class NodePlatform(Record):
 
     def supports(self, package: ClosurePackage) -> bool:
         """Whether a package supports this platform."""
-        library = not package.libraries or _is_allowed(self.library, package.libraries)
-        return _is_allowed(self.system, package.systems) and _is_allowed(self.processor, package.processors) and library
+        library = not package.libc or _is_allowed(self.library, package.libc)
+        return _is_allowed(self.system, package.os) and _is_allowed(self.processor, package.cpu) and library
 
 
 def _is_allowed(name: str, names: Sequence[str]) -> bool:
@@ -82,7 +82,7 @@ def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePa
         if platform.supports(package) and not package.path.startswith(tuple(excluded))
     ]
     for package in closure.packages:
-        if package not in packages and not package.optional:
+        if package not in packages and not package.is_optional:
             raise PinwardenError("NO_USABLE_FILE", f"{package.name}@{package.version} does not support {platform.key}")
     return tuple(packages)
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.lock_store import exclusive
+from pinwarden.lock.lock_store import hold_write_lock
 from pinwarden.system.files import file_digest, read_file, write_atomically
 
 BUILD_SECONDS = 900.0
@@ -115,7 +115,7 @@ class Store:
     def image(self, digest: Digest) -> Iterator[Path]:
         """The folder of an image layout, locked against other processes that would create it."""
         folder = self._folder("images")
-        with exclusive(folder / f"{digest.hex}.build", BUILD_SECONDS):
+        with hold_write_lock(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)
 
     def build(self, key: str, build_into: Callable[[Path], None], *, is_intact: Callable[[Path], bool]) -> Path:
@@ -127,7 +127,7 @@ class Store:
 
         environment = self.environment(key)
         folder = self._folder("environments")
-        with exclusive(folder / f"{key}.build", BUILD_SECONDS):
+        with hold_write_lock(folder / f"{key}.build", BUILD_SECONDS):
             for leftover in folder.glob(f".building-{key}-*"):  # from a builder that was killed
                 remove_tree(leftover)
             if environment.exists() and is_intact(environment):

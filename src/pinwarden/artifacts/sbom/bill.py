@@ -20,8 +20,8 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock import lockfile
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import LockExtension, extension_of
-from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.extension import LockExtension, read_extension
+from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import Lock
 
 LOCK_REF = "lock"
@@ -113,7 +113,7 @@ def _build_server(
     packages: Mapping[_PackageKey, SbomPackage],
     redact_url: Callable[[str], str],
 ) -> SbomServer:
-    record = extension_of(entry) or LockExtension()
+    record = read_extension(entry) or LockExtension()
     closure = closures[record.closure.path] if record.closure else None
     launch = _find_launch(entry)
     package = launch and (launch.via or launch)
@@ -137,7 +137,7 @@ def _build_server(
 
 def _find_launch(entry: Entry) -> Launch | None:
     try:
-        return locked_launch(entry).runs
+        return read_locked_launch(entry).launch
     except PinwardenError:  # a remote server, or a configuration that only its client understands
         return None
 
@@ -222,7 +222,7 @@ def _collect_packages(closures: Iterable[Closure]) -> dict[_PackageKey, SbomPack
 def _build_package(key: _PackageKey, purl: str, occurrences: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
     first = occurrences[0]
     content_digest = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
-    scripts = any(package.install_scripts for package in occurrences)
+    scripts = any(package.has_install_scripts for package in occurrences)
     return SbomPackage(
         ref=f"{purl}#{content_digest}" if is_shared else purl,
         name=first.name,
@@ -232,7 +232,7 @@ def _build_package(key: _PackageKey, purl: str, occurrences: list[ClosurePackage
             SbomFile(name=file.name, digest=file.digest, url=_redact_url(file.url))
             for file in sorted(first.files, key=lambda file: (file.name, str(file.digest)))
         ),
-        optional=all(package.optional for package in occurrences),
+        optional=all(package.is_optional for package in occurrences),
         properties=(("pinwarden:install-scripts", "not run"),) if scripts else (),
     )
 

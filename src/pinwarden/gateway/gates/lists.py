@@ -14,7 +14,7 @@ from typing import Any
 from pinwarden.core.digest import Digest, tool_digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
-from pinwarden.lock.gateway_policy import LEVELS, AllowedDigest, DigestPolicy
+from pinwarden.lock.gateway_policy import DRIFT_LEVELS, AllowedDigest, ItemPolicy
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, REVIEW, SEVERITIES, Change
 from pinwarden.surface.surface import TOOL, Item, ItemKind, Surface
 
@@ -28,7 +28,7 @@ PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 DIGEST_NOT_ALLOWED = "digest_not_allowed"
 """Only the policy's allowlist mentions the item, and it allows other digests."""
 
-PolicyFor = Callable[[str], DigestPolicy]
+PolicyFor = Callable[[str], ItemPolicy]
 """Returns the policy for the item with this key."""
 
 _ACTIONS = {"allow_degraded": ALLOW, "allow_unverified": ALLOW, "audit": AUDIT, "warn": WARN, "block": BLOCK}
@@ -64,7 +64,7 @@ def check_list(
     )
 
 
-def check_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
+def check_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: ItemPolicy) -> Verdict:
     """Return the verdict about the use of an item that the server does not list."""
     expected = _pinned_digests(approved.items_of_kind(kind)).get(key, ())
     setting = policy.enforcement if expected else policy.unknown
@@ -81,7 +81,7 @@ def check_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: Dig
     )
 
 
-def check_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -> Verdict:
+def check_unknown_task(policy: ItemPolicy, *, of_other_client: bool = False) -> Verdict:
     """Return the verdict about a request for a task whose call the gateway did not see; its tool may be unapproved.
 
     A task of another client is always blocked, with the same reason, so that the client does not learn that the task
@@ -99,7 +99,7 @@ def check_unknown_task(policy: DigestPolicy, *, of_other_client: bool = False) -
     )
 
 
-def check_unknown_method(method: str, sender: str, policy: DigestPolicy, *, block_reason: str) -> Verdict:
+def check_unknown_method(method: str, sender: str, policy: ItemPolicy, *, block_reason: str) -> Verdict:
     """Return the verdict about a message whose method no revision of MCP defines.
 
     A message that the policy allows is still recorded. A non-empty ``block_reason`` overrides the policy.
@@ -122,9 +122,9 @@ def strictest_action(*actions: str) -> str:
     return max(actions, key=_STRICTNESS.index)
 
 
-def action_for_change(policy: DigestPolicy, level: str) -> str:
+def action_for_change(policy: ItemPolicy, level: str) -> str:
     """Return the action for a change of this severity to an approved item."""
-    return _ACTIONS[policy.enforcement] if LEVELS.index(level) >= LEVELS.index(policy.block_at) else ALLOW
+    return _ACTIONS[policy.enforcement] if DRIFT_LEVELS.index(level) >= DRIFT_LEVELS.index(policy.block_at) else ALLOW
 
 
 def _pinned_digests(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
@@ -144,7 +144,7 @@ def _allow(item: Item, expected: tuple[str, ...]) -> Verdict:
 def _check_item(
     item: Item,
     pins: Mapping[str, tuple[str, ...]],
-    policy: DigestPolicy,
+    policy: ItemPolicy,
     changes: tuple[Change, ...],
     *,
     is_duplicate: bool,
@@ -179,7 +179,7 @@ def _check_item(
     )
 
 
-def _action(policy: DigestPolicy, level: str, *, is_approved: bool) -> str:
+def _action(policy: ItemPolicy, level: str, *, is_approved: bool) -> str:
     if is_approved:
         return action_for_change(policy, level)
     unknown = _ACTIONS[policy.unknown]

@@ -17,8 +17,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.gateway.gates.lists import action_for_change, strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, Verdict
-from pinwarden.lock.gateway_policy import DigestPolicy, RequestPolicy
-from pinwarden.lock.policy_table import plain_host
+from pinwarden.lock.gateway_policy import ItemPolicy, RequestPolicy
+from pinwarden.lock.policy_table import normalize_host
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW, SEVERITIES
 from pinwarden.surface.protocol import URL_REQUIRED
 from pinwarden.surface.surface import TOOL, Item
@@ -128,7 +128,7 @@ def _check_url(url: Any, policy: RequestPolicy) -> Refusal | None:
         return refusal
     if parts.scheme != "https" or "@" in parts.netloc or not host:
         return refusal
-    name = plain_host(host)
+    name = normalize_host(host)
     return None if any(pattern.matches(name) for pattern in policy.url_hosts) else refusal
 
 
@@ -171,7 +171,7 @@ def find_definitions(params: Any, max_count: int) -> tuple[Item, ...] | Refusal:
 
 
 def check_request_content(
-    method: str, params: Any, definitions: Sequence[Verdict], policy: DigestPolicy, ignored: frozenset[str]
+    method: str, params: Any, definitions: Sequence[Verdict], policy: ItemPolicy, ignored: frozenset[str]
 ) -> CheckedRequest:
     """Decide about the content of a request that the policy allows. ``definitions`` are the verdicts about its tools.
 

@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.gates.lists import action_for_change
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
-from pinwarden.lock.gateway_policy import DigestPolicy
+from pinwarden.lock.gateway_policy import ItemPolicy
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, SEVERITIES, Change
 from pinwarden.surface.surface import SERVER_MEMBERS, Surface
 
@@ -30,7 +30,7 @@ EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
 """The protocol extension that a method can belong to instead, by the part of its name before the slash."""
 
 
-def check_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
+def check_server(now: Mapping[str, Any], approved: Surface, policy: ItemPolicy) -> tuple[Verdict, ...]:
     """Return one verdict per member that the server sends now or that was approved."""
     changes: dict[str, list[Change]] = {}
     if not _is_as_approved(now, approved):
@@ -77,7 +77,7 @@ def extensions_of(capabilities: Any) -> Mapping[str, Any]:
     return extensions if isinstance(extensions, dict) else {}
 
 
-def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: DigestPolicy) -> Verdict:
+def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: ItemPolicy) -> Verdict:
     expected = () if old is ABSENT else (_digest_text(old),)
     value = None if new is ABSENT else new
     digest = None if new is ABSENT else _digest(new)

@@ -27,7 +27,7 @@ from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Perm
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.state import lock_baseline
 from pinwarden.gateway.store.tokens import GatewayToken, token_digest
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.system.processes import kill_all_trees
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class HttpGateway:
         self._recorders: list[Recorder] = []
         self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
         self._stamps: tuple[object, ...] = ()
-        self._policy: GatewayPolicy = DEFAULT_POLICY
+        self._policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self._logged: set[str] = set()
         self._clients: KnownClients | None = None
         self._lock_problem = ""
@@ -249,7 +249,7 @@ class HttpGateway:
 
     def _warn_if_observing(self) -> None:
         """Warn if the policy reports changes without blocking them."""
-        warning = self._policy.lets_pass()
+        warning = self._policy.describe_unblocked()
         if warning:
             self._say(warning)
 

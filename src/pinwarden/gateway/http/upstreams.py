@@ -23,7 +23,7 @@ from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.recorder import LoopRecorder, Recorder
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
-from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, describe_differences, group_servers_by_name
 from pinwarden.project.server_start import find_probe_target
@@ -99,7 +99,7 @@ class UpstreamFactory:
         self._replaced: list[UpstreamPool] = []
         """Pools of former addresses. The event loop owns them, so other threads must not close them."""
         self._slots = ProcessSlots(limits.max_children)
-        self.policy: GatewayPolicy = DEFAULT_POLICY
+        self.policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self.tracing: Tracing | None = None
         self.shared: SharedApprovals | None = None
         """Approvals in the database, in addition to the lock."""

@@ -149,7 +149,7 @@ class RequestDecider:
 
     def _list_failed(self, kind: ItemKind, name: str, problem: str) -> Verdict:
         """The verdict about an item whose list could not be read."""
-        policy = self._guard.policy.for_item(self._guard.server, name, self._audit.client)
+        policy = self._guard.policy.policy_for_item(self._guard.server, name, self._audit.client)
         return Verdict(
             entity=kind.entity,
             key=name,

@@ -90,7 +90,7 @@ class CheckedServer:
         self.check(server_info(result), out)
         if self.is_refused:
             return self._verdicts["serverInfo"]
-        announces = self._guard.policy.announces(self._guard.server, self._audit.client)
+        announces = self._guard.policy.announces_interceptors(self._guard.server, self._audit.client)
         return self._edit_response(
             data, ttl, announces_interceptors=announces and not self.has_extension(INTERCEPTORS, out)
         )

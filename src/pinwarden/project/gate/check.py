@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing, plural
 from pinwarden.lock import lock_store
-from pinwarden.lock.locked_config import INSTALLED
+from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.gate.gate_report import (
     CHECKS,
@@ -159,7 +159,7 @@ def _choose_evidence(
 
 def _check_yanked(project: Project, lock: Lock) -> list[Row]:
     """Locked bundles that were yanked, by the last known state of their registry's log."""
-    if not any(entry.source == INSTALLED for entry in lock.entries):
+    if not any(entry.source == BUNDLE_SOURCE for entry in lock.entries):
         return []
     from pinwarden.project.installed_bundles import check_yanked_bundles
 
@@ -211,7 +211,7 @@ def _check_loosened_policy(project: Project, policies: Policies) -> Iterator[Row
     """What the repository's policy allows that is blocked by default. Anyone who can change the repository could have
     written it."""
     gateway = policies.own.gateway if policies.own is not None else None
-    for sentence in gateway.loosened() if gateway is not None else ():
+    for sentence in gateway.describe_loosened() if gateway is not None else ():
         yield Row(
             code="policy_loosened",
             severity=POLICY_KINDS["policy_loosened"].severity,

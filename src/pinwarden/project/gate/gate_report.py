@@ -22,8 +22,8 @@ from pinwarden.core.report import (
     severity_rank,
 )
 from pinwarden.lock.entry import TOOL_HASHES, Entry
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_config import UNLISTED
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.lockfile import PROBLEMS, Lock
 
 if TYPE_CHECKING:
@@ -119,17 +119,17 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
 
 def has_closures(lock: Lock) -> bool:
     """Whether the dependencies of any entry are locked."""
-    return any((known := extension_of(entry)) is not None and known.closure is not None for entry in lock.entries)
+    return any((known := read_extension(entry)) is not None and known.closure is not None for entry in lock.entries)
 
 
 def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
     """Servers whose surface was approved for another release or configuration than they start now. The gateway still
     enforces the approved surface; what the server offers now is known only after it was started."""
-    from pinwarden.lock.locked_launch import launch_label
+    from pinwarden.lock.locked_launch import describe_launch
     from pinwarden.project.locked_servers import build_approve_command
 
     for entry in lock.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         if extension is None or extension.surface is None or extension.surface_of is None:
             continue
         yield Row(
@@ -139,7 +139,7 @@ def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
             name=entry.name,
             path="",
             message=(
-                f"its surface was approved for {extension.surface_of[:200]}; {launch_label(entry)} was not started "
+                f"its surface was approved for {extension.surface_of[:200]}; {describe_launch(entry)} was not started "
                 f"since. What differs is blocked. Review it: {build_approve_command(entry, lock.entries)}"
             ),
         )
@@ -246,7 +246,9 @@ def _count_entries(lock: Lock, options: GateOptions, without: _NamesByCheck = Ma
         return sum(fits(entry) and entry.name not in without.get(kind, ()) for entry in lock.entries) if is_on else 0
 
     return {
-        "registry": count("registry", options.registries is not None, lambda entry: entry.source not in UNLISTED),
+        "registry": count(
+            "registry", options.registries is not None, lambda entry: entry.source not in NON_REGISTRY_SOURCES
+        ),
         "bytes": count("bytes", options.fetch_context is not None, _has_bytes),
         "live": count("live", options.probe is not None, _has_live_pin),
     }
@@ -259,7 +261,7 @@ def _has_bytes(entry: Entry) -> bool:
 
 
 def _has_live_pin(entry: Entry) -> bool:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     pinned = extension is not None and extension.surface is not None
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
 
@@ -270,7 +272,7 @@ def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByC
         yield f"searched the configuration files of {len(supported_client_titles())} clients (--format json lists them)"
     unpinned = hashed = 0
     for entry in lock.entries:
-        extension = extension_of(entry)
+        extension = read_extension(entry)
         if extension is None or extension.surface is None:
             known = any(member in entry.manifest for member in TOOL_HASHES)
             hashed, unpinned = hashed + known, unpinned + (not known)
@@ -294,13 +296,13 @@ def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByC
 
 
 def _describe_unchecked_members(lock: Lock) -> Iterator[str]:
-    from pinwarden.lock.locked_config import locked_config, uncovered
+    from pinwarden.lock.locked_config import describe_uncovered_members, read_locked_config
     from pinwarden.system.redaction import list_redacted_members
 
     for entry in lock.entries:
-        unseen = list_redacted_members(locked_config(entry.key, entry.document).entry)
+        unseen = list_redacted_members(read_locked_config(entry.key, entry.document).entry)
         if unseen:
-            yield uncovered(entry.name, unseen)
+            yield describe_uncovered_members(entry.name, unseen)
 
 
 def _summarize(

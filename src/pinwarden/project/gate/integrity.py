@@ -10,7 +10,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import EXTENSION
-from pinwarden.lock.locked_config import UNLISTED
+from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.lockfile import Lock, verify, verify_files
 from pinwarden.system.files import find_case_twins
 
@@ -60,7 +60,7 @@ def check_expected_digest(project: Project, lock: Lock, policies: Policies, opti
     if options.expect_digest is None:
         return
     seal = lock.seal.get("integrity") if lock.seal is not None else None
-    digest = lockfile.digest(lock)
+    digest = lockfile.compute_lock_digest(lock)
     alone = str(seal or digest)
     whole = policies.digest_with_seal(alone)
     if options.expect_digest == whole:
@@ -91,7 +91,7 @@ def check_expected_digest(project: Project, lock: Lock, policies: Policies, opti
 def check_records(project: Project, lock: Lock) -> Iterator[Row]:
     """Entries from configurations and bundles always have Pinwarden's record; if it is missing, it was removed."""
     for entry in lock.entries:
-        if entry.source in UNLISTED and EXTENSION not in entry.manifest:
+        if entry.source in NON_REGISTRY_SOURCES and EXTENSION not in entry.manifest:
             yield Row(
                 code="record_stripped",
                 severity=LOCK_KINDS["record_stripped"].severity,
@@ -112,7 +112,10 @@ def check_name_collisions(project: Project) -> Iterator[Row]:
     from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
 
     lock = project.lock
-    folders = (lock.with_name(lock_store.surfaces_folder(lock)), lock.with_name(lock_store.closures_folder(lock)))
+    folders = (
+        lock.with_name(lock_store.surfaces_folder_name(lock)),
+        lock.with_name(lock_store.closures_folder_name(lock)),
+    )
     policies = (project.root / OWN_POLICY, project.root / TOOLPIN_POLICY.parent, project.root / TOOLPIN_POLICY)
     for twin in find_case_twins((lock, *folders, *policies)):
         yield Row(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table
-from pinwarden.lock.entry import HASHED_MANIFEST, Entry, tier_rank
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.locked_config import UNLISTED
-from pinwarden.lock.locked_launch import locked_launch
+from pinwarden.lock.entry import HASHED_MANIFEST_MEMBERS, Entry, rank_tier
+from pinwarden.lock.extension import read_extension
+from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
+from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.toolpin_pins import compare_pins, has_pins
+from pinwarden.lock.toolpin_pins import compare_tool_hashes, has_tool_hashes
 from pinwarden.project.artifact_check import check_artifact
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
@@ -84,15 +84,19 @@ def check_live_servers(
 
 def check_registries(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
     """Look up every version that came from a registry again."""
-    from pinwarden.lock.server_entry import from_value
+    from pinwarden.lock.server_entry import parse_server_entry
 
-    if gate_options.registry_requested and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
+    if (
+        gate_options.registry_requested
+        and lock.entries
+        and all(entry.source in NON_REGISTRY_SOURCES for entry in lock.entries)
+    ):
         yield build_nothing_to_check_row("--registry", _NOTHING_REGISTERED)
     for entry in lock.entries:
-        if entry.source in UNLISTED:
+        if entry.source in NON_REGISTRY_SOURCES:
             continue
         try:
-            current = from_value(registries.find(entry.name, entry.version, entry.source))
+            current = parse_server_entry(registries.find(entry.name, entry.version, entry.source))
         except PinwardenError as err:
             if err.code == "SERVER_NOT_FOUND":
                 message = f"version {entry.version} is no longer in any registry"
@@ -122,7 +126,7 @@ def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
     verified_evidence: dict[str, frozenset[str]] = {}
     for entry in filter(has_pinned_bytes, lock.entries):
         try:
-            key = entry.name, locked_launch(entry).command
+            key = entry.name, read_locked_launch(entry).command
             if key not in known:
                 known[key] = frozenset()
                 check = check_artifact(entry, context, now)
@@ -153,20 +157,20 @@ _NOTHING_PINNED = (
 
 
 def _has_pin(entry: Entry) -> bool:
-    extension = extension_of(entry)
-    return has_pins(entry.manifest) or (extension is not None and extension.surface is not None)
+    extension = read_extension(entry)
+    return has_tool_hashes(entry.manifest) or (extension is not None and extension.surface is not None)
 
 
 def _prepare_live_check(
     entry: Entry, pinned_files: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]
 ) -> _LiveCheck | None:
-    extension = extension_of(entry)
+    extension = read_extension(entry)
     pin = extension.surface if extension else None
     if pin is not None:
         if pin.path not in pinned_files:
             return None  # the missing file is reported with the lock
         return _LiveCheck(entry=entry, prepared=start(entry), approved=parse_surface(pinned_files[pin.path]))
-    if not has_pins(entry.manifest):
+    if not has_tool_hashes(entry.manifest):
         return None
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 
@@ -186,12 +190,12 @@ def _compare_hashes(entry: Entry, seen: Surface) -> Iterator[Row]:
             return
         tools.append(item.value)
     try:
-        findings = compare_pins(entry.manifest, tools)
+        findings = compare_tool_hashes(entry.manifest, tools)
     except PinwardenError as err:
         yield _build_row(entry, "tool_undigestable", err.message)
         return
     for finding in findings:
-        if finding.decided:
+        if finding.is_conclusive:
             yield _build_row(
                 entry, finding.code, f"{finding.message}; the lock has only a hash, so the change cannot be shown"
             )
@@ -232,22 +236,22 @@ _NOTHING_REGISTERED = (
 
 def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
     """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
-    from pinwarden.lock.install_plan import PlanOptions, install_plan
-    from pinwarden.lock.lockfile import same_json
+    from pinwarden.lock.install_plan import PlanOptions, build_install_plan
+    from pinwarden.lock.lockfile import is_same_json
 
     approved = entry.selected_target
     target = _find_current_target(current, approved)
     try:
         how = PlanOptions(scope="global" if entry.scope == "global" else "project", target=target)
-        plan = install_plan(current, entry.client, now=now, options=how)
+        plan = build_install_plan(current, entry.client, now=now, options=how)
     except PinwardenError as err:
         yield _build_registry_row(entry, "no_install_target", err.message)
         return
-    if not same_json(plan["selectedTarget"], dict(approved)):
+    if not is_same_json(plan["selectedTarget"], dict(approved)):
         yield _build_registry_row(entry, "target_changed", "selected install target changed")
-    if not same_json(plan["config"], entry.config):
+    if not is_same_json(plan["config"], entry.config):
         yield _build_registry_row(entry, "config_changed", "client config changed")
-    if not same_json(
+    if not is_same_json(
         _select_comparable_members(plan["capabilityManifest"]), _select_comparable_members(entry.manifest)
     ):
         yield _build_registry_row(entry, "manifest_changed", "capability manifest changed")
@@ -256,18 +260,18 @@ def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[
         yield _build_registry_row(entry, "score_decreased", f"trust score decreased {before} -> {after}")
     old, new = entry.trust.get("tier"), plan["trust"]["tier"]
     # An entry is `verified` because of hashed bytes. Metadata alone cannot reach that, so one tier lower is expected.
-    best_without_bytes = min(tier_rank(old), tier_rank("conditional"))
-    if tier_rank(new) < best_without_bytes:
+    best_without_bytes = min(rank_tier(old), rank_tier("conditional"))
+    if rank_tier(new) < best_without_bytes:
         yield _build_registry_row(entry, "tier_decreased", f"trust tier decreased {old} -> {new}")
 
 
 def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
     """The target to compare: the approved one if it still comes first, else the first of its kind, else any."""
-    from pinwarden.lock.launch_choice import choose_target, selected_target
-    from pinwarden.lock.lockfile import same_json
+    from pinwarden.lock.launch_choice import choose_target, target_to_json
+    from pinwarden.lock.lockfile import is_same_json
 
     target = choose_target(current)
-    if target is not None and same_json(selected_target(target), dict(approved)):
+    if target is not None and is_same_json(target_to_json(target), dict(approved)):
         return target
     try:
         return choose_target(
@@ -279,7 +283,7 @@ def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> L
 
 def _select_comparable_members(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest without its timestamp, and without what only a live server can say."""
-    return {name: manifest[name] for name in HASHED_MANIFEST if name in manifest}
+    return {name: manifest[name] for name in HASHED_MANIFEST_MEMBERS if name in manifest}
 
 
 def _build_registry_row(entry: Entry, code: str, message: str) -> Row:

@@ -144,9 +144,9 @@ def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, p
     )
     if code != UNCOVERED or policies.own is None:
         return row
-    from pinwarden.lock.policy_rules import waived
+    from pinwarden.lock.policy_rules import apply_waivers
 
-    finding = waived(policies.own, row.file or "", code, message, policies.today)
+    finding = apply_waivers(policies.own, row.file or "", code, message, policies.today)
     return replace(row, severity=row.severity if finding.refuses else "info", message=finding.full_message)
 
 
