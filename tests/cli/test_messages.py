@@ -83,7 +83,7 @@ class TestNextSteps:
         outcome = world.run(*command.split())
         assert outcome.code == 3
         assert "mcp-lock.json: not JSON" in outcome.err
-        assert "Restore the file from version control, or correct the member" in outcome.err
+        assert "Restore the file from version control: git checkout mcp-lock.json" in outcome.err
 
     def test_init_without_servers_says_where_servers_are_configured(self, world: World) -> None:
         outcome = world.run("init")

@@ -39,7 +39,7 @@ def test_members_of_the_requested_type_are_returned() -> None:
     assert (document.strings("texts"), document.string_map("map")) == (("a", "b"), {"a": "b"})
     assert document.one_of("text", ("a", "b")) == "a"
     assert document.optional_number("number") == 3
-    assert document.objects("rows")[0].parsed("digest", Digest.parse) == Digest.parse(DIGEST)
+    assert document.objects("rows")[0].parse_string("digest", Digest.parse) == Digest.parse(DIGEST)
 
 
 def test_a_default_replaces_a_missing_member_but_not_null() -> None:
@@ -78,7 +78,7 @@ def test_an_optional_member_may_be_missing_or_null() -> None:
         (lambda document: document.items("rows", max_items=1), "rows"),
         (lambda document: document.items("rows", min_items=3), "rows"),
         (lambda document: document.objects("texts"), "texts/0"),
-        (lambda document: document.objects("rows")[1].parsed("digest", Digest.parse), "rows/1/digest"),
+        (lambda document: document.objects("rows")[1].parse_string("digest", Digest.parse), "rows/1/digest"),
         (lambda document: dict(document.object("objects").members())["one"].string("text"), "objects/one/text"),
         (lambda document: dict(document.object("map").members()), "map/a"),
     ],

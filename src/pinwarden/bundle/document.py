@@ -54,7 +54,7 @@ class DocumentReader(JsonObject):
     def cid(self, name: str, prefix: str = DOCUMENT_CID) -> str:
         """A CID whose text starts with ``prefix``: a document's or a blob's."""
         self.text(name)  # refuses long texts before they are decoded
-        value = str(self.parsed(name, Cid.parse))
+        value = str(self.parse_string(name, Cid.parse))
         if not value.startswith(prefix):
             self.fail(name, f"is not a CID that starts with {prefix}")
         return value

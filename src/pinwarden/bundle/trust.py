@@ -86,7 +86,7 @@ def trusted_key_from_json(value: Any, path: str) -> TrustedKey:
     name, roles = reader.string("name", default=""), reader.strings("roles", default=[])
     if "alg" in reader:
         reader.one_of("alg", ("ed25519",))
-    key = reader.parsed("public_key" if "public_key" in reader else "key_id", PublicKey.parse)
+    key = reader.parse_string("public_key" if "public_key" in reader else "key_id", PublicKey.parse)
     if reader.value.get("key_id") != key.did:
         reader.fail("key_id", "does not match public_key")
     return TrustedKey(key=key, name=name, roles=roles)

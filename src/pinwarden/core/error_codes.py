@@ -1,16 +1,16 @@
 """Error codes about values, files, servers, projects and the gateway. `errors.CODES` is the table of all codes.
 
-Each row is the only place that describes its code: ``docs/reference/errors.md``, exit codes and default hints come from
-it. Codes are stable, because scripts match on them; sentences may change between releases. Order the parts of an error
-like this: what failed, why, what to do (the hint, if possible a command to paste).
+Each row is the only description of its code: exit codes, default hints and ``docs/reference/errors.md`` are made from
+these rows. Codes are stable, because scripts match on them. Sentences may change between releases. A message says what
+failed and why; the hint says what to do, if possible with a command to paste.
 """
 
 from __future__ import annotations
 
 EXIT_CLEAN = 0
-EXIT_REFUSED = 1  # drift, or something was checked and is not acceptable
+EXIT_REFUSED = 1  # Pinwarden found drift, or refused something after checking it
 EXIT_USAGE = 2
-EXIT_UNCHECKED = 3  # could not check: unreadable input, network failure, corrupt state
+EXIT_UNCHECKED = 3  # a check could not be completed: unreadable input, network failure, corrupt state
 
 
 class ErrorCode:
@@ -50,7 +50,7 @@ GENERAL_CODES = (
     ErrorCode(
         "TOOL_INVALID",
         EXIT_REFUSED,
-        "A tool definition has no digest because it is not an object with a name.",
+        "A tool definition is not an object with a name, so Pinwarden cannot compute its digest.",
         "Do not use this tool. Report the protocol violation to the author of the server.",
     ),
     ErrorCode(
@@ -104,15 +104,15 @@ GENERAL_CODES = (
     ErrorCode(
         "SIGNATURE_INVALID",
         EXIT_REFUSED,
-        "A signature is malformed, or the key did not make it over these bytes.",
-        "Do not use the document. Get a fresh copy from its author over another channel.",
+        "A signature is malformed, or does not match the signed bytes and the key.",
+        "Do not use the document. Download it again, or ask its author for a new copy.",
     ),
     # Files
     ErrorCode(
         "FILE_UNREADABLE",
         EXIT_UNCHECKED,
-        "A file could not be read: it is missing, not permitted, not a regular file, or too large.",
-        "Check the path and its permissions.",
+        "A file could not be read: it does not exist, is not a regular file or is too large, or you may not read it.",
+        "Check the path and its permissions: ls -l PATH",
     ),
     ErrorCode(
         "FILE_EXISTS",
@@ -131,7 +131,8 @@ GENERAL_CODES = (
         "SURFACE_INVALID",
         EXIT_UNCHECKED,
         "The file is not a surface document or listing, or its digests do not match its text.",
-        "Write it again with `pinwarden inspect`. If it was reviewed before, find out who edited it: git log -p FILE",
+        "Write the file again with `pinwarden inspect`. If you reviewed it before, find out who edited it: git log -p "
+        "FILE",
     ),
     ErrorCode(
         "TARGET_INVALID",
@@ -150,21 +151,21 @@ GENERAL_CODES = (
         EXIT_USAGE,
         "Pinwarden did not start or contact the server, because that would run its command or send it one of your "
         "variables, and you have not consented to that.",
-        "If you trust what the message names, repeat the command with --allow-execute, or with --pass-env NAME for a "
-        "variable.",
+        "If you trust the server, repeat the command with --allow-execute. To send it one of your variables, add "
+        "--pass-env NAME.",
     ),
     ErrorCode(
         "PROBE_FAILED",
         EXIT_UNCHECKED,
         "The probe of the server failed: the server did not start, exited, timed out or sent an invalid response.",
-        "Run the server's command yourself, or open its address in another client. A server gets few environment "
-        "variables; name those it needs with --pass-env NAME.",
+        "Run the server's command yourself to see its output. Pinwarden passes only a few environment variables on; if "
+        "the server needs another one, add --pass-env NAME.",
     ),
     ErrorCode(
         "PROBE_LIMIT",
         EXIT_UNCHECKED,
         "The server sent more than the limits allow: an endless or looping list, too many bytes or too many messages.",
-        "Do not approve this server before you know why. Real servers stay far below the limits.",
+        "Ask the author of the server why it sends so much. Real servers stay far below the limits.",
     ),
     ErrorCode(
         "SECRET_REPEATED",
@@ -198,7 +199,7 @@ GENERAL_CODES = (
         "DATABASE_UNAVAILABLE",
         EXIT_UNCHECKED,
         "The database cannot be opened or does not respond. No data was lost.",
-        "Check that it is running and that its address and permissions are correct, then try again.",
+        "Check that the database is running and that its address and permissions are correct, then try again.",
     ),
     ErrorCode(
         "DATABASE_CORRUPT",
@@ -209,14 +210,14 @@ GENERAL_CODES = (
     ErrorCode(
         "DATABASE_MISSING",
         EXIT_UNCHECKED,
-        "There is no database, or it is not one of Pinwarden's. None was created.",
+        "There is no database at this address, or Pinwarden did not create it. The command does not create one.",
         "Name the gateway's database with --audit, PINWARDEN_DATABASE or PINWARDEN_STATE.",
     ),
     ErrorCode(
         "DATABASE_NEWER",
         EXIT_UNCHECKED,
         "A release of Pinwarden with a different database schema created this database.",
-        "Use the release that created it, or another database.",
+        "Use the release of Pinwarden that created the database, or choose another database.",
     ),
     ErrorCode(
         "AUDIT_INVALID",
@@ -227,19 +228,20 @@ GENERAL_CODES = (
     ErrorCode(
         "AUDIT_NOT_COVERED",
         EXIT_UNCHECKED,
-        "The recorded head is older than everything in the file, so the file cannot be checked against it.",
-        "Verify the log itself with pinwarden audit verify --head HEAD, or an export that begins before this head.",
+        "The head that you gave is older than the first event in the exported file, so the two cannot be compared.",
+        "Verify the log itself with `pinwarden audit verify --head HEAD`, or use an export that begins before this "
+        "head.",
     ),
     ErrorCode(
         "AUDIT_TAMPERED",
         EXIT_REFUSED,
         "The audit log was changed after it was written: an event was edited, removed, moved, inserted or cut off.",
-        "Keep a copy of the database and compare it with the last export. The message names the first wrong event.",
+        "Copy the database, then compare it with your last export. The message names the first event that is wrong.",
     ),
     ErrorCode(
         "AUDIT_UNAVAILABLE",
         EXIT_UNCHECKED,
-        "An event could not be written to the audit log, so the action it describes was not carried out.",
+        "An event could not be written to the audit log, so the gateway did not carry out the action.",
         "Make the database available again, or start the gateway with --when-away spool to keep events in a file.",
     ),
     ErrorCode(
@@ -251,8 +253,8 @@ GENERAL_CODES = (
     ErrorCode(
         "REVIEW_STALE",
         EXIT_REFUSED,
-        "The change is not the one that was shown, or was decided already.",
-        "Look at it again with `pinwarden review show NUMBER`, then decide.",
+        "The change differs from the one you were shown, or someone has decided about it already.",
+        "Look at the change again with `pinwarden review show NUMBER`, then decide.",
     ),
     ErrorCode(
         "REVIEW_FROM_SERVER",
@@ -271,7 +273,8 @@ GENERAL_CODES = (
         EXIT_UNCHECKED,
         "The gateway cannot start: its address is in use or not allowed, its certificate is unreadable, a Python "
         "package is missing, or no locked server can be started.",
-        "See the options with `pinwarden gateway --help`. The extra [gateway] installs the Python packages.",
+        "Correct what the message names; `pinwarden gateway --help` lists the options. For a missing Python package, "
+        "install Pinwarden with the extra [gateway].",
     ),
     ErrorCode(
         "INPUT_LIMIT",
@@ -289,8 +292,8 @@ GENERAL_CODES = (
     ErrorCode(
         "CONFIG_INVALID",
         EXIT_UNCHECKED,
-        "A client's configuration file is damaged or ambiguous, for example because it has a member twice.",
-        "Repair the file. Until then it is unclear which servers it starts.",
+        "A client's configuration file is damaged or ambiguous, for example because a member occurs twice.",
+        "Repair the file at the position in the message, then run: pinwarden doctor",
     ),
     ErrorCode(
         "CONFIG_UNEDITABLE",
@@ -309,33 +312,33 @@ GENERAL_CODES = (
         "LOCK_INVALID",
         EXIT_UNCHECKED,
         "The file is not a valid lockfile: a member is missing, malformed or of an unknown kind.",
-        "Restore the file from version control, or correct the member that the message names. To lock the servers "
-        "again, move the file away and run pinwarden init.",
+        "Restore the file from version control: git checkout mcp-lock.json. To lock the servers again, move the file "
+        "away and run: pinwarden init",
     ),
     ErrorCode(
         "LOCK_VERSION_UNSUPPORTED",
         EXIT_UNCHECKED,
         "This release does not support the version of the lockfile.",
-        "Supported versions: lockfileVersion 2. To lock the servers again, move the file away and run pinwarden init.",
+        "Supported versions: lockfileVersion 2. To lock the servers again, move the file away and run: pinwarden init",
     ),
     ErrorCode(
         "LOCK_TAMPERED",
         EXIT_REFUSED,
         "The lockfile, or an approved surface next to it, was changed after approval.",
-        "Find out who changed it: git log -p mcp-lock.json. If the change is intended, review it and lock the servers "
-        "again.",
+        "Find out who changed it: git log -p mcp-lock.json. If the change is intended, review the server again with "
+        "`pinwarden approve SERVER`.",
     ),
     ErrorCode(
         "LOCK_BUSY",
         EXIT_UNCHECKED,
         "Another process is writing this lockfile and did not finish in time. Nothing was changed.",
-        "Wait for the other command to end, then try again.",
+        "Wait until the other command has finished, then try again.",
     ),
     ErrorCode(
         "LOCK_MISSING",
         EXIT_UNCHECKED,
-        "There is no lockfile to check against.",
-        "Run `pinwarden init`, or name the file with --file.",
+        "There is no lockfile.",
+        "Run `pinwarden init` to create one, or name another lockfile with --file.",
     ),
     ErrorCode(
         "SERVER_NOT_LOCKED",
@@ -352,40 +355,42 @@ GENERAL_CODES = (
     ErrorCode(
         "SERVER_ENTRY_INVALID",
         EXIT_UNCHECKED,
-        "A registry entry or server.json is ambiguous: a member is missing or of the wrong type.",
-        "Report the member in the message to the author of the server.",
+        "A registry entry or server.json is invalid: a member is missing or has the wrong type.",
+        "Ask the author of the server to correct the member that the message names.",
     ),
     ErrorCode(
         "NO_INSTALL_TARGET",
         EXIT_REFUSED,
-        "The entry offers no package and no remote, or none of the requested kind.",
-        "Choose another --target that the entry offers, or another server.",
+        "The registry entry offers no package and no remote, or none of the requested kind.",
+        "Choose a kind of package that the entry offers with --target, or another server.",
     ),
     ErrorCode(
         "PROJECT_NOT_NAMED",
         EXIT_REFUSED,
-        "The lock of the current folder has a server with this name, but neither the command nor a client's "
-        "configuration assigns the server to this project. A repository cannot decide about a user's own server.",
+        "The lock in the current folder has a server with this name, but neither the command nor a client's "
+        "configuration says that the server belongs to this project. A project's lock does not apply to servers that "
+        "you configured for yourself.",
         "Add --project DIR to the command, with the folder whose lock applies to this server.",
     ),
     ErrorCode(
         "CONTRACT_INVALID",
         EXIT_UNCHECKED,
         "A contract file of a server is malformed. Nothing was compared.",
-        "Fix the member in the message, or write the file again with `pinwarden contract lock`.",
+        "Correct the member that the message names, or write the file again with `pinwarden contract lock`.",
     ),
     ErrorCode(
         "POLICY_INVALID",
         EXIT_UNCHECKED,
         "The policy has an unknown key, a value of the wrong type, contradicting rules or no rule. An invalid policy "
         "allows nothing.",
-        "Correct the key that the message names, then run pinwarden policy check.",
+        "Correct the key that the message names, then run: pinwarden policy check",
     ),
     ErrorCode(
         "POLICY_REFUSED",
         EXIT_REFUSED,
-        "The policy, or a verdict that blocks, forbids this server.",
-        "Read the reasons. To make an exception to a rule, write a waiver with reason, owner and expiry.",
+        "The policy does not allow this server, or the lock marks the server as blocked.",
+        "Read the reasons in the message. To make an exception to a rule, add a waiver with reason, owner and expiry "
+        "to the policy.",
     ),
     ErrorCode(
         "REGISTRY_UNAVAILABLE",
@@ -396,15 +401,15 @@ GENERAL_CODES = (
     ErrorCode(
         "SURFACE_DIFFERS",
         EXIT_REFUSED,
-        "The server sends other tools, prompts, resources or instructions here than its registry recorded for the same "
-        "bytes.",
-        "Do not use it before you know why. Its text depends on where it runs.",
+        "On this machine, the server sends other tools, prompts, resources or instructions than its registry recorded "
+        "for the same bytes.",
+        "Ask the author why the server's text depends on where it runs. Do not use the server until you know.",
     ),
     ErrorCode(
         "WARNINGS_NOT_APPROVED",
         EXIT_REFUSED,
         "The server's text has scan warnings that you have not approved.",
-        "Read the text in the warnings. To approve it, repeat the command with --approve-warnings.",
+        "Read the text that the warnings quote. To approve it, repeat the command with --approve-warnings.",
     ),
     ErrorCode(
         "USAGE",

@@ -27,9 +27,9 @@ CODES: Mapping[str, ErrorCode] = MappingProxyType(
 
 
 class PinwardenError(Exception):
-    """Every failure that Pinwarden reports. ``code`` is stable, ``str()`` is for people.
+    """The exception for every failure that Pinwarden reports. ``code`` is stable; ``str()`` is the message.
 
-    ``hint`` says what to do; without one, the hint of the code is used. ``data`` is for programs (``--format json``).
+    ``hint`` says what to do; the default is the hint of the code. ``--format json`` prints ``data``.
     """
 
     def __init__(

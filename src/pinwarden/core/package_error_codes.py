@@ -1,4 +1,4 @@
-"""Error codes about downloads, packages, images and what runs from them. See `error_codes` for the others."""
+"""Error codes about downloads, packages, container images and environments. `errors.CODES` has all codes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ PACKAGE_CODES = (
         EXIT_UNCHECKED,
         "A download failed, or the registry sent an unexpected response. data.reason is one of: offline, connect, tls, "
         "timeout, unauthorized, status, protocol.",
-        "Check the network, the proxy and the address (for packages, the one in your package client's settings), then "
-        "try again.",
+        "Check the network, the proxy and the address, then try again. The address of a package registry comes from "
+        "the settings of your package client.",
     ),
     ErrorCode(
         "FETCH_LIMIT",
         EXIT_UNCHECKED,
         "A registry sent more bytes than the limit for one document or file.",
-        "Check what the address serves. Real packages stay far below the limits.",
+        "Check that the address is the one you meant. Real packages stay far below the limits.",
     ),
     ErrorCode(
         "ADDRESS_REFUSED",
         EXIT_UNCHECKED,
         "Pinwarden did not contact the address, because it is private, not encrypted or the target of a redirect.",
-        "If you want this, repeat the command with --allow-private (private addresses), --allow-redirects (redirects) "
-        "or --allow-plain-http (no encryption), where the command has these options.",
+        "If you trust the address, repeat the command with --allow-private, --allow-redirects or --allow-plain-http, "
+        "depending on the reason in the message.",
     ),
     ErrorCode(
         "ARCHIVE_UNSAFE",
@@ -37,18 +37,18 @@ PACKAGE_CODES = (
         "ARTIFACT_MISMATCH",
         EXIT_REFUSED,
         "The downloaded bytes do not have the expected digest, or are incomplete. They were discarded.",
-        "Do not use this artifact. Compare it with a copy from another source, and ask the operator of the registry.",
+        "Do not use this artifact. Download it again; if the error persists, ask the operator of the registry.",
     ),
     ErrorCode(
         "ARTIFACT_MISSING",
         EXIT_UNCHECKED,
-        "A locked file is not in the store, and could not be downloaded if that was requested.",
+        "A locked file is not in the store of verified files.",
         "Run `pinwarden fetch` with a network connection.",
     ),
     ErrorCode(
         "CLOSURE_INVALID",
         EXIT_UNCHECKED,
-        "The recorded dependencies of a server cannot be read, or include some without verifiable bytes.",
+        "The recorded dependencies of a server cannot be read, or one of them has no digest.",
         "Restore the file from version control, or resolve the dependencies again with `pinwarden update`.",
     ),
     ErrorCode(
@@ -61,8 +61,8 @@ PACKAGE_CODES = (
     ErrorCode(
         "PROGRAM_UNKNOWN",
         EXIT_UNCHECKED,
-        "The program of a command does not exist on this machine or in the package.",
-        "Install it or write its full path. For a package, name one of the programs it contains.",
+        "The program that a command starts does not exist on this machine or in the package.",
+        "Install the program, or write its full path. For a package, name one of the programs it contains.",
     ),
     ErrorCode(
         "PACKAGE_INVALID",
@@ -75,7 +75,7 @@ PACKAGE_CODES = (
         "PROVENANCE_INVALID",
         EXIT_UNCHECKED,
         "A provenance statement, its signature or its list of keys is malformed or in an unknown format.",
-        "Do not count it as proof. Download it again; if it is still invalid, ask the publisher.",
+        "Try again later. If the error persists, ask the publisher, and do not rely on this provenance.",
     ),
     ErrorCode(
         "TRUST_ROOT_INVALID",
@@ -87,7 +87,7 @@ PACKAGE_CODES = (
         "OSV_INVALID",
         EXIT_UNCHECKED,
         "A vulnerability record is not in OSV format, or the export has too many or too large files.",
-        "Download the export again. It was not used.",
+        "Download the export again. Pinwarden did not use this one.",
     ),
     ErrorCode(
         "RESOLVER_FAILED",
@@ -99,34 +99,34 @@ PACKAGE_CODES = (
         "RESOLVER_MISSING",
         EXIT_UNCHECKED,
         "The program that resolves dependencies is not installed: npm for npm packages, uv for Python packages.",
-        "Install it. For uv, run: pipx install uv",
+        "For Python packages, run: pipx install uv. For npm packages, install Node.js, which contains npm.",
     ),
     ErrorCode(
         "SCRIPT_FAILED",
         EXIT_UNCHECKED,
         "An approved install script failed, or changed or removed files of another package. The incomplete environment "
         "was deleted.",
-        "Read the output of the script. It runs without a network.",
+        "Read the output of the script. Scripts run without a network, so a script that downloads something fails.",
     ),
     ErrorCode(
         "SCRIPT_REFUSED",
         EXIT_REFUSED,
         "An approved install script was not run, because bubblewrap, which sandboxes it, is not installed.",
-        "Run: apt-get install bubblewrap. Without a sandbox the script could do anything you can: pinwarden fetch "
-        "--scripts-without-sandbox",
+        "Run: apt-get install bubblewrap. To run the script with all of your own permissions instead, run: pinwarden "
+        "fetch --scripts-without-sandbox",
     ),
     ErrorCode(
         "STORE_UNSAFE",
         EXIT_UNCHECKED,
-        "The folder of verified files belongs to another user, or other users can write to it.",
-        "Run chmod 700 on the folder, or choose another one with PINWARDEN_STORE.",
+        "The folder with the store of verified files belongs to another user, or other users can write to it.",
+        "Run: chmod 700 FOLDER. Or choose another folder with PINWARDEN_STORE.",
     ),
     ErrorCode(
         "IMAGE_INVALID",
         EXIT_UNCHECKED,
         "The reference, index, manifest or config of a container image is malformed, ambiguous, too large, or of an "
         "unknown or unexpected type.",
-        "Check the spelling of the reference (host/name:tag@digest). If the registry sent this, do not use the image.",
+        "Check the spelling of the reference (host/name:tag@digest). If it is correct, ask the publisher of the image.",
     ),
     ErrorCode(
         "BUNDLE_INVALID",
@@ -138,9 +138,10 @@ PACKAGE_CODES = (
     ErrorCode(
         "NOTHING_TO_RUN",
         EXIT_USAGE,
-        "The locked server cannot be started from verified bytes, because it is an address, a program of this machine, "
-        "or a command inside another command.",
-        "Run `pinwarden explain SERVER` to see what it is. Only packages and container images run from the lock.",
+        "The locked server cannot be started from verified bytes, because it is an address, a program installed on "
+        "this machine, or a command inside another command.",
+        "Run `pinwarden explain SERVER` to see what is locked. Only packages and container images run from verified "
+        "bytes.",
     ),
     ErrorCode(
         "BYTES_NOT_LOCKED",
@@ -164,8 +165,8 @@ PACKAGE_CODES = (
     ErrorCode(
         "REGISTRY_IN_COMMAND",
         EXIT_REFUSED,
-        "The server's command or variables choose the registry of its package. Your own registry may have another "
-        "package with that name, so its bytes prove nothing about what the client starts.",
+        "The server's command or variables choose the registry of its package. Pinwarden downloads from the registry "
+        "in your own settings, which may have another package with that name.",
         "Set the registry in the settings of your package client instead, and lock the server again.",
     ),
     ErrorCode(
@@ -173,6 +174,7 @@ PACKAGE_CODES = (
         EXIT_UNCHECKED,
         "The server was not started, because the sandbox that limits an installed bundle to its accepted permissions "
         "is not available on this machine.",
-        "Run: apt-get install bubblewrap. To start it with all of your own permissions, use --unsafe-no-sandbox.",
+        "Run: apt-get install bubblewrap. To start the server with all of your own permissions, add "
+        "--unsafe-no-sandbox.",
     ),
 )

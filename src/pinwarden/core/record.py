@@ -1,8 +1,8 @@
 """Records: immutable classes with named fields.
 
-A record behaves like a frozen, keyword-only dataclass with slots, and type checkers treat it as one. It starts faster:
-a dataclass generates and compiles its methods on every start, which takes close to a millisecond per class, and
-``dataclasses`` imports ``inspect``. All records share the methods below instead. Decision 0004 has the measurements.
+A record behaves like a frozen, keyword-only dataclass with slots, and type checkers treat it as one. Records make the
+program start faster. A dataclass generates and compiles its methods at every start, which takes close to a millisecond
+per class, while all records share the methods below. Decision 0004 has the measurements.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def field(
     repr: bool = True,  # noqa: A002
     compare: bool = True,
 ) -> Any:
-    """Options of a field: a default or default factory, and whether ``repr`` and ``==`` include it."""
+    """Declare a field with options: a default or default factory, and whether ``repr`` and ``==`` use the field."""
     return _Field(default, default_factory, repr=repr, compare=compare)
 
 
@@ -53,65 +53,65 @@ class _RecordType(type):
         given = {field_name: body.pop(field_name) for field_name in names if field_name in body}
         fields = {n: v if isinstance(v, _Field) else _Field(v) for n, v in given.items()}
         record_type = super().__new__(cls, name, bases, {**body, "__slots__": names})
-        record_type._plan = (
+        record_type._init_plan = (
             tuple((n, record_type.__dict__[n].__set__) for n in names),
             {n: options.default for n, options in fields.items() if options.default is not _REQUIRED},
             tuple((n, options.default_factory) for n, options in fields.items() if options.default_factory),
         )
-        record_type._checks = "__post_init__" in body
-        record_type._shown = tuple(n for n in names if n not in fields or fields[n].repr)
+        record_type._has_post_init = "__post_init__" in body
+        record_type._repr_fields = tuple(n for n in names if n not in fields or fields[n].repr)
         compared = tuple(n for n in names if n not in fields or fields[n].compare)
-        record_type._content = attrgetter(*compared) if compared else None
+        record_type._get_compared_fields = attrgetter(*compared) if compared else None
         return record_type
 
-    _plan: tuple[
+    _init_plan: tuple[
         tuple[tuple[str, Callable[[object, object], None]], ...],  # slot setters, which bypass __setattr__
         dict[str, object],  # defaults
         tuple[tuple[str, Callable[[], object]], ...],  # default factories
     ]
-    """What ``__init__`` needs, in one attribute because thousands of records are made in one run."""
-    _checks: bool
+    """The input of ``__init__``, in one attribute for speed: one run creates thousands of records."""
+    _has_post_init: bool
     __slots__: tuple[str, ...]
-    _shown: tuple[str, ...]
-    _content: Any
+    _repr_fields: tuple[str, ...]
+    _get_compared_fields: Any
     """Reads all compared fields in one call."""
 
 
 class Record(metaclass=_RecordType):
-    """The base class of all records. A record class has at least one field and is not subclassed further."""
+    """The base class of all records. A record class has at least one field and no subclasses."""
 
     def __init__(self, **given: Any) -> None:
-        kind = type(self)
-        setters, defaults, factories = kind._plan
-        for name, make in factories:
+        cls = type(self)
+        setters, defaults, factories = cls._init_plan
+        for name, create_default in factories:
             if name not in given:
-                given[name] = make()
-        content = {**defaults, **given}
+                given[name] = create_default()
+        values = {**defaults, **given}
         try:
             for name, set_slot in setters:
-                set_slot(self, content[name])
+                set_slot(self, values[name])
         except KeyError:
-            raise TypeError(f"{kind.__name__} needs {name}") from None
-        if len(content) > len(setters):
-            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(content.keys() - set(kind.__slots__)))}")
-        if kind._checks:
+            raise TypeError(f"{cls.__name__} needs {name}") from None
+        if len(values) > len(setters):
+            raise TypeError(f"{cls.__name__} has no {', '.join(sorted(values.keys() - set(cls.__slots__)))}")
+        if cls._has_post_init:
             self.__post_init__()
 
     def __post_init__(self) -> None:
         """Override to validate the fields."""
 
     def __eq__(self, other: object) -> bool:
-        kind = type(self)
-        if type(other) is not kind:
+        cls = type(self)
+        if type(other) is not cls:
             return NotImplemented
-        return bool(kind._content(self) == kind._content(other))
+        return bool(cls._get_compared_fields(self) == cls._get_compared_fields(other))
 
     def __hash__(self) -> int:
-        return hash(type(self)._content(self))
+        return hash(type(self)._get_compared_fields(self))
 
     def __repr__(self) -> str:
-        kind = type(self)
-        return f"{kind.__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in kind._shown)})"
+        cls = type(self)
+        return f"{cls.__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in cls._repr_fields)})"
 
     if not TYPE_CHECKING:  # with this method, a type checker would allow every assignment
 
@@ -134,14 +134,14 @@ def replace(record: _AnyRecord, **changes: Any) -> _AnyRecord:
 
 
 def as_dict(record: Record) -> dict[str, Any]:
-    """The fields of a record by name, in declaration order. Nested records are not converted."""
+    """The values of a record by field name, in declaration order. Nested records stay records."""
     return {name: getattr(record, name) for name in type(record).__slots__}
 
 
-def field_names(kind: type[Record]) -> tuple[str, ...]:
+def field_names(record_class: type[Record]) -> tuple[str, ...]:
     """The names of the fields of a record class, in declaration order."""
-    return kind.__slots__
+    return record_class.__slots__
 
 
-def _from_dict(kind: type[Record], content: dict[str, Any]) -> Record:
-    return kind(**content)
+def _from_dict(record_class: type[Record], values: dict[str, Any]) -> Record:
+    return record_class(**values)

@@ -1,15 +1,15 @@
-"""Error codes about bundles, trusted keys, registries and transparency logs. See `error_codes` for the others."""
+"""Error codes about bundles, trusted keys, registries and transparency logs. `errors.CODES` has all codes."""
 
 from __future__ import annotations
 
 from pinwarden.core.error_codes import EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, ErrorCode
 
 REGISTRY_CODES = (
-    # Section 7 of the verifier rulebook, by its names and in its order: the first that applies is reported.
+    # The codes of section 7 of the verifier rulebook, in its order: the first one that applies is reported.
     ErrorCode(
         "POINTER_SIGNATURE_INVALID",
         EXIT_REFUSED,
-        "No trusted registry signed the pointer, or the signature does not cover what it points to.",
+        "No trusted registry signed the pointer, or the signature does not cover all of it.",
         "Download the pointer again. If the error persists, do not install from this registry and ask its operator.",
     ),
     ErrorCode(
@@ -22,7 +22,7 @@ REGISTRY_CODES = (
         "CID_PROFILE_MISMATCH",
         EXIT_REFUSED,
         "The documents of the bundle use different CID profiles, or an unsupported one.",
-        "Ask the publisher to pack the bundle again. Its identifiers cannot be compared.",
+        "Ask the publisher to pack the bundle again with one supported CID profile.",
     ),
     ErrorCode(
         "ROOT_CID_MISMATCH",
@@ -33,20 +33,22 @@ REGISTRY_CODES = (
     ErrorCode(
         "DESCRIPTOR_CID_MISMATCH",
         EXIT_REFUSED,
-        "The descriptor does not have the identifier that the pointer names.",
-        "Do not use it. Download the descriptor again, or from another copy of the registry.",
+        "The descriptor does not have the CID that the pointer names.",
+        "Download the descriptor again. If the error persists, do not use the bundle, and ask the operator of the "
+        "registry.",
     ),
     ErrorCode(
         "MANIFEST_CID_MISMATCH",
         EXIT_REFUSED,
-        "The manifest's list of files does not have the identifier that the manifest or the pointer names.",
-        "Do not use it. Download the manifest again, or from another copy of the registry.",
+        "The manifest's list of files does not have the CID that the manifest or the pointer names.",
+        "Download the manifest again. If the error persists, do not use the bundle, and ask the operator of the "
+        "registry.",
     ),
     ErrorCode(
         "MANIFEST_DESCRIPTOR_LINK_MISMATCH",
         EXIT_REFUSED,
         "The manifest belongs to another descriptor than the one the pointer names.",
-        "Download the manifest again. All documents of a bundle must belong together.",
+        "Download the manifest and the descriptor of the same version again.",
     ),
     ErrorCode(
         "MANIFEST_ENTRY_ORDER_INVALID",
@@ -57,7 +59,7 @@ REGISTRY_CODES = (
     ErrorCode(
         "MANIFEST_PATH_INVALID",
         EXIT_REFUSED,
-        "A path in the manifest leads outside the bundle, or does not name the same file on every system.",
+        "A path in the manifest leads outside the bundle, or names different files on different systems.",
         "Do not use the bundle. Report it to the registry.",
     ),
     ErrorCode(
@@ -69,8 +71,8 @@ REGISTRY_CODES = (
     ErrorCode(
         "NO_VALID_ATTESTATIONS",
         EXIT_REFUSED,
-        "No known signer attests the integrity of the bundle.",
-        "Ask a signer you trust to attest it, or add the key of its signer: pinwarden trust add",
+        "The bundle has no valid attestation by a signer that you trust.",
+        "Ask a signer that you trust to attest the bundle. To trust its present signer, run: pinwarden trust add",
     ),
     ErrorCode(
         "REQUIRED_SIGNER_MISSING",
@@ -100,7 +102,7 @@ REGISTRY_CODES = (
         "POLICY_BLOCKED_FILESYSTEM",
         EXIT_REFUSED,
         "The tool requests more file system access than the installer policy allows.",
-        "Use another tool, or allow the access in the installer policy.",
+        "Use another tool, or allow this access in the installer policy.",
     ),
     ErrorCode(
         "POLICY_BLOCKED_EXEC",
@@ -108,7 +110,7 @@ REGISTRY_CODES = (
         "The tool requests to start programs, and the installer policy does not allow it.",
         "Use another tool, or allow starting programs in the installer policy.",
     ),
-    # Not in the rulebook; each is reported only if none of the above applies.
+    # Codes that are not in the rulebook. They are reported only if none of the above applies.
     ErrorCode(
         "POINTER_NOT_FOUND",
         EXIT_REFUSED,
@@ -125,14 +127,14 @@ REGISTRY_CODES = (
         "DOCUMENT_INVALID",
         EXIT_UNCHECKED,
         "A document of a bundle or log lacks a member, or has one of the wrong type.",
-        "Download the document again, or report the member in the message to its author.",
+        "Download the document again, or ask its author to correct the member that the message names.",
     ),
     # Trusted keys
     ErrorCode(
         "TRUST_INVALID",
         EXIT_UNCHECKED,
         "The file of trusted keys is damaged or ambiguous. No key in it is trusted.",
-        "Restore the file from a backup, or add the keys again: pinwarden trust add",
+        "Restore the file from a backup. Or remove it and add the keys again: pinwarden trust add",
     ),
     ErrorCode(
         "TRUST_UNKNOWN",
@@ -144,22 +146,22 @@ REGISTRY_CODES = (
         "KEY_REVOKED",
         EXIT_REFUSED,
         "The key is revoked in the trust store and cannot be trusted again.",
-        "Ask its owner for the new key, and add it with `pinwarden trust add --replaces`.",
+        "Ask the owner of the key for the new one, and add it with `pinwarden trust add --replaces OLD`.",
     ),
     ErrorCode(
         "REGISTRY_KEY_ENDED",
         EXIT_REFUSED,
-        "The signature is by a key that the registry has replaced; its log names the new key.",
-        "If the registry changed its key just now, try again. If the error persists, the old key may be in use by "
-        "another party: ask the operator of the registry.",
+        "The signature is by an old key of the registry. Its log names the new key.",
+        "If the registry changed its key just now, try again. If the error persists, ask the operator of the registry: "
+        "someone else may be using the old key.",
     ),
     # Installing from a registry
     ErrorCode(
         "POINTER_UNLOGGED",
         EXIT_REFUSED,
-        "The registry serves a pointer that its log does not contain, or that it does not prove to be in the log.",
-        "Do not install it, because other users may get something else. If the log is at another address, name it with "
-        "--log.",
+        "The registry serves a pointer without a proof that its transparency log contains it.",
+        "Do not install the bundle, because other users may get another one. If the log is at another address, name it "
+        "with --log.",
     ),
     ErrorCode(
         "POINTER_STALE",
@@ -171,13 +173,13 @@ REGISTRY_CODES = (
         "VERSION_BELOW_FLOOR",
         EXIT_REFUSED,
         "The channel points to a lower version than the minimum you requested.",
-        "Choose another channel, or a lower minimum if you want the older version.",
+        "Choose another channel, or a lower minimum with --floor VERSION.",
     ),
     ErrorCode(
         "VERSION_LOCKED",
         EXIT_REFUSED,
         "Another version of the tool is locked, and `install` does not change approvals.",
-        "Run `pinwarden update`. It shows what would change and asks before it writes.",
+        "Run `pinwarden update` to see what would change. It asks before it writes anything.",
     ),
     # Transparency logs
     ErrorCode(
@@ -185,44 +187,47 @@ REGISTRY_CODES = (
         EXIT_UNCHECKED,
         "The text is not a signed note, verifier key, checkpoint or log proof (C2SP signed-note, tlog-checkpoint, "
         "tlog-proof).",
-        "Download the file again, unconverted. A note ends with a newline and has no other control characters.",
+        "Download the file again, as binary data. A note ends with a newline and has no control characters but "
+        "newlines.",
     ),
     ErrorCode(
         "LOG_PROOF_INVALID",
         EXIT_REFUSED,
-        "A proof of the transparency log does not lead to the signed root, so the log may show different histories.",
-        "Do not trust this log until its operator explains. Keep both checkpoints as evidence.",
+        "A proof of the transparency log does not match its signed root, so the log may show different histories to "
+        "different users.",
+        "Keep both checkpoints as evidence, and ask the operator of the log. Do not trust the log until then.",
     ),
     ErrorCode(
         "LOG_FROZEN",
         EXIT_REFUSED,
-        "The newest checkpoint of the log is older than you accept, so newer events may be hidden.",
-        "Check the clock of this machine, then try again later or use another mirror. Operators of static exports must "
-        "export again regularly.",
+        "The newest checkpoint of the log is older than your limit, so the registry may be hiding newer events.",
+        "Check the clock of this machine, then try again later. Operators of a static export renew it with: pinwarden "
+        "registry export",
     ),
     ErrorCode(
         "LOG_ROLLBACK",
         EXIT_REFUSED,
         "The registry shows an older checkpoint of its log than before.",
-        "Do not install from it. Keep both checkpoints as evidence and ask the operator of the registry.",
+        "Keep both checkpoints as evidence, and ask the operator of the registry. Do not install from it until then.",
     ),
     ErrorCode(
         "LOG_EVENT_INVALID",
         EXIT_REFUSED,
         "An entry of the log is not an event that the registry signed, or contradicts earlier entries.",
-        "Do not install from it. Keep the entry as evidence and ask the operator of the registry.",
+        "Keep the entry as evidence, and ask the operator of the registry. Do not install from it until then.",
     ),
     ErrorCode(
         "LOG_STATE_CORRUPT",
         EXIT_UNCHECKED,
         "The file with the last verified checkpoint of a log is damaged.",
-        "Restore it from a backup. Starting over loses the proof that the log was not rewritten.",
+        "Restore the file from a backup. Without it, Pinwarden cannot notice that the registry rewrote its log.",
     ),
     ErrorCode(
         "LOG_WITNESS_MISSING",
         EXIT_REFUSED,
         "Fewer witnesses than required have cosigned the checkpoint of the log.",
-        "Wait until the witnesses have signed it, or require fewer witnesses if you trust the registry alone.",
+        "Try again later, when more witnesses have signed. Or require fewer witnesses, if you trust the registry "
+        "alone.",
     ),
     # Publishing, and running a registry
     ErrorCode(
@@ -235,20 +240,20 @@ REGISTRY_CODES = (
         "REGISTRY_KEY_MISMATCH",
         EXIT_UNCHECKED,
         "The database belongs to a registry with another key or log.",
-        "Start every replica with the key file of the first one (--key), or choose another database.",
+        "Start every replica with the key file of the first replica (--key FILE), or choose another database.",
     ),
     ErrorCode(
         "REGISTRY_LOG_BEHIND",
         EXIT_UNCHECKED,
-        "The log in the registry's database is shorter than the last checkpoint the registry signed, or is another "
-        "log. Appending to it would fork the log.",
+        "The log in the registry's database is shorter than the last checkpoint that the registry signed, or it is a "
+        "different log. Appending to it would fork the log.",
         "Restore the newest copy of the database, taken after the registry was stopped. If there is none, start a new "
         "registry in another folder with a new key.",
     ),
     ErrorCode(
         "PUBLISHER_UNKNOWN",
         EXIT_REFUSED,
-        "The request has no token, or one that is unknown, expired or revoked.",
+        "The request has no token, or its token is unknown, expired or revoked.",
         "Ask the operator of the registry for a token. Operators run: pinwarden registry token add",
     ),
     ErrorCode(
@@ -260,14 +265,14 @@ REGISTRY_CODES = (
     ErrorCode(
         "VERSION_EXISTS",
         EXIT_REFUSED,
-        "The registry has this version already, with other content. Published versions do not change.",
+        "The registry already has this version with other content. Published versions do not change.",
         "Publish the changed bundle as a new version.",
     ),
     ErrorCode(
         "VERSION_OLDER",
         EXIT_REFUSED,
-        "Publishing this version would move its channel back from a newer one.",
-        "Publish on another channel (--channel). To move the channel back, use --allow-older.",
+        "The channel already has a newer version. Publishing would move the channel back to this one.",
+        "Publish on another channel with --channel NAME. To move the channel back, add --allow-older.",
     ),
     ErrorCode(
         "VERSION_YANKED",
@@ -278,13 +283,14 @@ REGISTRY_CODES = (
     ErrorCode(
         "REQUEST_STALE",
         EXIT_REFUSED,
-        "The signed request is for another registry, too old, from the future, or was carried out already.",
+        "The signed request is for another registry, is too old or dated in the future, or was used before.",
         "Check the clock of this machine, then sign the request again.",
     ),
     ErrorCode(
         "PUBLISH_LIMIT",
         EXIT_REFUSED,
         "The registry refused the upload: too many requests or bytes in an hour, or a file that is too large.",
-        "Wait, or ask the operator of the registry for a higher limit.",
+        "Make the upload smaller or wait an hour, as the message says, or ask the operator of the registry for a "
+        "higher limit.",
     ),
 )

@@ -1,10 +1,10 @@
 """`Report`, the result of every command, in a form that every output format can render.
 
-A report has rows (one per change or finding), facts (what ``--format json`` prints) and the exit code.
+A report has one row per change or finding, the facts that ``--format json`` prints, and the exit code.
 
-A `FindingKinds` table lists the kinds of findings of one check, with severity and reason. It is next to the check;
-``docs/reference/findings.md`` is generated from all tables. Kinds are stable, because scripts match on them; reasons
-may change.
+A `FindingKinds` table lists the kinds of findings that one check reports, with severity and reason. Each table is in
+the module of its check, and ``docs/reference/findings.md`` is generated from all of them. Kinds are stable, because
+scripts match on them. Reasons may change.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ROW_SEVERITIES = ("critical", "review", "warning", "info")
 """From most to least severe. ``critical`` looks like an attack; advisory findings are ``warning`` or ``info``."""
 
 FAILING_SEVERITIES = ("critical", "review")
-"""Severities with which a command fails."""
+"""A command fails if its report has a row of one of these severities."""
 
 COULD_NOT_CHECK = "could_not_check"
-"""The code of a row about something that could not be checked. Such a report is never clean."""
+"""The code of a row for a check that could not be completed. A report with such a row is never clean."""
 
 
 class Row(Record):
-    """One change or finding and its location."""
+    """One change or finding, with its location."""
 
     code: str
     severity: str
@@ -55,15 +55,15 @@ class Report(Record):
     facts: Mapping[str, Any]
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
-    """Remarks that are not findings, for example what was not compared."""
+    """Remarks that are not findings, for example a comparison that was skipped."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each row code, for formats that list their rules."""
     file: str | None = None
-    """The file that the report is about; the default for rows without a file."""
+    """The file that the report is about, used for every row without a file of its own."""
 
 
 def severity_rank(row: Row) -> int:
-    """A sort key: the most severe row first."""
+    """A sort key that puts the most severe row first."""
     return ROW_SEVERITIES.index(row.severity)
 
 
@@ -73,7 +73,7 @@ def is_failing(row: Row) -> bool:
 
 
 def row_to_json(row: Row) -> dict[str, Any]:
-    """The row as JSON, without unknown members."""
+    """The row as a JSON object, without members that are None."""
     facts = {
         "code": row.code,
         "severity": row.severity,
@@ -90,12 +90,12 @@ def row_to_json(row: Row) -> dict[str, Any]:
 
 
 def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
-    """Each distinct hint of the failures once, prefixed with the names of its servers."""
-    names: dict[str, dict[str, None]] = {}
-    for name, err in failures:
-        if err.code != "NOTHING_TO_RUN":  # not a failure
-            names.setdefault(err.hint, {})[name] = None
-    return tuple(f"{', '.join(them)}: {hint}" for hint, them in names.items())
+    """The distinct hints of failures of servers, each prefixed with the names of the servers it is for."""
+    servers_by_hint: dict[str, dict[str, None]] = {}
+    for server, err in failures:
+        if err.code != "NOTHING_TO_RUN":  # this code is not a failure
+            servers_by_hint.setdefault(err.hint, {})[server] = None
+    return tuple(f"{', '.join(servers)}: {hint}" for hint, servers in servers_by_hint.items())
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
@@ -104,7 +104,7 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 
 
 class FindingKind(Record):
-    """One row of a table of findings."""
+    """A kind of finding that a check can report."""
 
     kind: str
     severity: str
@@ -112,11 +112,11 @@ class FindingKind(Record):
 
 
 FindingKinds = Mapping[str, FindingKind]
-"""A table of findings, by kind."""
+"""The kinds of findings of one check, by name."""
 
 
 def build_kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
-    """A table from pairs of kind and reason, given by severity."""
+    """Build a table from pairs of kind and reason. The keyword of the pairs is their severity."""
     return MappingProxyType(
         {
             kind: FindingKind(kind=kind, severity=severity, reason=reason)
@@ -127,5 +127,5 @@ def build_kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
 
 
 def collect_kind_reasons(*tables: FindingKinds) -> dict[str, str]:
-    """The reason of each kind in these tables. If two tables have the same kind, the last one wins."""
+    """The reason of each kind in these tables. If two tables have the same kind, the last table wins."""
     return {kind: row.reason for table in tables for kind, row in table.items()}

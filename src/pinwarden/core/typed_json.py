@@ -1,9 +1,9 @@
 """Typed access to parsed JSON. Every error names the path of the invalid value.
 
-``JsonObject`` wraps one object of a document; its methods return a member as the requested type or raise. The caller
-passes ``invalid``, which turns a path and a problem ("is not a string") into the error for its kind of document.
+``JsonObject`` wraps one object of a document. Each method returns a member as the requested type, or raises. The caller
+passes ``invalid``, a function that builds the error of its document type from a path and a problem ("is not a string").
 
-A ``default`` replaces a missing member, but not null. ``optional`` members may be null or missing.
+A ``default`` replaces a member that is missing, but not null. An ``optional`` member may be missing or null.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class JsonObject:
         self._separator = separator
 
     def __contains__(self, name: str) -> bool:
-        """Whether the member is present, even as null."""
+        """Whether the object has this member, even if its value is null."""
         return name in self.value
 
     def fail(self, name: str, problem: str) -> NoReturn:
-        """Raise the document's error about a member."""
+        """Raise the document's error for a member, such as ``layers/0/size is not an integer``."""
         raise self._invalid(self.path_of(name), problem)
 
     def path_of(self, name: str) -> str:
-        """The path of a member."""
+        """The path of a member, as error messages show it."""
         return f"{self.path}{self._separator}{name}" if self.path else name
 
     def object(self, name: str) -> Self:
-        """An object."""
+        """The member as an object."""
         return self._wrap(self.value.get(name), self.path_of(name))
 
     def optional_object(self, name: str) -> Self | None:
-        """An object; None if the member is missing or null."""
+        """The member as an object, or None if it is missing or null."""
         return None if self.value.get(name) is None else self.object(name)
 
     def objects(
@@ -61,14 +61,14 @@ class JsonObject:
         optional: bool = False,
         default: list[Any] | None = None,
     ) -> list[Self]:
-        """A list of objects."""
+        """The member as a list of objects."""
         items = self.items(name, min_items=min_items, max_items=max_items, optional=optional, default=default)
         path = self.path_of(name)
         before, after = ("[", "]") if self._separator == "." else (self._separator, "")
         return [self._wrap(item, f"{path}{before}{index}{after}") for index, item in enumerate(items)]
 
     def members(self) -> Iterator[tuple[str, Self]]:
-        """The names and values of an object whose values are all objects."""
+        """All members by name. Raises if the value of a member is not an object."""
         return ((name, self.object(name)) for name in self.value)
 
     def items(
@@ -80,7 +80,7 @@ class JsonObject:
         optional: bool = False,
         default: list[Any] | None = None,
     ) -> list[Any]:
-        """A list of anything."""
+        """The member as a list, whose items can have any type."""
         value = self.value.get(name, default)
         if optional and value is None:
             return []
@@ -100,14 +100,14 @@ class JsonObject:
         kind: str = "a string",
         default: str | None = None,
     ) -> str:
-        """A string that matches the entire pattern, if there is one. ``kind`` names it in the error."""
+        """The member as a string that matches the whole pattern. ``kind`` says in the error what was expected."""
         value = self.value.get(name, default)
         if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
             self.fail(name, f"is not {kind}")
         return value
 
     def optional_string(self, name: str) -> str | None:
-        """A string; None if the member is missing or null."""
+        """The member as a string, or None if it is missing or null."""
         return None if self.value.get(name) is None else self.string(name)
 
     def strings(
@@ -118,14 +118,14 @@ class JsonObject:
         optional: bool = False,
         default: list[Any] | None = None,
     ) -> tuple[str, ...]:
-        """A list of strings."""
+        """The member as a list of strings."""
         items = self.items(name, max_items=max_items, optional=optional, default=default)
         if not all(isinstance(item, str) for item in items):
             self.fail(name, "is not a list of strings")
         return tuple(items)
 
     def one_of(self, name: str, allowed: Sequence[_Word], *, default: _Word | None = None) -> _Word:
-        """One of the allowed strings."""
+        """The member, which must be one of the allowed strings."""
         value = self.value.get(name, default)
         for word in allowed:
             if value == word:
@@ -133,7 +133,7 @@ class JsonObject:
         self.fail(name, f"is not {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
 
     def string_map(self, name: str) -> Mapping[str, str]:
-        """An object whose values are all strings; empty if the member is missing or null."""
+        """The member as an object whose values are all strings. It is empty if the member is missing or null."""
         value = self.optional_object(name)
         if value is None:
             return {}
@@ -141,8 +141,8 @@ class JsonObject:
             self.fail(name, "has a value that is not a string")
         return value.value
 
-    def parsed(self, name: str, parse: Callable[[str], _Parsed]) -> _Parsed:
-        """The result of ``parse`` for a string. Its error becomes the document's error."""
+    def parse_string(self, name: str, parse: Callable[[str], _Parsed]) -> _Parsed:
+        """Parse the member, which must be a string. An error of ``parse`` becomes the document's error."""
         text = self.string(name)
         try:
             return parse(text)
@@ -150,7 +150,7 @@ class JsonObject:
             raise self._invalid(self.path_of(name), f"is invalid: {err.message}") from err
 
     def integer(self, name: str, *, minimum: int | None = 0, maximum: int | None = None) -> int:
-        """An integer within bounds."""
+        """The member as an integer, which must not be below ``minimum`` or above ``maximum``."""
         value = self.value.get(name)
         if (
             type(value) is not int
@@ -162,19 +162,19 @@ class JsonObject:
         return value
 
     def optional_number(self, name: str) -> int | float | None:
-        """A number; None if the member is missing or null."""
+        """The member as a number, or None if it is missing or null."""
         value = self.value.get(name)
         if value is not None and type(value) not in (int, float):
             self.fail(name, "is not a number")
         return value
 
     def boolean(self, name: str, default: bool | None = None) -> bool:
-        """True or false."""
+        """The member as true or false."""
         value = self.value.get(name, default)
         if type(value) is not bool:
             self.fail(name, "is not true or false")
         return value
 
     def _wrap(self, value: Any, path: str) -> Self:
-        """An inner object. A subclass with another constructor overrides this."""
+        """Create the reader of an inner object. Subclasses with another constructor override this method."""
         return type(self)(value, path, self._invalid, separator=self._separator)

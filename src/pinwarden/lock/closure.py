@@ -214,7 +214,7 @@ def _parse_file(entry: JsonObject) -> ClosureFile:
 
 
 def _parse_sha256(entry: JsonObject, name: str) -> Digest:
-    digest = entry.parsed(name, Digest.parse)
+    digest = entry.parse_string(name, Digest.parse)
     if digest.algorithm != "sha256":
         entry.fail(name, "is not SHA-256")
     return digest

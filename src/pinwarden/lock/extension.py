@@ -385,7 +385,7 @@ def _text(record: JsonObject, name: str) -> str | None:
 
 
 def _digest(record: JsonObject, name: str) -> Digest | None:
-    return record.parsed(name, Digest.parse) if name in record else None
+    return record.parse_string(name, Digest.parse) if name in record else None
 
 
 def _surface(surface: JsonObject) -> SurfacePin:
@@ -396,12 +396,12 @@ def _surface(surface: JsonObject) -> SurfacePin:
         surface.fail("items", "has an unknown list")
     for _, digests in items.members():
         for name in digests.value:
-            digests.parsed(name, Digest.parse)
+            digests.parse_string(name, Digest.parse)
     return SurfacePin(
-        digest=surface.parsed("digest", Digest.parse),
+        digest=surface.parse_string("digest", Digest.parse),
         items={member: dict(digests) for member, digests in items.value.items()},
         path=file.string("path", _SURFACE_PATH, kind="a file in the surfaces folder"),
-        file_digest=file.parsed("digest", Digest.parse),
+        file_digest=file.parse_string("digest", Digest.parse),
     )
 
 
@@ -410,14 +410,14 @@ def _closure(closure: JsonObject) -> ClosurePin:
     return ClosurePin(
         packages=closure.integer("packages", minimum=1),
         path=file.string("path", _CLOSURE_PATH, kind="a file in the closures folder"),
-        file_digest=file.parsed("digest", Digest.parse),
+        file_digest=file.parse_string("digest", Digest.parse),
     )
 
 
 def _artifact(artifact: JsonObject) -> Artifact:
     return Artifact(
         name=artifact.string("name"),
-        digest=artifact.parsed("digest", Digest.parse),
+        digest=artifact.parse_string("digest", Digest.parse),
         size=None if artifact.value.get("size") is None else artifact.integer("size"),
     )
 
@@ -426,7 +426,7 @@ def _image(image: JsonObject) -> ImagePin:
     platforms = image.object("platforms")
     return ImagePin(
         index=_digest(image, "index"),
-        platforms={platform: platforms.parsed(platform, Digest.parse) for platform in platforms.value},
+        platforms={platform: platforms.parse_string(platform, Digest.parse) for platform in platforms.value},
     )
 
 
@@ -446,7 +446,7 @@ def _configured_in(configured: JsonObject) -> ConfigOrigin:
 def _script_approval(approval: JsonObject) -> ScriptApproval:
     return ScriptApproval(
         package=approval.string("package"),
-        digest=approval.parsed("digest", Digest.parse),
+        digest=approval.parse_string("digest", Digest.parse),
         by=approval.string("by"),
         at=approval.string("at"),
     )
