@@ -38,7 +38,7 @@ _SWEEPS = 8  # of ordering; the order settles after three
 _MOTTOES = {
     "cli": "commands, formats",
     "gateway": "enforcing proxy",
-    "install": "install, upgrade",
+    "install": "install, update",
     "project": "lock, gate, run",
     "contract": "server authors",
     "registry": "bundles, log",

@@ -30,7 +30,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
     monkeypatch.setenv("PINWARDEN_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1784548800")  # for what is written; an install is judged by the clock
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1784548800")  # for what is written; an install is decision by the clock
     (tmp_path / "home").mkdir()
     yield Desk(user=user, root=root, export=tmp_path / "export", capture=capsys)
     world.registry.database.close()

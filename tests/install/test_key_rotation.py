@@ -96,10 +96,10 @@ def test_following_the_log_adopts_the_new_key(user: User) -> None:
     assert (root.key.key, root.log.key, root.key.name) == (NEW.public_key, NEW.public_key, "acme")
     assert [(key.key_id, key.seq) for key in root.ended] == [(OLD_DID, change.seq)]
     user.publish(SECOND)
-    judged = user.judge()
-    assert judged.accepted is not None
-    assert judged.accepted.log_position is not None
-    assert (judged.accepted.log_position.index, judged.accepted.log_position.size) == (2, 3)
+    decision = user.decide()
+    assert decision.accepted is not None
+    assert decision.accepted.log_position is not None
+    assert (decision.accepted.log_position.index, decision.accepted.log_position.size) == (2, 3)
 
 
 def test_two_key_changes_are_followed_at_once_from_any_of_the_keys(user: User, tmp_path: Path) -> None:
@@ -236,9 +236,9 @@ def test_attack_a_log_that_leads_to_a_revoked_key_is_refused(user: User) -> None
     turn(user.world)
     gone = TrustedKey(key=NEW.public_key)
     change_trust(user.trust, lambda store: revoke_key(store, gone, user.world.clock(), "stolen"))
-    judged = user.judge()
-    assert judged.rejection is not None
-    assert (judged.rejection.code, judged.rejection.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
+    decision = user.decide()
+    assert decision.refusal is not None
+    assert (decision.refusal.code, decision.refusal.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
     assert user.seen == kept
 
 

@@ -52,18 +52,18 @@ FIRST, SECOND = bundle(), bundle(version="1.1.0", content=b"print(2)\n")
 
 def test_a_valid_bundle_passes_every_step_and_each_is_listed(user: User) -> None:
     user.publish(FIRST)
-    judged = user.judge(floor="1.0.0")
-    assert judged.accepted is not None
-    assert [(line.step, line.result) for line in judged.plan] == [
+    decision = user.decide(floor="1.0.0")
+    assert decision.accepted is not None
+    assert [(line.step, line.result) for line in decision.checks] == [
         *((step, "passed") for step in range(1, 9)),
         *((None, "passed") for _ in range(3)),
         (9, "passed"),
     ]
-    assert judged.accepted.provenance.attestations_used == (VERA.public_key.did,)
-    assert judged.accepted.log_position is not None
-    assert (judged.accepted.log_position.index, judged.accepted.log_position.size) == (0, 1)
-    assert judged.plan[0].detail == "acme"
-    assert judged.plan[5].detail == "vera"
+    assert decision.accepted.provenance.attestations_used == (VERA.public_key.did,)
+    assert decision.accepted.log_position is not None
+    assert (decision.accepted.log_position.index, decision.accepted.log_position.size) == (0, 1)
+    assert decision.checks[0].detail == "acme"
+    assert decision.checks[5].detail == "vera"
 
 
 def test_a_second_install_reads_only_what_is_new_in_the_log(user: User) -> None:
@@ -218,7 +218,7 @@ def test_attestations_and_pointers_by_revoked_keys_are_refused(user: User) -> No
 
 
 def load(user: User) -> TrustStore:
-    return user.question().trusted
+    return user.request().trusted
 
 
 # Attacks on freshness
@@ -349,12 +349,12 @@ def test_attack_a_yanked_version_is_refused_whatever_points_to_it(user: User) ->
 def test_a_yanked_version_is_reported_with_time_and_reason(user: User) -> None:
     user.publish(FIRST)
     assert user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks").changed
-    judged = user.judge()
-    assert judged.rejection is not None
-    assert (judged.rejection.code, judged.exit_code, judged.plan[0].result) == ("VERSION_YANKED", 1, "failed")
-    why = judged.rejection.why
+    decision = user.decide()
+    assert decision.refusal is not None
+    assert (decision.refusal.code, decision.exit_code, decision.checks[0].result) == ("VERSION_YANKED", 1, "failed")
+    why = decision.refusal.why
     assert (why["version"], why["reason"], why["index"]) == ("1.0.0", "it leaks", 1)
-    assert judged.rejection.what == (
+    assert decision.refusal.what == (
         f"acme.notes 1.0.0 was yanked by its publisher at {why['yanked_at_utc']}: it leaks (event 1)"
     )
     assert user.code(tool="acme.nothing") == "POINTER_NOT_FOUND"
@@ -364,18 +364,18 @@ def test_a_yanked_version_is_reported_with_time_and_reason(user: User) -> None:
 def test_attack_a_mirror_cannot_claim_that_a_version_was_yanked(user: User) -> None:
     """Only what the log proves is reported: a mirror that hides a pointer only hides a pointer."""
     user.publish(FIRST)
-    judged = user.judge(showing(user.world, **{POINTER: None}))
-    assert judged.rejection is not None
-    assert (judged.rejection.code, "log" in judged.rejection.why) == ("POINTER_NOT_FOUND", False)
+    decision = user.decide(showing(user.world, **{POINTER: None}))
+    assert decision.refusal is not None
+    assert (decision.refusal.code, "log" in decision.refusal.why) == ("POINTER_NOT_FOUND", False)
     user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks")
     path = next(path for path in copy_of(user.world, "log/tile/entries/000.p/3"))
     entries = copy_of(user.world, path)[path]
     swapped = entries.replace(b"it leaks", b"it shine")
     assert swapped != entries
-    judged = user.judge(showing(user.world, **{path: swapped}))
-    assert judged.rejection is not None
-    assert (judged.rejection.code, "shine" in judged.rejection.what) == ("POINTER_NOT_FOUND", False)
-    assert judged.rejection.why["log"] in ("LOG_EVENT_INVALID", "LOG_PROOF_INVALID")
+    decision = user.decide(showing(user.world, **{path: swapped}))
+    assert decision.refusal is not None
+    assert (decision.refusal.code, "shine" in decision.refusal.what) == ("POINTER_NOT_FOUND", False)
+    assert decision.refusal.why["log"] in ("LOG_EVENT_INVALID", "LOG_PROOF_INVALID")
 
 
 def test_a_damaged_log_state_is_an_error_and_is_not_overwritten(user: User) -> None:
@@ -465,9 +465,9 @@ def test_attack_duplicate_keys_in_any_document_are_refused(user: User) -> None:
     assert user.code(showing(user.world, **{POINTER: pointer.replace(b"{", twice, 1)})) == "JSON_CANONICALIZATION_ERROR"
     for path in (f"documents/{FIRST.descriptor_cid}.json", f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"):
         data = user.world.files.get(path).replace(b"{", twice, 1)
-        judged = user.judge(showing(user.world, **{path: data}))
-        assert judged.rejection is not None
-        assert (judged.rejection.code, judged.plan[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
+        decision = user.decide(showing(user.world, **{path: data}))
+        assert decision.refusal is not None
+        assert (decision.refusal.code, decision.checks[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
 
 
 # Requested versions and permissions, and the order of checks
@@ -520,10 +520,10 @@ def hash_of(made: Bundle) -> str:
 
 def test_an_unknown_tool_or_channel_fails_the_first_step(user: User) -> None:
     user.publish(FIRST)
-    for judged in (user.judge(tool="acme.nothing"), user.judge(channel="beta")):
-        assert judged.rejection is not None
-        assert (judged.rejection.code, judged.plan[0].result) == ("POINTER_NOT_FOUND", "failed")
-        assert {line.result for line in judged.plan[1:]} == {"not reached"}
+    for decision in (user.decide(tool="acme.nothing"), user.decide(channel="beta")):
+        assert decision.refusal is not None
+        assert (decision.refusal.code, decision.checks[0].result) == ("POINTER_NOT_FOUND", "failed")
+        assert {line.result for line in decision.checks[1:]} == {"not reached"}
 
 
 def test_acceptance_is_reported_before_the_log_and_the_log_before_the_bytes(user: User) -> None:
@@ -542,10 +542,10 @@ def test_literal_mode_skips_the_log_but_still_unpacks_safely(user: User) -> None
     assert user.seen == {}
     other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
     path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    judged = user.judge(showing(user.world, **{path: encode_document(other)}), literal=True)
-    assert judged.rejection is not None
-    assert judged.rejection.code == "MANIFEST_CID_MISMATCH"
-    assert [line.result for line in judged.plan[:8]] == ["passed"] * 8
+    decision = user.decide(showing(user.world, **{path: encode_document(other)}), literal=True)
+    assert decision.refusal is not None
+    assert decision.refusal.code == "MANIFEST_CID_MISMATCH"
+    assert [line.result for line in decision.checks[:8]] == ["passed"] * 8
 
 
 def test_a_channel_that_moves_during_the_checks_is_checked_once_more(user: User) -> None:
@@ -555,9 +555,9 @@ def test_a_channel_that_moves_during_the_checks_is_checked_once_more(user: User)
     files = user.world.files
     for path, data in old.items():
         files.instead[path] = first_then(files, path, data)
-    judged = user.judge(files)
-    assert judged.accepted is not None
-    assert judged.accepted.documents.descriptor.version == "1.1.0"
+    decision = user.decide(files)
+    assert decision.accepted is not None
+    assert decision.accepted.documents.descriptor.version == "1.1.0"
 
 
 def first_then(files: Any, path: str, data: bytes) -> Callable[[], bytes]:

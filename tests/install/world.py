@@ -12,7 +12,9 @@ from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.core.digest import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey
-from pinwarden.install.decision import InstallDecision, InstallRequest, decide_install
+from pinwarden.install.bundle_download import download_bundle
+from pinwarden.install.decision import InstallDecision, InstallRequest
+from pinwarden.install.registry_log import LogFollower
 from pinwarden.install.sources import RegistryBundleSource
 from pinwarden.registry import names
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
@@ -33,32 +35,33 @@ class User:
     world: World
     trust: Path
 
-    def question(self, **changes: Any) -> InstallRequest:
+    def request(self, **changes: Any) -> InstallRequest:
         return InstallRequest(
             **{
                 "tool": "acme.notes",
                 "policy": InstallerPolicy(filesystem="read_only"),
                 "trusted": load_trust(self.trust),
-                "trust_path": self.trust,
                 "now": self.world.clock(),
                 **changes,
             }
         )
 
-    def judge(self, files: LiveFiles | None = None, **changes: Any) -> InstallDecision:
-        """Take the plan over what the registry serves."""
-        return decide_install(self.question(**changes), RegistryBundleSource(files or self.world.files))
+    def decide(self, files: LiveFiles | None = None, **changes: Any) -> InstallDecision:
+        """Download and check what the registry serves."""
+        request = self.request(**changes)
+        follower = LogFollower(self.trust, request.now)
+        return download_bundle(request, RegistryBundleSource(files or self.world.files), follower)
 
     def code(self, files: LiveFiles | None = None, **changes: Any) -> str:
         """The one code of a refusal."""
-        judged = self.judge(files, **changes)
-        assert judged.accepted is None
-        assert judged.rejection is not None
-        assert [line.result for line in judged.plan].count("failed") == 1
-        return judged.rejection.code
+        decision = self.decide(files, **changes)
+        assert decision.accepted is None
+        assert decision.refusal is not None
+        assert [line.result for line in decision.checks].count("failed") == 1
+        return decision.refusal.code
 
     def accepts(self, files: LiveFiles | None = None, **changes: Any) -> bool:
-        return self.judge(files, **changes).accepted is not None
+        return self.decide(files, **changes).accepted is not None
 
     def publish(self, made: Bundle, **more: Any) -> PublishedVersion:
         """Publish a bundle with an attestation of the verifier."""

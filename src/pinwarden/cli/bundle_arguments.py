@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pinwarden.bundle.bundle_files import BundleFiles
     from pinwarden.bundle.oci_transfer import OciNetwork
     from pinwarden.bundle.trust import InstallerPolicy, TrustStore
+    from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
     from pinwarden.install.sources import Locations
-    from pinwarden.install.staging import RegistryBundleFetcher
 
 _PERMISSIONS = ("network", "read-files", "write-files", "exec", "legacy")
 _MAX_POLICY_BYTES = 64 * 1024
@@ -141,7 +141,7 @@ def open_locations(args: Namespace) -> Iterator[Locations]:
 def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
     """A fetcher for the files of locked bundles that are not in the local store."""
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.install.staging import RegistryBundleFetcher
+    from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
 
     with open_locations(args) as locations:
         trust = trust_file()

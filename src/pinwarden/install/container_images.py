@@ -1,6 +1,7 @@
 """Lock a container image by the digest that its tag has now, or by the digest in the reference.
 
-Tags are labels, even if they look like versions: they have no minimum version, and ``update`` reports moved tags.
+Tags are only labels, even if they look like versions. So there is no minimum version, and ``update`` reports a tag that
+was moved to another digest.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pinwarden.bundle.acceptance import REJECT, rejection_from_error
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
-from pinwarden.install.install import refuse_entries_by_policy, rejection_to_json
-from pinwarden.install.staging import api_surface_of
+from pinwarden.install.install import refusal_to_json, refuse_entries_by_policy
+from pinwarden.install.staging import compute_api_surface
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ImageInstall(Record):
-    """Which image to lock under which name."""
+    """The container image to lock, and the name of its server."""
 
     name: str
     image: str
@@ -46,15 +47,21 @@ class ImageInstall(Record):
     policies: Policies
     lock_options: LockOptions
     probe: ProbeOptions | None = None
-    """If given, the image is started by its digest to record its surface."""
+    """If given, Pinwarden starts the image by its digest to record its surface."""
 
 
 def install_image(request: ImageInstall, context: FetchContext) -> Report:
-    """The report of ``pinwarden install --image``."""
+    """Lock a container image, and return the report of ``pinwarden install --image``.
+
+    1. Build an entry for each client. An earlier pin of the same reference stays, so that a moved tag is not followed.
+    2. Refuse entries that the policy does not allow.
+    3. Resolve the image to digests and verify it.
+    4. With ``--allow-execute``, start the image by its digest and scan its surface. Warnings stop the install.
+    5. Write the lock entries and the approved surface.
+    """
     project, lock_options = request.project, request.lock_options
     old = lock_store.read(project.lock)
-    # Keep earlier pins of the same reference: installing again must not follow a moved tag.
-    entries_to_verify = [keep_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
+    entries_to_verify = [keep_earlier_pins(old, _build_entry(request, client)) for client in request.target.clients]
     refuse_entries_by_policy(request.policies, entries_to_verify, lock_options.now)
     check = check_artifact(entries_to_verify[0], context, lock_options.now)
     error = find_first_refusal(check) if check.refused else None
@@ -67,14 +74,14 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     candidate = build_approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
     if candidate is not None:
         if candidate.is_blocked:
-            return _refused(candidate)
+            return _build_refusal_report(candidate)
         entries = [_with_surface(entry, candidate, request) for entry in entries]
     write_entries(project, entries, candidate, lock_options)
     surface = None if candidate is None else candidate.surface
-    return _report(request, entries, surface, [row.message for row in check.rows])
+    return _build_image_report(request, entries, surface, [row.message for row in check.rows])
 
 
-def _entry(request: ImageInstall, client: str) -> Entry:
+def _build_entry(request: ImageInstall, client: str) -> Entry:
     reference = parse_reference(request.image)
     package: dict[str, Any] = {
         "registryType": "oci",
@@ -91,7 +98,7 @@ def _entry(request: ImageInstall, client: str) -> Entry:
 
 
 def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
-    """The surface of the image, which is started by its digest, never by its tag."""
+    """Start the image by its digest, never by its tag, and read its surface."""
     if request.probe is None:
         return None
     from pinwarden.project.server_start import prepare_probe, probe_server
@@ -101,48 +108,51 @@ def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
     return probe_server(prepare_probe(request.project, request.name, target, request.probe))
 
 
-def _refused(candidate: ApprovalCandidate) -> Report:
-    rejection = rejection_from_error(warnings_not_approved_error(candidate))
+def _build_refusal_report(candidate: ApprovalCandidate) -> Report:
+    refusal = rejection_from_error(warnings_not_approved_error(candidate))
     return Report(
         command="install",
         subject=candidate.server,
-        summary=f"REJECT {rejection.code}: {rejection.fix}",
+        summary=f"REJECT {refusal.code}: {refusal.fix}",
         exit_code=EXIT_REFUSED,
         rows=candidate.warnings,
-        facts={"result": REJECT, "error": rejection_to_json(rejection), "plan": [], "literal": False},
-        rule_texts={rejection.code: rejection.fix},
+        facts={"result": REJECT, "error": refusal_to_json(refusal), "plan": [], "literal": False},
+        rule_texts={refusal.code: refusal.fix},
     )
 
 
 def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
     extension = read_extension(entry) or LockExtension()
-    fresh = build_extension(candidate, request.project, request.name, request.lock_options)
+    approved = build_extension(candidate, request.project, request.name, request.lock_options)
     return with_extension(
-        entry, replace(extension, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
+        entry,
+        replace(extension, surface=approved.surface, api_surface=approved.api_surface, approval=approved.approval),
     )
 
 
-def _report(request: ImageInstall, entries: list[Entry], surface: Surface | None, notes: list[str]) -> Report:
-    pin = _image(entries[0])
+def _build_image_report(
+    request: ImageInstall, entries: list[Entry], surface: Surface | None, notes: list[str]
+) -> Report:
+    pin = _require_image_pin(entries[0])
     digest = str(pin.index or next(iter(pin.platforms.values())))
     return Report(
         command="install",
         subject=request.name,
-        summary=f"{request.name} is {request.image} at {digest}; start it with: pinwarden run {request.name}",
+        summary=f"locked {request.image} as {request.name} at {digest}; start it with: pinwarden run {request.name}",
         exit_code=EXIT_CLEAN,
         notes=(*notes, *([] if surface else [f"its tools are not approved yet: pinwarden approve {request.name}"])),
         facts={
             "image": request.image,
             "digest": digest,
             "platforms": {name: str(digest) for name, digest in pin.platforms.items()},
-            "api_surface": api_surface_of(surface) if surface else None,
+            "api_surface": compute_api_surface(surface) if surface else None,
             "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
         },
     )
 
 
-def _image(entry: Entry) -> ImagePin:
+def _require_image_pin(entry: Entry) -> ImagePin:
     extension = read_extension(entry)
     if extension is None or extension.image is None or not (extension.image.index or extension.image.platforms):
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} has no digest")
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the locked image of {entry.name[:120]!a} has no digest")
     return extension.image

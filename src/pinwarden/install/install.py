@@ -1,4 +1,4 @@
-"""Install a server from a registry of bundles: decide, stage, lock, configure."""
+"""Install a server from a registry of bundles: download and check it, stage it, lock it, configure clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pinwarden.clients.files import install_entry
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
-from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest, decide_install
-from pinwarden.install.staging import HERE, StagedBundle, bundle_pin, stage_bundle
+from pinwarden.install.bundle_download import download_bundle
+from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest
+from pinwarden.install.staging import HERE, StagedBundle, build_bundle_pin, stage_bundle
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
@@ -29,25 +30,30 @@ from pinwarden.project.lock import LockOptions, build_approval_candidate, build_
 from pinwarden.project.project import Policies, Project, find_broken_rules
 
 if TYPE_CHECKING:
+    from pinwarden.install.registry_log import LogFollower
     from pinwarden.install.sources import BundleSource
 
-LITERAL_NOTE = "--literal skips checks: freshness, the attesters' roles, and that the manifest is bound to the pointer"
+LITERAL_NOTE = (
+    "--literal skips three checks: that the pointer is fresh, that attesters have the required roles, and that the "
+    "pointer names this manifest"
+)
 
 
 class InstallTarget(Record):
-    """For which clients a bundle is locked."""
+    """The clients to lock a bundle for, and the environment variables that its server gets."""
 
     clients: tuple[str, ...] = ("generic",)
     scope: Scope = "project"
     variables: tuple[str, ...] = ()
-    """Names of the environment variables that the server gets."""
+    """Names of environment variables, without values."""
 
 
 class InstallContext(Record):
-    """What an install needs besides the request."""
+    """The project, the bundle source and the options of an install."""
 
     project: Project
     source: BundleSource
+    follower: LogFollower
     store: Store
     target: InstallTarget
     policies: Policies
@@ -57,35 +63,35 @@ class InstallContext(Record):
 
 
 def install(request: InstallRequest, context: InstallContext) -> Report:
-    """The report of ``pinwarden install``.
+    """Install a bundle, and return the report of ``pinwarden install``.
 
-    1. Decide: the nine acceptance steps, the log, every byte. This saves the state of the log, and the registry's new
-       key in the trust store if the log records a key change.
-    2. Store the files and unpack them.
-    3. Get the server's surface. A surface with scan warnings is refused unless the warnings are approved.
-    4. Write the lock entry with its provenance, and the approved surface, in one step.
-    5. Write the configuration of the clients that were named.
+    1. Download the bundle and check it: the nine acceptance steps, the registry's log, every byte. This saves the state
+       of the log, and trusts the registry's new key if the log records a key change.
+    2. Find the configuration file of each requested client.
+    3. Refuse a version other than the locked one.
+    4. Store the files, unpack them, and read the server's surface.
+    5. Scan the surface. Warnings stop the install, unless they are approved.
+    6. Write the lock entries and the approved surface.
+    7. Write the clients' configuration files.
     """
-    candidate: ApprovalCandidate | None = None
-    decision = decide_install(request, context.source)
+    decision = download_bundle(request, context.source, context.follower)
     if decision.accepted is None:
-        return rejection_report(request, decision)
+        return build_refusal_report(request, decision)
+    candidate: ApprovalCandidate | None = None
     try:
-        files = _client_files(context)
+        config_files = _find_config_files(context)
         _refuse_other_version(context.project, decision.accepted)
-        staged = stage_accepted(request, context, decision.accepted)
+        staged = _stage(request, context, decision.accepted)
         candidate = build_approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
-        if candidate is not None and candidate.is_blocked:
-            raise warnings_not_approved_error(candidate)
+        _refuse_open_warnings(candidate)
         entries = lock_bundle(
             context.project, staged, candidate, context.target, context.policies, context.lock_options
         )
-        configured = _configure(context.project, entries, files)
+        config_changes = _configure_clients(context.project, entries, config_files)
     except PinwardenError as err:
-        stopped = InstallDecision(plan=decision.plan, rejection=rejection_from_error(err), exit_code=err.exit_code)
-        report = rejection_report(request, stopped)
-        return replace(report, rows=(*report.rows, *(candidate.warnings if candidate is not None else ())))
-    return _installed_report(request, decision, staged, entries, configured)
+        refused = InstallDecision(checks=decision.checks, refusal=rejection_from_error(err), exit_code=err.exit_code)
+        return build_refusal_report(request, refused, () if candidate is None else candidate.warnings)
+    return _build_install_report(request, decision, staged, entries, config_changes)
 
 
 def is_locked_without_bundle(project: Project, name: str) -> bool:
@@ -99,8 +105,22 @@ def is_locked_without_bundle(project: Project, name: str) -> bool:
 # Steps
 
 
+def _find_config_files(context: InstallContext) -> dict[str, str]:
+    """The configuration file of each requested client. Raises USAGE if a client has none in this scope."""
+    paths, scope = context.project.find_install_paths(), context.target.scope
+    clients = [client for client in context.target.clients if client != "generic"]
+    for client in clients:
+        if (client, scope) not in paths:
+            raise PinwardenError(
+                "USAGE",
+                f"{client} has no configuration file of scope {scope}",
+                hint=f"Repeat with --scope {'global' if scope == 'project' else 'project'}.",
+            )
+    return {client: paths[client, scope] for client in clients}
+
+
 def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
-    """Refuse another version than the locked one: ``update`` changes versions, because it shows the drift."""
+    """Raise VERSION_LOCKED if another version is locked: only ``update`` changes versions, because it shows drift."""
     lock, documents = lock_store.read(project.lock), accepted.documents
     for entry in lock.entries if lock else ():
         pin = find_bundle_pin(entry) if entry.name == documents.descriptor.name else None
@@ -112,10 +132,14 @@ def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
             )
 
 
-def stage_accepted(request: InstallRequest, context: InstallContext, accepted: AcceptedBundle) -> StagedBundle:
-    """Store and unpack the accepted bundle, and get its surface."""
-    pin = bundle_pin(accepted, context.source, request.floor, literal=request.literal)
+def _stage(request: InstallRequest, context: InstallContext, accepted: AcceptedBundle) -> StagedBundle:
+    pin = build_bundle_pin(accepted, context.source, request.floor, literal=request.literal)
     return stage_bundle(context.project, accepted, pin, context.store, context.source, probe=context.probe)
+
+
+def _refuse_open_warnings(candidate: ApprovalCandidate | None) -> None:
+    if candidate is not None and candidate.is_blocked:
+        raise warnings_not_approved_error(candidate)
 
 
 def lock_bundle(  # noqa: PLR0913, PLR0917
@@ -126,14 +150,14 @@ def lock_bundle(  # noqa: PLR0913, PLR0917
     policies: Policies,
     lock_options: LockOptions,
 ) -> list[Entry]:
-    """Write the entries. Raises if the policy forbids one, or if the surface has warnings that are not approved."""
-    entries = [_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
+    """Write one lock entry for each client. Raises POLICY_REFUSED if the project's policy does not allow an entry."""
+    entries = [_build_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
     refuse_entries_by_policy(policies, entries, lock_options.now)
     write_entries(project, entries, candidate, lock_options)
     return entries
 
 
-def _entry(  # noqa: PLR0913, PLR0917
+def _build_entry(  # noqa: PLR0913, PLR0917
     project: Project,
     staged: StagedBundle,
     candidate: ApprovalCandidate | None,
@@ -159,10 +183,10 @@ def _entry(  # noqa: PLR0913, PLR0917
     )
     key = lock_entry.build_entry_key(pin.tool, client)
     entry = lock_entry.with_integrity(Entry(key=key, document=plan))
-    return with_extension(entry, _extension(project, staged, candidate, lock_options))
+    return with_extension(entry, _build_extension(project, staged, candidate, lock_options))
 
 
-def _extension(
+def _build_extension(
     project: Project, staged: StagedBundle, candidate: ApprovalCandidate | None, lock_options: LockOptions
 ) -> LockExtension:
     pin = staged.pin
@@ -186,52 +210,39 @@ def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: 
             )
 
 
-def _client_files(context: InstallContext) -> dict[str, str]:
-    """The configuration file of each requested client. Raises if one has none, before anything is written."""
-    paths, scope = context.project.find_install_paths(), context.target.scope
-    clients = [client for client in context.target.clients if client != "generic"]
-    for client in clients:
-        if (client, scope) not in paths:
-            raise PinwardenError(
-                "USAGE",
-                f"{client} has no configuration file of scope {scope}",
-                hint=f"Repeat with --scope {'global' if scope == 'project' else 'project'}.",
-            )
-    return {client: paths[client, scope] for client in clients}
-
-
-def _configure(project: Project, entries: list[Entry], files: Mapping[str, str]) -> list[dict[str, str]]:
-    """Write the clients' configuration files. The generic client has none."""
-    configured: list[dict[str, str]] = []
+def _configure_clients(project: Project, entries: list[Entry], config_files: Mapping[str, str]) -> list[dict[str, str]]:
+    """Write the clients' configuration files, and return the changes for the report. The generic client has no file."""
+    changes: list[dict[str, str]] = []
     for entry in entries:
-        if entry.client in files:
-            path = files[entry.client]
+        if entry.client in config_files:
+            path = config_files[entry.client]
             action = install_entry(Path(path), entry.client, entry.name, entry.config)
-            configured.append({"client": entry.client, "file": project.display_path(path), "action": action})
-    return configured
+            changes.append({"client": entry.client, "file": project.display_path(path), "action": action})
+    return changes
 
 
 # Reports
 
 
-def _installed_report(
+def _build_install_report(
     request: InstallRequest,
     decision: InstallDecision,
     staged: StagedBundle,
     entries: list[Entry],
-    configured: list[dict[str, str]],
+    config_changes: list[dict[str, str]],
 ) -> Report:
     pin, accepted = staged.pin, decision.accepted
     if accepted is None:
-        raise TypeError("the install was accepted")
-    notes = list(_notes(request, decision))
+        raise TypeError("the decision has no accepted bundle")
+    notes = list(_list_notes(request, decision))
     if staged.surface is None:
         notes.append(
-            f"tools not recorded: {staged.problem}; repeat with --allow-execute to start the server and record them"
+            f"tools not recorded: {staged.surface_problem}; "
+            "repeat with --allow-execute to start the server and record them"
         )
     elif pin.surface_from != HERE:
         notes.append(
-            "the approved tools are those that its registry recorded; --allow-execute starts the server to check"
+            "the registry recorded the approved tools; repeat with --allow-execute to start the server and compare them"
         )
     position = accepted.log_position
     return Report(
@@ -243,7 +254,7 @@ def _installed_report(
         facts={
             "result": ACCEPT,
             "provenance": provenance_to_json(accepted.provenance),
-            "plan": [line.to_json() for line in decision.plan],
+            "plan": [check.to_json() for check in decision.checks],
             "literal": request.literal,
             "version": pin.version,
             "registry": pin.registry,
@@ -258,46 +269,46 @@ def _installed_report(
             },
             "log": {"id": position.log_id, "index": position.index, "size": position.size} if position else None,
             "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
-            "configs": configured,
+            "configs": config_changes,
         },
     )
 
 
-def rejection_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:
-    """The report of a refused install: one code, what, why and what to do."""
-    rejection = decision.rejection
-    if rejection is None:
-        raise TypeError("a refused install has a refusal")
+def build_refusal_report(request: InstallRequest, decision: InstallDecision, warnings: Sequence[Row] = ()) -> Report:
+    """The report of a refused install: one code, what failed, why, and how to fix it; then the scan warnings."""
+    refusal = decision.refusal
+    if refusal is None:
+        raise TypeError("the decision has no refusal")
     row = Row(
-        code=rejection.code,
+        code=refusal.code,
         severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
         entity="bundle",
         name=request.tool,
         path="",
-        message=rejection.what,
+        message=refusal.what,
     )
     return Report(
-        command=command,
+        command="install",
         subject=request.tool,
-        summary=f"REJECT {rejection.code}: {rejection.fix}",
+        summary=f"REJECT {refusal.code}: {refusal.fix}",
         exit_code=decision.exit_code,
-        rows=(row,),
-        notes=_notes(request, decision),
+        rows=(row, *warnings),
+        notes=_list_notes(request, decision),
         facts={
             "result": REJECT,
-            "error": rejection_to_json(rejection),
-            "plan": [line.to_json() for line in decision.plan],
+            "error": refusal_to_json(refusal),
+            "plan": [check.to_json() for check in decision.checks],
             "literal": request.literal,
         },
-        rule_texts={rejection.code: rejection.fix},
+        rule_texts={refusal.code: refusal.fix},
     )
 
 
-def rejection_to_json(rejection: Rejection) -> dict[str, Any]:
-    """A refusal as JSON."""
-    return {"code": rejection.code, "what": rejection.what, "why": dict(rejection.why), "fix": rejection.fix}
+def refusal_to_json(refusal: Rejection) -> dict[str, Any]:
+    """The refusal as a member of the JSON output."""
+    return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
 
 
-def _notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
-    lines = tuple(str(line) for line in decision.plan)
+def _list_notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
+    lines = tuple(str(check) for check in decision.checks)
     return (*lines, LITERAL_NOTE) if request.literal else lines

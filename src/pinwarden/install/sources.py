@@ -1,6 +1,6 @@
-"""Where bundles come from: a live registry, a static export at a URL or in a folder, or any OCI registry.
+"""Sources of bundles: a live registry, a static export at a URL or in a folder, or any OCI registry.
 
-Sources are not trusted. They return unparsed documents, so that acceptance reports problems in the order of its steps.
+Sources are not trusted. They return unparsed documents, so that the acceptance steps report problems in their order.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class BundleSource(ABC):
 
     @abstractmethod
     def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
-        """The event of a channel's pointer with its proof; None if this source has no proofs."""
+        """The log event of a channel's pointer, with its inclusion proof; None if the source has no proofs."""
 
     @abstractmethod
     def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """What the registry with this key published about a version; None if this source does not know."""
+        """The statement about a version that the registry signed with this key; None if the source has none."""
 
     @abstractmethod
     def archive(self, published: PublishedVersion | None) -> bytes:
-        """The archive, unverified; the caller checks every file."""
+        """The archive as downloaded. The caller verifies every file."""
 
     @abstractmethod
     def surface(self, cid: str) -> bytes:
@@ -101,18 +101,20 @@ class RegistryBundleSource(BundleSource):
 
     def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
         """Descriptor, manifest, and every attestation that the registry lists."""
-        root, described = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
+        root_cid, descriptor_cid = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
         return RawDocuments(
-            descriptor=self._files.get(names.document_path(described), DOCUMENT_LIMITS.max_bytes),
-            manifest=self._files.get(names.manifest_path(root, described), DOCUMENT_LIMITS.max_bytes),
-            attestations=tuple(self._attestations(root, described)),
+            descriptor=self._files.get(names.document_path(descriptor_cid), DOCUMENT_LIMITS.max_bytes),
+            manifest=self._files.get(names.manifest_path(root_cid, descriptor_cid), DOCUMENT_LIMITS.max_bytes),
+            attestations=tuple(self._download_attestations(root_cid, descriptor_cid)),
         )
 
-    def _attestations(self, root: str, described: str) -> list[bytes]:
-        listed = self._files.find(names.attestations_path(root, described))
-        if listed is None:
+    def _download_attestations(self, root_cid: str, descriptor_cid: str) -> list[bytes]:
+        cid_list = self._files.find(names.attestations_path(root_cid, descriptor_cid))
+        if cid_list is None:
             return []
-        cids = DocumentReader(read_json(listed), "attestations").strings("attestations", default=[])[:_MAX_ATTESTATIONS]
+        cids = DocumentReader(read_json(cid_list), "attestations").strings("attestations", default=[])[
+            :_MAX_ATTESTATIONS
+        ]
         documents = (self._files.find(names.document_path(str(Cid.parse(cid))), MAX_ATTESTATION_BYTES) for cid in cids)
         return [document for document in documents if document is not None]
 
@@ -123,7 +125,7 @@ class RegistryBundleSource(BundleSource):
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
     def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """What the registry signed about a version; the files may come from a mirror."""
+        """The registry's signed statement about a version. The signature counts, because files may be from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 
@@ -134,7 +136,7 @@ class RegistryBundleSource(BundleSource):
         return self._files.blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
 
     def blob(self, cid: str) -> bytes:
-        """An archive that a lock pins."""
+        """An archive by the CID that a lock pins."""
         return self._files.blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
 
     def surface(self, cid: str) -> bytes:
@@ -143,7 +145,7 @@ class RegistryBundleSource(BundleSource):
 
 
 class OciSource(BundleSource):
-    """One artifact in an OCI registry. Its log is elsewhere, if it has one."""
+    """A bundle that was pulled from an OCI registry. Its transparency log, if it has one, is somewhere else."""
 
     def __init__(self, pulled: oci_transfer.PulledBundle, name: str, log: RegistryReader | None) -> None:
         self._parts = pulled.parts
@@ -166,7 +168,7 @@ class OciSource(BundleSource):
         return self._parts.pointer
 
     def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:  # noqa: ARG002 - the artifact has one bundle
-        """The document layers; the acceptance compares them with the pointer."""
+        """The document layers. The acceptance steps compare them with the pointer."""
         parts = self._parts
         return RawDocuments(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)
 
@@ -187,8 +189,8 @@ class OciSource(BundleSource):
         raise PinwardenError("ARTIFACT_MISSING", f"{self._name} has no surface {cid[:80]}")
 
 
-def archive_cid(archive: bytes) -> str:
-    """The CID by which a registry stores an archive."""
+def compute_archive_cid(archive: bytes) -> str:
+    """The CID under which a registry stores an archive."""
     return str(blob_cid(archive))
 
 
@@ -196,16 +198,20 @@ OCI = "oci://"
 
 
 class Locations:
-    """Opens registries and bundle sources. The user names the location, never the project."""
+    """Opens registries and bundle sources by location. Locations come from the user, never from the project."""
 
     def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self._fetcher, self._settings = fetcher, settings
 
-    def files(self, location: str) -> RegistryReader:
-        """A Pinwarden registry at a URL or in a folder."""
+    def open_registry(self, location: str) -> RegistryReader:
+        """Open a Pinwarden registry at a URL, or a static export of one in a folder."""
         if "://" in location:
             if location.startswith(OCI):
-                raise PinwardenError("USAGE", f"{location[:120]} has no log; name the registry's own address")
+                raise PinwardenError(
+                    "USAGE",
+                    f"{location[:120]} is an OCI registry, which has no transparency log",
+                    hint="Give the URL or folder of the Pinwarden registry that published the bundle.",
+                )
             return HttpRegistry(location, self._fetcher)
         if not Path(location).is_dir():
             raise PinwardenError("FILE_UNREADABLE", f"{location[:200]} is neither a URL nor a folder")
@@ -214,9 +220,12 @@ class Locations:
     def open_source(
         self, location: str, channel: str, log: str | None = None, digest: Digest | None = None
     ) -> BundleSource:
-        """A bundle source. In an OCI registry the channel is the tag, unless the location or ``digest`` names one."""
+        """Open a bundle source. ``log`` is the location of the registry's log, if it is elsewhere.
+
+        In an OCI registry the channel is the tag, unless the location has a tag or ``digest`` is given.
+        """
         if not location.startswith(OCI):
-            return RegistryBundleSource(self.files(location), self.files(log) if log else None)
+            return RegistryBundleSource(self.open_registry(location), self.open_registry(log) if log else None)
         from pinwarden.artifacts.endpoints.docker import registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
         from pinwarden.artifacts.oci_registry import OciRegistry
@@ -228,4 +237,4 @@ class Locations:
             reference = replace(reference, tag=channel)
         endpoint = registry_endpoint(reference, self._settings, configured_by="argument")
         pulled = oci_transfer.pull_parts(OciRegistry(reference, self._fetcher, endpoint))
-        return OciSource(pulled, f"{OCI}{reference}", self.files(log) if log else None)
+        return OciSource(pulled, f"{OCI}{reference}", self.open_registry(log) if log else None)

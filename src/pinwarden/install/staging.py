@@ -1,4 +1,4 @@
-"""Stage an accepted bundle: store its files by digest, unpack them, and get the server's surface."""
+"""Stage an accepted bundle: store its files by digest, unpack them, and read the surface of its server."""
 
 from __future__ import annotations
 
@@ -6,82 +6,76 @@ from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.bundle import environment as bundle_environment
-from pinwarden.bundle.acceptance import check_permissions, provenance_to_json
+from pinwarden.bundle.acceptance import provenance_to_json
 from pinwarden.bundle.bundle_pin import BundlePin
-from pinwarden.bundle.document import encode_document, read_json
+from pinwarden.bundle.document import encode_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.install.decision import AcceptedBundle
-from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistryBundleSource, archive_cid
+from pinwarden.install.sources import BundleSource, OciSource, compute_archive_cid
 from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.interop import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
-from pinwarden.system.clock import wall_clock
 from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from pinwarden.bundle.trust import InstallerPolicy, TrustStore
-    from pinwarden.install.sources import Locations
     from pinwarden.project.project import Project
 
 HERE, REGISTRY = "here", "registry"
+"""Where the locked surface comes from: the server was started on this machine, or its registry recorded it."""
 _PROBE_SECONDS = 30.0
 
 
 class StagedBundle(Record):
-    """A bundle on this machine, before it is written into the lock."""
+    """A bundle whose files are on this machine, before it is locked."""
 
     pin: BundlePin
     surface: Surface | None
-    problem: str | None
-    """Why its surface is not known."""
+    surface_problem: str | None
+    """Why the surface is not known."""
     published_at: str | None = None
     description: str = ""
 
     @property
     def api_surface(self) -> str | None:
-        """The API surface hash of what will be approved."""
-        return None if self.surface is None else api_surface_of(self.surface)
+        """The API surface hash of the surface that will be approved."""
+        return None if self.surface is None else compute_api_surface(self.surface)
 
 
 def stage_bundle(  # noqa: PLR0913
     project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, probe: bool
 ) -> StagedBundle:
-    """Store and unpack a bundle. With ``probe`` the server is started once, in its sandbox, to record its surface."""
+    """Put an accepted bundle on this machine, and read the surface of its server.
+
+    1. Store the archive and the documents.
+    2. Unpack the archive.
+    3. Download the surface that the registry recorded.
+    4. With ``probe``, start the server once in its sandbox and read its surface. It must match the recorded one.
+    """
     store_files(accepted, pin, store)
-    published_at = accepted.published.published_at if accepted.published else None
+    folder = ensure_bundle(pin, store, notify=lambda _: None)
+    recorded = _download_recorded_surface(accepted, source)
+    probed = _probe_matching_surface(project, pin, folder, accepted) if probe else None
+    published = accepted.published
     staged = StagedBundle(
         pin=pin,
-        surface=None,
-        problem=None,
-        published_at=published_at,
+        surface=recorded if probed is None else probed,
+        surface_problem=None,
+        published_at=published.published_at if published else None,
         description=accepted.documents.descriptor.description,
     )
-    folder = ensure_bundle(pin, store, notify=lambda _: None)
-    recorded = _registry_surface(accepted, source)
-    if probe:
-        surface = _probe(project, pin, folder)
-        probed, recorded_hash = api_surface_of(surface), accepted.published.api_surface if accepted.published else None
-        if recorded_hash not in (None, probed):
-            raise PinwardenError(
-                "SURFACE_DIFFERS",
-                f"the API surface of {pin.tool} is {probed} here, and {recorded_hash} at its registry",
-                data={"here": probed, "registry": recorded_hash},
-            )
-        return replace(staged, pin=replace(pin, surface_from=HERE), surface=surface)
-    if recorded is not None:
-        return replace(staged, pin=replace(pin, surface_from=REGISTRY), surface=recorded)
-    why = accepted.published.surface_problem if accepted.published else None
-    return replace(staged, problem=why or "the registry did not record them")
+    if staged.surface is not None:
+        return replace(staged, pin=replace(pin, surface_from=REGISTRY if probed is None else HERE))
+    recorded_problem = published.surface_problem if published else None
+    return replace(staged, surface_problem=recorded_problem or "the registry did not record them")
 
 
-def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
-    """Everything the lock records about a bundle."""
+def build_bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
+    """The pin for the lock: versions, digests, permissions and provenance of the bundle."""
     opened, documents, descriptor = accepted.opened, accepted.documents, accepted.documents.descriptor
     position = accepted.log_position
     return BundlePin(
@@ -91,7 +85,7 @@ def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None
         root_cid=documents.root_cid,
         descriptor_cid=documents.descriptor_cid,
         archive=opened.content_hash,
-        archive_cid=archive_cid(opened.archive),
+        archive_cid=compute_archive_cid(opened.archive),
         size=len(opened.archive),
         descriptor=Digest.of_bytes(encode_document(dict(descriptor.document))),
         manifest=Digest.of_bytes(encode_document(dict(documents.manifest.document))),
@@ -109,13 +103,13 @@ def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None
     )
 
 
-def api_surface_of(surface: Surface) -> str:
-    """The API surface hash of a surface."""
+def compute_api_surface(surface: Surface) -> str:
+    """The API surface hash: one hash over the names and schemas of all tools."""
     return str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
 
 
 def store_files(accepted: AcceptedBundle, pin: BundlePin, store: Store) -> None:
-    """Store archive and documents, each under the digest of its bytes."""
+    """Store the archive, the descriptor and the manifest, each under the digest of its bytes."""
     documents = accepted.documents
     for digest, data in (
         (pin.archive, accepted.opened.archive),
@@ -126,10 +120,12 @@ def store_files(accepted: AcceptedBundle, pin: BundlePin, store: Store) -> None:
 
 
 def store_file(store: Store, digest: Digest, data: bytes) -> None:
-    """Store bytes that have this digest. Raises ARTIFACT_MISMATCH for others."""
+    """Store a file of a bundle. Raises ARTIFACT_MISMATCH if its bytes do not have this digest."""
     if Digest.of_bytes(data) != digest:
         raise PinwardenError(
-            "ARTIFACT_MISMATCH", "a file of the bundle differs from the locked one", data={"wanted": str(digest)}
+            "ARTIFACT_MISMATCH",
+            f"a file of the bundle differs from the locked file with the digest {digest}",
+            data={"wanted": str(digest)},
         )
     if store.find(digest) is None:
         with store.incoming() as stream:
@@ -137,17 +133,31 @@ def store_file(store: Store, digest: Digest, data: bytes) -> None:
             store.keep(stream, digest)
 
 
-def _registry_surface(accepted: AcceptedBundle, source: BundleSource) -> Surface | None:
-    """The surface that the registry recorded. Raises SURFACE_DIFFERS if it does not match the registry's own hash."""
+def _download_recorded_surface(accepted: AcceptedBundle, source: BundleSource) -> Surface | None:
+    """The surface that the registry recorded. Raises SURFACE_DIFFERS if it does not match the hash that it signed."""
     published = accepted.published
     if published is None or published.surface_cid is None:
         return None
     surface = surface_document.parse_surface(source.surface(published.surface_cid))
-    if api_surface_of(surface) != published.api_surface:
+    if compute_api_surface(surface) != published.api_surface:
         raise PinwardenError(
             "SURFACE_DIFFERS",
-            f"the surface that the registry keeps for {published.tool} does not match the hash it states",
+            f"the registry's copy of the surface of {published.tool} does not match the hash that the registry signed",
             data={"registry": published.api_surface},
+        )
+    return surface
+
+
+def _probe_matching_surface(project: Project, pin: BundlePin, folder: Path, accepted: AcceptedBundle) -> Surface:
+    """Start the server and read its surface. Raises SURFACE_DIFFERS if its registry recorded another one."""
+    surface = _probe(project, pin, folder)
+    probed_hash = compute_api_surface(surface)
+    recorded_hash = accepted.published.api_surface if accepted.published else None
+    if recorded_hash not in (None, probed_hash):
+        raise PinwardenError(
+            "SURFACE_DIFFERS",
+            f"the API surface of {pin.tool} is {probed_hash} here, and {recorded_hash} at its registry",
+            data={"here": probed_hash, "registry": recorded_hash},
         )
     return surface
 
@@ -159,62 +169,6 @@ def _probe(project: Project, pin: BundlePin, folder: Path) -> Surface:
 
     command = bundle_environment.build_start_command(folder, pin, project.variables.get("PATH", ""))
     sandbox, cwd = build_bundle_sandbox(project, pin, folder)
-    bounded = replace(sandbox, limits=PROBE_SANDBOX_LIMITS)
-    options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_PROBE_SECONDS)
+    limited_sandbox = replace(sandbox, limits=PROBE_SANDBOX_LIMITS)
+    options = ProbeOptions(allow_execute=True, sandbox=limited_sandbox, timeout=_PROBE_SECONDS)
     return probe_server(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))
-
-
-class RegistryBundleFetcher:
-    """Fetches the files of locked bundles from a registry that the user or the trust store names, never the lock."""
-
-    def __init__(
-        self,
-        locations: Locations,
-        trusted: Callable[[], TrustStore],
-        policy: Callable[[], InstallerPolicy],
-        named: str | None,
-        trust: Path,
-    ) -> None:
-        self._locations, self._trusted, self._policy, self._named = locations, trusted, policy, named
-        self._trust = trust
-
-    def location_of(self, pin: BundlePin) -> str:
-        """Where a bundle's registry is: as named by the user, or as stored in the trust store."""
-        roots = (
-            registry for registry in self._trusted().registries if registry.log.name == pin.log_id and registry.url
-        )
-        known = self._named or next((registry.url for registry in roots), None)
-        if known is None:
-            raise PinwardenError(
-                "ARTIFACT_MISSING",
-                f"the address of {pin.tool}'s registry is not known; the lock names {pin.registry[:120]}",
-                hint="Name it with --registry, or store it: pinwarden trust add … --url URL.",
-            )
-        return known
-
-    def follow_log(self, pin: BundlePin) -> None:
-        """Follow the log of a bundle's registry to its head, and save the state."""
-        from pinwarden.install.decision import follow_registry_log
-
-        trusted = self._trusted()
-        registry = next((registry for registry in trusted.registries if registry.log.name == pin.log_id), None)
-        location = self.location_of(pin)
-        if registry is not None and not location.startswith(OCI):  # OCI artifacts have no log
-            active = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
-            follow_registry_log(self._locations.files(location), active, self._trust, wall_clock())
-
-    def fetch(self, pin: BundlePin, store: Store) -> None:
-        """Download the three files of a bundle into the store, each checked against its digest.
-
-        A repository's lock must not decide what its users allow. So on a machine that does not have the bundle yet, the
-        permissions it requests are checked against the user's policy, as in an install.
-        """
-        location = self.location_of(pin)
-        digest = pin.oci_digest if location.startswith(OCI) else None
-        source = self._locations.open_source(location, pin.channel, digest=digest)
-        documents = source.documents(pin.root_cid, pin.descriptor_cid)
-        archive = source.blob(pin.archive_cid) if isinstance(source, RegistryBundleSource) else source.archive(None)
-        check_permissions(read_json(documents.descriptor), self._policy(), literal=False)
-        store_file(store, pin.archive, archive)
-        store_file(store, pin.descriptor, encode_document(read_json(documents.descriptor)))
-        store_file(store, pin.manifest, encode_document(read_json(documents.manifest)))

@@ -27,12 +27,12 @@ from pinwarden.core.signed_note import NoteKey, WitnessKey
 
 
 class TrustRequest(Record):
-    """Whom to trust, and in which roles."""
+    """The key to trust, with its name and roles."""
 
     name: str
     roles: tuple[str, ...]
     key: PublicKey | None = None
-    """The key of an attester; of a registry only if its pointers have another key than its log."""
+    """The key of an attester, or the pointer key of a registry if that differs from its log key."""
     log: NoteKey | None = None
     """The registry's log key with its origin, as ``registry serve`` prints it."""
     url: str | None = None
@@ -40,38 +40,37 @@ class TrustRequest(Record):
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
     replaces: str | None = None
-    """The key or name of an entry that the new key replaces."""
+    """The id or name of the key that the new key replaces."""
     why: str = ""
+    """The reason for revoking the replaced key."""
 
 
 def add_trust(path: Path, request: TrustRequest, now: str) -> Report:
-    """The report of ``pinwarden trust add``. A replaced key is revoked in the same step."""
-    _refuse_secret(request.url)
-    facts: dict[str, Any] = {}
+    """Trust a key, and return the report of ``pinwarden trust add``. A replaced key is revoked in the same write."""
+    _refuse_credentials(request.url)
+    added: list[TrustedRegistry | AttestationKey] = []
 
     def change(store: TrustStore) -> TrustStore:
         old = _find_trusted(store, request.replaces) if request.replaces else None
-        after = store
         if old is not None:
-            after = revoke_key(store, old.key, now, request.why or "replaced by a new key")
-        added = _new_trust(request, old, now)
-        facts.update(_facts(added))
-        if isinstance(added, TrustedRegistry):
-            return add_registry(after, added)
-        return add_key(after, added)
+            store = revoke_key(store, old.key, now, request.why or "replaced by a new key")
+        trusted = _build_trusted(request, old, now)
+        added[:] = [trusted]
+        return add_registry(store, trusted) if isinstance(trusted, TrustedRegistry) else add_key(store, trusted)
 
     store = change_trust(path, change)
-    who = facts["name"] or facts["key_id"]
-    return _report("trust add", who, f"{who} is trusted as {', '.join(facts['roles'])}", store)
+    key = added[0].key
+    name = key.name or key.key_id
+    return _build_report("trust add", name, f"{name} is trusted as {', '.join(key.roles)}", store)
 
 
-def _refuse_secret(url: str | None) -> None:
-    """Refuse credentials in a URL: the trust store is readable and printed."""
+def _refuse_credentials(url: str | None) -> None:
+    """Refuse a URL with credentials, because the trust store is a readable file and ``trust list`` prints it."""
     if url and "@" in url.partition("://")[2].partition("/")[0]:
-        raise PinwardenError("USAGE", "a registry's address must not contain a user name or password")
+        raise PinwardenError("USAGE", "--url must not contain a user name or password")
 
 
-def _new_trust(
+def _build_trusted(
     request: TrustRequest, old: TrustedRegistry | AttestationKey | None, now: str
 ) -> TrustedRegistry | AttestationKey:
     roles = request.roles or (old.key.roles if old else ())
@@ -81,8 +80,8 @@ def _new_trust(
         if request.log is None:
             raise PinwardenError(
                 "USAGE",
-                "a registry is trusted by the key of its log, in the form name+id+key",
-                hint="`pinwarden registry serve` prints it in the third line; get it over a channel you trust.",
+                "--role registry needs the key of the registry's log, in the form name+id+key",
+                hint="`pinwarden registry serve` prints the key in its third line. Get it over a channel you trust.",
             )
         key = request.key or request.log.key
         return TrustedRegistry(
@@ -95,32 +94,37 @@ def _new_trust(
             added_at=now,
         )
     if request.log is not None and not roles:
-        raise PinwardenError("USAGE", "this is the log key of a registry; add --role registry")
+        raise PinwardenError("USAGE", "the given key is the log key of a registry; add --role registry")
     if REGISTRY_ROLE in roles or request.key is None:
-        raise PinwardenError("USAGE", "a registry has no other role, and an attester is trusted by a key of their own")
+        raise PinwardenError(
+            "USAGE", "--role registry excludes other roles, and every other role needs the key of an attester"
+        )
     return AttestationKey(key=TrustedKey(key=request.key, name=name, roles=tuple(dict.fromkeys(roles))), added_at=now)
 
 
 def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) -> Report:
-    """The report of ``pinwarden trust remove``: forget a key, or revoke it permanently."""
-    names: dict[str, str] = {}
+    """Stop trusting a key, or revoke it for good, and return the report of ``pinwarden trust remove``.
+
+    ``text`` is a key, a key id or a name.
+    """
+    names: list[str] = []
 
     def change(store: TrustStore) -> TrustStore:
         if not revoked:
             trusted = _find_trusted(store, text)
-            names["who"] = trusted.key.name or trusted.key.key_id
+            names.append(trusted.key.name or trusted.key.key_id)
             return remove_key(store, trusted.key.key_id)
-        key = _revocable(store, text)
-        names["who"] = key.name or key.key_id
+        key = _find_or_parse_key(store, text)
+        names.append(key.name or key.key_id)
         return store if store.find_revoked(key.key_id) else revoke_key(store, key, now, why or "revoked")
 
     store = change_trust(path, change)
     state = "revoked, and cannot be trusted again" if revoked else "no longer trusted"
-    return _report("trust remove", names["who"], f"{names['who']} is {state}", store)
+    return _build_report("trust remove", names[-1], f"{names[-1]} is {state}", store)
 
 
-def _revocable(store: TrustStore, text: str) -> TrustedKey:
-    """The key of a trusted entry, of a witness, or any other key. A revoked unknown key cannot be trusted later."""
+def _find_or_parse_key(store: TrustStore, text: str) -> TrustedKey:
+    """A key of the trust store, or an unknown key. An unknown key can be revoked too, so that it is never trusted."""
     entry = store.find_entry(text)
     if entry is not None:
         return entry.key
@@ -133,11 +137,11 @@ def _revocable(store: TrustStore, text: str) -> TrustedKey:
 
 
 def list_trust(path: Path) -> Report:
-    """The report of ``pinwarden trust list``."""
+    """List the trust store in the report of ``pinwarden trust list``."""
     store = load_trust(path)
-    registries, people = plural(len(store.registries), "registry", "registries"), plural(len(store.keys), "key")
-    return _report(
-        "trust list", str(path), f"{registries} and {people} are trusted, {len(store.revoked)} revoked", store
+    registries, keys = plural(len(store.registries), "registry", "registries"), plural(len(store.keys), "key")
+    return _build_report(
+        "trust list", str(path), f"{registries} and {keys} are trusted, {len(store.revoked)} revoked", store
     )
 
 
@@ -145,26 +149,27 @@ def _find_trusted(store: TrustStore, text: str) -> TrustedRegistry | Attestation
     trusted = store.find_entry(text)
     if trusted is None:
         raise PinwardenError(
-            "TRUST_UNKNOWN", f"no trusted key has the id or name {text[:80]!a}, or several have that name"
+            "TRUST_UNKNOWN",
+            f"no trusted key has the id {text[:80]!a}, and that is not the name of exactly one key",
         )
     return trusted
 
 
-def _report(command: str, subject: str, summary: str, store: TrustStore) -> Report:
+def _build_report(command: str, subject: str, summary: str, store: TrustStore) -> Report:
     return Report(
         command=command,
         subject=subject,
         summary=summary,
         exit_code=EXIT_CLEAN,
         facts={
-            "registries": [_registry_facts(store, registry) for registry in store.registries],
-            "keys": [_facts(known) for known in store.keys],
-            "revoked": [_revoked_facts(revoked) for revoked in store.revoked],
+            "registries": [_registry_to_json(store, registry) for registry in store.registries],
+            "keys": [_key_to_json(known) for known in store.keys],
+            "revoked": [_revoked_to_json(revoked) for revoked in store.revoked],
         },
     )
 
 
-def _facts(trusted: TrustedRegistry | AttestationKey) -> dict[str, Any]:
+def _key_to_json(trusted: TrustedRegistry | AttestationKey) -> dict[str, Any]:
     return {
         "key_id": trusted.key.key_id,
         "name": trusted.key.name,
@@ -173,10 +178,10 @@ def _facts(trusted: TrustedRegistry | AttestationKey) -> dict[str, Any]:
     }
 
 
-def _registry_facts(store: TrustStore, registry: TrustedRegistry) -> dict[str, Any]:
+def _registry_to_json(store: TrustStore, registry: TrustedRegistry) -> dict[str, Any]:
     active = store.without_revoked(registry.witnesses)
     return {
-        **_facts(registry),
+        **_key_to_json(registry),
         "log_id": registry.log.name,
         "checkpoint_key": str(registry.log),
         "url": registry.url,
@@ -191,7 +196,7 @@ def _registry_facts(store: TrustStore, registry: TrustedRegistry) -> dict[str, A
     }
 
 
-def _revoked_facts(revoked: RevokedKey) -> dict[str, Any]:
+def _revoked_to_json(revoked: RevokedKey) -> dict[str, Any]:
     return {
         "key_id": revoked.key_id,
         "name": revoked.name,

@@ -20,7 +20,7 @@ ConfigLocation = tuple[str, str]
 CONFIG_SOURCE = "local-config"
 """The registry source of entries that were locked from a configuration."""
 BUNDLE_SOURCE = "bundle-registry"
-"""The registry source of installed bundles, which are upgraded from their own registry."""
+"""The registry source of installed bundles, which are updated from their own registry."""
 NON_REGISTRY_SOURCES = (CONFIG_SOURCE, BUNDLE_SOURCE)
 """Sources that are not MCP registries."""
 NO_VERSION = "0.0.0"

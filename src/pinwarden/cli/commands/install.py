@@ -92,6 +92,7 @@ def install(args: Namespace) -> int:
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, registry_location, trust_file
     from pinwarden.install.decision import InstallRequest
     from pinwarden.install.install import InstallContext, install, is_locked_without_bundle
+    from pinwarden.install.registry_log import LogFollower
     from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import load_policies, locate_store
@@ -107,7 +108,6 @@ def install(args: Namespace) -> int:
         literal=args.literal,
         policy=installer_policy_from(args),
         trusted=trusted,
-        trust_path=trust_file(),
         now=wall_clock(),
     )
     if is_locked_without_bundle(project, tool):
@@ -117,6 +117,7 @@ def install(args: Namespace) -> int:
         context = InstallContext(
             project=project,
             source=locations.open_source(location, request.channel, args.log),
+            follower=LogFollower(trust_file(), request.now),
             store=Store(locate_store(project)),
             target=_install_target(args),
             policies=load_policies(project),

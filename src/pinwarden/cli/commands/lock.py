@@ -312,12 +312,13 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, trust_file
-    from pinwarden.install.staging import RegistryBundleFetcher
-    from pinwarden.install.upgrade import UpdateContext, merge_reports, update_bundles
+    from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
+    from pinwarden.install.bundle_update import UpdateContext, merge_reports, update_bundles
+    from pinwarden.install.registry_log import LogFollower
     from pinwarden.project.project import load_policies, locate_store
     from pinwarden.system.clock import wall_clock
 
-    trusted = load_trust(trust_file())
+    trusted, current_time = load_trust(trust_file()), wall_clock()
     with open_locations(args) as locations:
         context = UpdateContext(
             project=project,
@@ -325,6 +326,7 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
             fetcher=RegistryBundleFetcher(
                 locations, lambda: trusted, lambda: installer_policy_from(args), args.registry, trust_file()
             ),
+            follower=LogFollower(trust_file(), current_time),
             log=args.log,
             trusted=trusted,
             trust_path=trust_file(),
@@ -332,7 +334,7 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
             store=Store(locate_store(project)),
             policies=load_policies(project),
             lock_options=lock_options,
-            now=wall_clock(),
+            now=current_time,
             confirmed=args.yes,
             probe=args.allow_execute,
             literal=args.literal,

@@ -1,11 +1,11 @@
-"""Updates of installed bundles: checked like a first install, and compared with the approved version.
+"""Update installed bundles. A new version is checked like a first install, and compared with the approved version.
 
-The content hash and the API surface hash show whether anything changed; the surfaces show what.
+Two hashes show whether the content and the tools changed; comparing the surfaces shows how the tools changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
@@ -15,9 +15,10 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.core.versions import compare_versions
-from pinwarden.install.decision import InstallRequest, decide_install
+from pinwarden.install.bundle_download import download_bundle
+from pinwarden.install.decision import InstallRequest
 from pinwarden.install.install import InstallTarget, lock_bundle
-from pinwarden.install.staging import StagedBundle, api_surface_of, bundle_pin, stage_bundle
+from pinwarden.install.staging import StagedBundle, build_bundle_pin, compute_api_surface, stage_bundle
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust import TrustStore
+    from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
+    from pinwarden.install.registry_log import LogFollower
     from pinwarden.install.sources import Locations
-    from pinwarden.install.staging import RegistryBundleFetcher
     from pinwarden.lock.entry import Entry
     from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import Policies, Project
@@ -47,12 +49,14 @@ _REVOKED = "key_revoked"
 
 
 class UpdateContext(Record):
-    """The project, policies and locations for an update."""
+    """The project, the bundle sources and the options of an update."""
 
     project: Project
     locations: Locations
     fetcher: RegistryBundleFetcher
+    follower: LogFollower
     log: str | None
+    """The location of the registry's log, if it is not at the registry."""
     trusted: TrustStore
     trust_path: Path
     policy: InstallerPolicy
@@ -60,66 +64,60 @@ class UpdateContext(Record):
     policies: Policies
     lock_options: LockOptions
     now: str
-    """The current time, for the age of the log's head; written timestamps may differ (``SOURCE_DATE_EPOCH``)."""
+    """The current time. Timestamps in the lock may differ from it (``SOURCE_DATE_EPOCH``)."""
     confirmed: bool
+    """Whether to lock the new versions (``--yes``). Otherwise the update is only reported."""
     probe: bool
+    """Whether to start the servers, in their sandboxes, to record their surfaces."""
     literal: bool = False
-    """Whether bundles that were installed with --literal are updated with it. The lock alone does not decide that."""
+    """Whether ``--literal`` was given. It applies only to bundles that were installed with it."""
     on_drift: str = BLOCK
-    """``block``: critical drift stops a confirmed update. ``warn``: it is only reported."""
+    """``block``: critical drift stops a confirmed update. ``warn``: critical drift is only reported."""
 
 
 class BundleUpdate(Record):
-    """What an update would change for one installed bundle."""
+    """The available update of one installed bundle, with the rows for the report."""
 
     entries: tuple[Entry, ...]
     pin: BundlePin
     staged: StagedBundle | None
-    """The version that would be locked; None if there is nothing to update."""
+    """The version to lock; None if the locked version is the newest, or if the check failed."""
     rows: tuple[Row, ...]
     candidate: ApprovalCandidate | None = None
-    """Its surface, with the scan warnings about it."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether it could not be checked."""
-        return any(row.code == COULD_NOT_CHECK for row in self.rows)
+    """The new surface, with the scan warnings about it."""
 
 
 def update_bundles(names: Sequence[str], context: UpdateContext) -> list[BundleUpdate]:
-    """Update the named bundles, or all.
+    """Update the named bundles, or all bundles if no name is given.
 
     1. Group the lock's bundle entries by server.
-    2. For each, decide and stage the version that its channel points to now, and compare it with the approved one.
-    3. Lock the new versions, if the update is confirmed and their drift is not blocked.
+    2. Check each bundle: stage the version that its channel points to now, and compare it with the approved one.
+    3. If the update is confirmed, lock the new versions except those with blocked drift.
     """
-    lock, texts = lock_store.read_with_files(context.project.lock)
-    groups: dict[str, list[Entry]] = {}
-    for entry in lock.entries if lock else ():
-        if (not names or entry.name in names) and find_bundle_pin(entry) is not None:
-            groups.setdefault(entry.name, []).append(entry)
-    updates = [_check_bundle(entries, texts, context) for entries in groups.values()]
+    lock, lock_files = lock_store.read_with_files(context.project.lock)
+    groups = _group_bundle_entries(lock.entries if lock else (), names)
+    updates = [_check_bundle(entries, lock_files, context) for entries in groups]
     for update in updates:
         if context.confirmed and update.staged is not None and not _is_blocked(update, context.on_drift):
-            _write(update, update.staged, context)
+            _lock_update(update, update.staged, context)
     return updates
 
 
 def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], context: UpdateContext) -> Report:
-    """The report of ``pinwarden update``, extended with bundles."""
+    """Add the bundle updates to the report of ``pinwarden update``."""
     if not bundle_updates:
         return report
-    offered = [update for update in bundle_updates if update.staged is not None]
-    blocked = [update for update in offered if _is_blocked(update, context.on_drift)]
+    available = [update for update in bundle_updates if update.staged is not None]
+    blocked = [update for update in available if _is_blocked(update, context.on_drift)]
     rows = tuple(row for update in bundle_updates for row in update.rows)
     checked = tuple(row for row in rows if row.code != COULD_NOT_CHECK)
     failed = tuple(row for row in rows if row.code == COULD_NOT_CHECK)
     critical = any(row.severity == "critical" for row in checked) if context.on_drift == BLOCK else False
-    warned = [update for update in offered if _has_open_warnings(update)]
-    refused = critical or bool(warned) or (bool(offered) and not context.confirmed)
+    warned = [update for update in available if _has_open_warnings(update)]
+    refused = critical or bool(warned) or (bool(available) and not context.confirmed)
     code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
     codes = {report.exit_code, code}
-    summary = f"{plural(len(bundle_updates), 'bundle')} checked, {len(offered)} with another version"
+    summary = f"{plural(len(bundle_updates), 'bundle')} checked, {plural(len(available), 'update')} available"
     notes = [f"{update.pin.tool} was not updated: the changes look like an attack" for update in blocked]
     notes += [
         f"the new tools of {update.pin.tool} are not approved because of scan warnings. Review them: pinwarden approve "
@@ -127,12 +125,12 @@ def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], contex
         for update in warned
         if update not in blocked and context.confirmed
     ]
-    if offered and not context.confirmed and NOTHING_CHANGED not in report.notes:
+    if available and not context.confirmed and NOTHING_CHANGED not in report.notes:
         notes.append(NOTHING_CHANGED)
     facts = report.facts
     updates = [
         {"name": entry.name, "client": entry.client, "from": update.pin.version, "to": update.staged.pin.version}
-        for update in offered
+        for update in available
         if update.staged is not None
         for entry in update.entries
     ]
@@ -145,7 +143,7 @@ def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], contex
         facts={
             **facts,
             "updates": [*facts["updates"], *updates],
-            "written": facts["written"] or (context.confirmed and len(blocked) < len(offered)),
+            "written": facts["written"] or (context.confirmed and len(blocked) < len(available)),
             "changes": [*facts["changes"], *({"code": r.code, "name": r.name, "message": r.message} for r in checked)],
             "unchecked": [*facts["unchecked"], *({"name": r.name, "message": r.message} for r in failed)],
         },
@@ -155,7 +153,16 @@ def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], contex
 # Steps
 
 
-def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
+def _group_bundle_entries(entries: Iterable[Entry], names: Sequence[str]) -> list[list[Entry]]:
+    """The entries of each installed bundle, one for each client."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if (not names or entry.name in names) and find_bundle_pin(entry) is not None:
+            groups.setdefault(entry.name, []).append(entry)
+    return list(groups.values())
+
+
+def _check_bundle(entries: list[Entry], lock_files: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
     pin = find_bundle_pin(entries[0])
     if pin is None:
         raise TypeError("every entry of the group pins a bundle")
@@ -166,18 +173,20 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
         staged = _stage_newest(pin, context)
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
-        row = _row(pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message)
+        row = _build_row(
+            pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message
+        )
         return replace(unchanged, rows=(*unchanged.rows, row, *_yanked_rows(pin, context.trust_path)))
     unchanged = replace(unchanged, rows=(*unchanged.rows, *_yanked_rows(pin, context.trust_path)))
-    new = staged.pin
-    if (new.root_cid, new.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
+    new_pin = staged.pin
+    if (new_pin.root_cid, new_pin.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return unchanged
-    approved = _approved(entries[0], texts)
+    approved = _read_approved_surface(entries[0], lock_files)
     rows = (
         *unchanged.rows,
-        *_registry_rows(pin, new),
-        *_content_rows(pin, new),
-        *_permission_rows(pin, new),
+        *_registry_rows(pin, new_pin),
+        *_content_rows(pin, new_pin),
+        *_permission_rows(pin, new_pin),
         *_surface_rows(pin, approved, staged),
     )
     if staged.surface is None:
@@ -193,7 +202,7 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
 
 
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
-    """Decide and stage the version that the channel points to now. Raises the refusal with its own code."""
+    """Download, check and stage the version that the channel points to now. A refusal is raised with its code."""
     location = context.fetcher.location_of(pin)
     source = context.locations.open_source(location, pin.channel, context.log)
     literal = pin.literal and context.literal
@@ -202,42 +211,41 @@ def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
         channel=pin.channel,
         floor=pin.floor,
         literal=literal,
-        policy=_policy(context.policy, pin, context.store),
+        policy=_widen_policy(context.policy, pin, context.store),
         trusted=context.trusted,
-        trust_path=context.trust_path,
         now=context.now,
     )
-    decision = decide_install(request, source)
+    decision = download_bundle(request, source, context.follower)
     if decision.accepted is None:
-        rejection = decision.rejection
-        if rejection is None:
-            raise TypeError("an install that is not accepted has a refusal")
-        raise PinwardenError(rejection.code, rejection.what, hint=rejection.fix, data=dict(rejection.why))
-    new = bundle_pin(decision.accepted, source, pin.floor, literal=literal)
-    return stage_bundle(context.project, decision.accepted, new, context.store, source, probe=context.probe)
+        refusal = decision.refusal
+        if refusal is None:
+            raise TypeError("a decision has an accepted bundle or a refusal")
+        raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=dict(refusal.why))
+    new_pin = build_bundle_pin(decision.accepted, source, pin.floor, literal=literal)
+    return stage_bundle(context.project, decision.accepted, new_pin, context.store, source, probe=context.probe)
 
 
-def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
-    """The user's policy, plus the permissions approved for this tool earlier if it is installed on this machine."""
+def _widen_policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
+    """Add the permissions of the locked version to the user's policy, if that version is installed on this machine."""
     if not store.has(pin.descriptor):
         return policy
     check_pinned_descriptor(pin, store)
     return replace(
         policy,
-        network=_wider(policy.network, pin.policy.network),
-        filesystem=_wider(policy.filesystem, pin.policy.filesystem),
-        exec=_wider(policy.exec, pin.policy.exec),
+        network=_select_wider(policy.network, pin.policy.network),
+        filesystem=_select_wider(policy.filesystem, pin.policy.filesystem),
+        exec=_select_wider(policy.exec, pin.policy.exec),
     )
 
 
-def _wider(first: str, second: str) -> str:
+def _select_wider(first: str, second: str) -> str:
     return first if _PERMISSION_ORDER[first] >= _PERMISSION_ORDER[second] else second
 
 
-def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:
+def _read_approved_surface(entry: Entry, lock_files: dict[str, bytes]) -> Surface | None:
     extension = read_extension(entry)
     pin = extension.surface if extension else None
-    return surface_document.parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
+    return surface_document.parse_surface(lock_files[pin.path]) if pin is not None and pin.path in lock_files else None
 
 
 def _is_blocked(update: BundleUpdate, on_drift: str) -> bool:
@@ -250,8 +258,8 @@ def _has_open_warnings(update: BundleUpdate) -> bool:
     return update.candidate is not None and update.candidate.is_blocked
 
 
-def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -> None:
-    """Lock the new version. A surface with open warnings is not approved; the earlier approval stays."""
+def _lock_update(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -> None:
+    """Lock the new version. If its surface has open warnings, the approval of the old surface stays."""
     candidate = None if _has_open_warnings(update) else update.candidate
     for entry in update.entries:
         target = InstallTarget(
@@ -266,41 +274,41 @@ def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -
 
 
 def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
-    """Attesters of the bundle whose key was revoked since."""
+    """Report attesters of the locked version whose keys were revoked."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
         revoked = trusted.find_revoked(key_id)
         if revoked is not None:
-            message = f"the key of {revoked.name or key_id}, who attested it, was revoked: {revoked.why}"
-            yield _row(pin, _REVOKED, "critical", message)
+            message = f"the key of {revoked.name or key_id}, who attested this version, was revoked: {revoked.why}"
+            yield _build_row(pin, _REVOKED, "critical", message)
 
 
-def _yanked_rows(pin: BundlePin, trust: Path) -> Iterator[Row]:
-    """Whether the locked version was yanked, according to the saved log state."""
-    why = find_yank_reason(pin, trust)
+def _yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
+    """Report a locked version that was yanked, according to the saved log state."""
+    why = find_yank_reason(pin, trust_path)
     if why is not None:
-        yield _row(pin, "version_yanked", "review", why)
+        yield _build_row(pin, "version_yanked", "review", why)
 
 
 def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
-    """Two trusted registries may have different tools under one name."""
+    """Report another registry: two trusted registries may have different tools under one name."""
     if old.log_id not in (None, new.log_id):
-        message = f"it comes from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
-        yield _row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
+        message = f"the update is from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
+        yield _build_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
 
 
 def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     direction = compare_versions(new.version, old.version)
     if direction > 0:
         message = f"{old.version} is locked, {old.channel} is at {new.version}"
-        yield _row(old, "newer_release", "info", message, (old.version, new.version))
+        yield _build_row(old, "newer_release", "info", message, (old.version, new.version))
     elif direction < 0:
         message = f"{old.channel} went back from {old.version} to {new.version}"
-        yield _row(old, "older_release", "review", message, (old.version, new.version))
+        yield _build_row(old, "older_release", "review", message, (old.version, new.version))
     else:
         message = f"the content of {new.version} differs from the locked one"
-        yield _row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
+        yield _build_row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
         return
-    yield _row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))
+    yield _build_row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))
 
 
 def _permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
@@ -308,25 +316,36 @@ def _permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
         before, after = getattr(old.policy, name), getattr(new.policy, name)
         if before != after:
             wider = _PERMISSION_ORDER[after] > _PERMISSION_ORDER[before]
-            message = f"it requests {'more' if wider else 'less'}: {name} {after} instead of {before}"
-            yield _row(old, "permission_changes", "review" if wider else "info", message, (before, after))
+            message = (
+                f"the update requests {'more' if wider else 'fewer'} permissions: {name} {after} instead of {before}"
+            )
+            yield _build_row(old, "permission_changes", "review" if wider else "info", message, (before, after))
 
 
 def _surface_rows(old: BundlePin, approved: Surface | None, staged: StagedBundle) -> Iterator[Row]:
     if approved is None or staged.surface is None:
-        why = "nothing was approved before" if approved is None else staged.problem
-        yield _row(old, "surface_unknown", "review", f"its tools cannot be compared: {why}")
+        why = "the locked version has no approved tools" if approved is None else staged.surface_problem
+        yield _build_row(old, "surface_unknown", "review", f"the new tools cannot be compared: {why}")
         return
-    before, after = api_surface_of(approved), api_surface_of(staged.surface)
+    before, after = compute_api_surface(approved), compute_api_surface(staged.surface)
     if before != after:
-        yield _row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
+        yield _build_row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
     for change in compare(approved, staged.surface):
         row = change_row(change)
         yield replace(row, entity=f"{old.tool}: {row.entity}")
 
 
-def _row(pin: BundlePin, code: str, level: str, message: str, texts: tuple[str, str] | None = None) -> Row:
-    before, after = texts or (None, None)
+def _build_row(
+    pin: BundlePin, code: str, severity: str, message: str, before_after: tuple[str, str] | None = None
+) -> Row:
+    before, after = before_after or (None, None)
     return Row(
-        code=code, severity=level, entity="bundle", name=pin.tool, path="", message=message, before=before, after=after
+        code=code,
+        severity=severity,
+        entity="bundle",
+        name=pin.tool,
+        path="",
+        message=message,
+        before=before,
+        after=after,
     )

@@ -1,0 +1,174 @@
+"""Follow the transparency logs of trusted registries, and save how far each was followed next to the trust store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.bundle.trust import ReplacedKey, TrustedRegistry, TrustStore, apply_key_changes, check_not_revoked
+from pinwarden.bundle.trust_files import change_trust, load_trust, log_state_path
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
+from pinwarden.lock.lock_store import hold_write_lock
+from pinwarden.registry import names
+from pinwarden.registry.log_client import (
+    FollowedLog,
+    FollowOptions,
+    fetch_event,
+    fetch_signed_checkpoint,
+    follow_log,
+    load_log_state,
+    save_log_state,
+)
+from pinwarden.registry.log_verification import LogState, check_head_age
+from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.registry_documents import RegistryIdentity
+
+if TYPE_CHECKING:
+    from pinwarden.registry.log_verification import LoggedPointer
+    from pinwarden.registry.registry_client import RegistryReader
+
+LOG_SECONDS = 120.0
+"""How long to wait for another process that follows the same log."""
+_MAX_REASON = 200
+
+
+class LogFollower:
+    """Follows logs for the user with this trust store, at this time."""
+
+    def __init__(self, trust_path: Path, now: str) -> None:
+        self._trust_path, self._now = trust_path, now
+
+    def follow(self, log: RegistryReader, registry: TrustedRegistry) -> FollowedLog:
+        """Follow the log of a trusted registry to its head. If the log names a new key, trust that key from now on."""
+        followed = self._follow_to_head(log, registry)
+        if followed.state.key != registry.log.key:
+            self._trust_new_key(registry, followed.state)
+        return followed
+
+    def trust_after_key_change(self, log: RegistryReader, trusted: TrustStore) -> TrustStore | None:
+        """Follow the log to the registry's current key, and return the new trust store.
+
+        None if the log belongs to no trusted registry, or if the registry's key did not change.
+        """
+        log_id = Checkpoint.parse(Note.parse(log.get(names.CHECKPOINT)).text).origin
+        changed = False
+        for registry in trusted.registries:
+            if registry.log.name == log_id:
+                followed = self.follow(log, with_active_witnesses(registry, trusted))
+                changed |= followed.state.key != registry.log.key
+        return load_trust(self._trust_path) if changed else None
+
+    def explain_missing_pointer(
+        self, err: PinwardenError, log: RegistryReader, trusted: TrustStore, tool: str, channel: str
+    ) -> PinwardenError:
+        """Add to the error why the pointer is missing, if the log of a trusted registry records that.
+
+        Only the verified log counts, because a mirror could claim anything.
+        """
+        try:
+            followed = self._follow_if_trusted(log, trusted)
+            return err if followed is None else _explain_removal(err, log, followed, tool, channel)
+        except PinwardenError as why:
+            message = (
+                f"{err.message}; the registry's log may record the reason, but Pinwarden could not follow it: "
+                f"{why.message} ({why.code})"
+            )
+            return PinwardenError(err.code, message, hint=err.hint, data={**err.data, "log": why.code})
+
+    def _follow_if_trusted(self, log: RegistryReader, trusted: TrustStore) -> FollowedLog | None:
+        data = log.find(names.CHECKPOINT)
+        if data is None:
+            return None
+        log_id = Checkpoint.parse(Note.parse(data).text).origin
+        registry = next((registry for registry in trusted.registries if registry.log.name == log_id), None)
+        return None if registry is None else self.follow(log, with_active_witnesses(registry, trusted))
+
+    def _follow_to_head(self, log: RegistryReader, registry: TrustedRegistry) -> FollowedLog:
+        """Follow the log to its head. One process at a time updates the saved state, and only forward."""
+        path = log_state_path(self._trust_path, registry.log)
+        options = FollowOptions(
+            key=registry.log.key, witnesses=registry.witnesses, quorum=registry.witnesses_needed, watch=()
+        )
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as err:
+            raise PinwardenError(
+                "FILE_UNWRITABLE", f"cannot create the folder {path.parent}: {err.strerror or err}"
+            ) from err
+        with hold_write_lock(path, LOG_SECONDS):
+            saved = load_log_state(path) or LogState(log_id=registry.log.name, key=registry.log.key)
+            if saved.log_id != registry.log.name:
+                raise PinwardenError("LOG_STATE_CORRUPT", f"{path} is the saved state of another log: {saved.log_id}")
+            followed = follow_log(log, saved, options)
+            if followed.key_changes:  # a log cannot restore a key that the user revoked
+                check_not_revoked(load_trust(self._trust_path), *(change.new.did for change in followed.key_changes))
+            if followed.state != saved:  # usually nothing is new, and writing would wait for the disk
+                save_log_state(path, followed.state)
+            identity = RegistryIdentity(name=".", log_id=registry.log.name, key=followed.state.key)
+            signed = fetch_signed_checkpoint(log, identity, followed.head)
+            if signed.size > followed.head.checkpoint.size:  # something was published between the two requests
+                followed = follow_log(log, followed.state, options)
+                save_log_state(path, followed.state)
+        if signed.size > followed.head.checkpoint.size:
+            raise PinwardenError(
+                "LOG_FROZEN",
+                f"the registry signed a log of {signed.size} events, but shows only {followed.head.checkpoint.size}",
+            )
+        check_head_age(signed.issued_at_utc, self._now, registry.max_age_days)
+        return followed
+
+    def _trust_new_key(self, registry: TrustedRegistry, state: LogState) -> None:
+        # Saved under the new key first, so that following under that key does not start from the beginning.
+        new_path = log_state_path(self._trust_path, NoteKey(name=registry.log.name, key=state.key))
+        with hold_write_lock(new_path, LOG_SECONDS):
+            saved = load_log_state(new_path)
+            if saved is None or saved.edge.size < state.edge.size:
+                save_log_state(new_path, state)
+        ended = [ReplacedKey(key_id=change.old.did, seq=change.seq, seen_at=self._now) for change in state.key_changes]
+        change_trust(self._trust_path, lambda store: apply_key_changes(store, registry.log, ended, state.key))
+
+
+def with_active_witnesses(registry: TrustedRegistry, trusted: TrustStore) -> TrustedRegistry:
+    """The registry without the witnesses whose keys were revoked."""
+    return replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
+
+
+def _explain_removal(
+    err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str
+) -> PinwardenError:
+    """The error with the reason for which the pointer was removed: its version was yanked, or the logged reason."""
+    removal = followed.state.pointer(tool, channel)
+    if removal is None or removal.root_cid is not None:
+        return err
+    event = fetch_event(log, followed, removal.seq)
+    for (name, mark), pointer in followed.state.pointers.items():
+        version = mark.removeprefix(YANKED_PREFIX)
+        if (
+            name == tool
+            and version != mark
+            and pointer.root_cid is not None
+            and pointer.root_cid == event.prev_root_cid
+        ):
+            return _yanked_error(log, followed, tool, version, pointer)
+    message = f"{err.message}: event {removal.seq} of its log removed the pointer at {event.issued_at_utc}"
+    return PinwardenError(err.code, f"{message}: {event.reason[:_MAX_REASON]}", hint=err.hint, data=err.data)
+
+
+def _yanked_error(
+    log: RegistryReader, followed: FollowedLog, tool: str, version: str, yank: LoggedPointer
+) -> PinwardenError:
+    event = fetch_event(log, followed, yank.seq)
+    reason = event.reason[:_MAX_REASON]
+    return PinwardenError(
+        "VERSION_YANKED",
+        f"{tool} {version} was yanked by its publisher at {event.issued_at_utc}: {reason} (event {yank.seq})",
+        data={
+            "tool": tool,
+            "version": version,
+            "reason": reason,
+            "yanked_at_utc": event.issued_at_utc,
+            "index": yank.seq,
+        },
+    )
