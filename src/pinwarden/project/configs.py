@@ -1,6 +1,6 @@
-"""Client configurations and the lock: which files and entries belong to this project, and how they differ.
+"""Compare the client configurations of a project with its lock.
 
-The user's file of Claude Code has servers for all of the user's projects; those of other projects are ignored.
+Claude Code keeps the servers of all projects in one file of the user. Servers of other projects are ignored.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ if TYPE_CHECKING:
     from pinwarden.surface.drift.changes import Change
 
 _PROJECT_FOLDERS = ("${workspaceFolder}",)
-"""What clients replace by the project's folder."""
+"""Placeholders that clients replace by the project's folder."""
 
 
 class LocatedEntry(Record):
-    """A locked server that came from a configuration, and from which."""
+    """A lock entry that was made from a client configuration, and the file it came from."""
 
     entry: Entry
     locked: LockedConfig
     client: str
     scope: str
     file: str
-    """As the lock names it: relative to the project, or to the home folder."""
+    """The path in the lock: relative to the project, or to the home folder as ``~/``."""
 
 
 class ConfigView(Record):
-    """What is configured and what is locked, for one scope or for all."""
+    """The configured servers and the locked servers, for one scope or for all scopes."""
 
     files: tuple[ConfigFile, ...]
     document: LockDocument | None
-    """The lock; None if there is none."""
+    """The lock; None if the project has no lock."""
     installed: tuple[LockedConfig, ...]
-    """Entries from a registry: they are in the file that their client installs to."""
+    """Entries from a registry. Each is expected in the file that its client installs servers into."""
     located: tuple[LocatedEntry, ...]
-    """Entries that were locked from a configuration, each in its own file."""
+    """Entries that were locked from a configuration. Each is expected in that file."""
 
     @property
     def locked(self) -> tuple[LockedConfig, ...]:
-        """Every locked configuration."""
+        """The locked configuration of every entry."""
         return (*self.installed, *(located.locked for located in self.located))
 
     @property
     def servers(self) -> tuple[ConfiguredServer, ...]:
-        """Every configured server."""
+        """The configured servers of all files."""
         return tuple(server for file in self.files for server in file.servers)
 
 
 def read_config_view(project: Project, scope: str = "all") -> ConfigView:
-    """Read the lock, if there is one, and every configuration of this scope."""
+    """Read the lock, if the project has one, and every configuration of this scope."""
     document: LockDocument | None = None
     entries: tuple[Entry, ...] = ()
     if project.lock.exists() or project.lock.is_symlink():
@@ -93,7 +93,7 @@ def build_config_view(
     document: LockDocument | None = None,
     scope: str = "all",
 ) -> ConfigView:
-    """The same for entries and files that were already read."""
+    """Build the view from lock entries and configuration files that were already read."""
     installed, located = _split_entries(entries)
     return ConfigView(
         files=_select_project_files(project, files, scope), document=document, installed=installed, located=located
@@ -106,9 +106,9 @@ def find_config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue,
 
 
 def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
-    """Every configured server that the lock does not cover in that file."""
+    """Find every configured server that the lock does not cover in that file."""
     known = {(located.entry.name, located.scope, located.file) for located in view.located}
-    # Approved for one file, which need not be the one that the client installs to.
+    # These entries are approved for one file, which may differ from the file that the client installs to.
     elsewhere = [located.locked for located in view.located]
     unknown = find_uncovered_servers(
         view.installed, view.files, project.find_install_paths(), locked_for_other_files=elsewhere
@@ -131,7 +131,7 @@ def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownSer
 def check_configs(
     project: Project, lock: Lock, files: Sequence[ConfigFile], scope: str, policies: Policies
 ) -> Iterator[Row]:
-    """Compare the client configurations with the lock."""
+    """Compare the client configurations with the lock, and report risky settings in them."""
     from pinwarden.clients.findings import file_findings
 
     entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
@@ -151,7 +151,7 @@ def check_configs(
 
 
 def build_waivable_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
-    """A finding about a file's settings. A team may want a setting, and says so with a waiver."""
+    """Report a finding about a setting. If the policy has a waiver for it, the severity is ``info``."""
     from pinwarden.lock.policy import SETTING_CODES
     from pinwarden.lock.policy_rules import apply_waivers
 
@@ -163,7 +163,7 @@ def build_waivable_row(finding: ConfigFinding, file: str, policies: Policies) ->
 
 
 def build_finding_row(project: Project, finding: ConfigFinding) -> Row:
-    """A finding about a configuration itself."""
+    """Report a finding about a configuration file. Waivers do not apply."""
     return Row(
         code=finding.code,
         severity=finding.severity,
@@ -178,7 +178,7 @@ def build_finding_row(project: Project, finding: ConfigFinding) -> Row:
 def find_unresolved_starts(
     project: Project, entries: Iterable[Entry], servers: Iterable[ConfiguredServer]
 ) -> Iterator[ConfigFinding]:
-    """Every configured server of this lock that ``pinwarden run`` would refuse to start."""
+    """Find servers that are configured to start through this lock and that ``pinwarden run`` would refuse to start."""
     known = tuple(entries)
     for server in servers:
         start = parse_locked_start(server.target.command) if isinstance(server.target, StdioTarget) else None
@@ -225,7 +225,7 @@ def _is_in_project(project: Project, server: ConfiguredServer) -> bool:
 
 
 def _is_in_scope(scope: str, file_scope: str) -> bool:
-    """``local`` is the user's own configuration for this one project."""
+    """Whether a file belongs to a scope. ``local``, the user's configuration of this project, is ``project``."""
     return scope in ("all", "project" if file_scope == "local" else file_scope)
 
 
@@ -235,7 +235,10 @@ def _compare_installed(project: Project, view: ConfigView) -> tuple[ConfigIssue,
 
 
 def _compare_located(project: Project, view: ConfigView) -> Iterator[ConfigIssue]:
-    """Entries from a configuration: the lock has placeholders for their values, so filled-in values are right."""
+    """Compare entries that were locked from a file with that file.
+
+    The lock has placeholders for values, so a value in the file never counts as a difference.
+    """
     by_name = {project.display_path(file.path): file for file in view.files}
     for located in view.located:
         file = by_name.get(located.file)
@@ -286,7 +289,7 @@ def _build_change_row(change: Change, file: str) -> Row:
 
 
 def _uses_this_lock(project: Project, start: LockedStart) -> bool:
-    """Whether a command uses this project's lock."""
+    """Whether a ``pinwarden run`` command starts a server from this project's lock."""
     root = project.root.resolve()
     try:
         folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()

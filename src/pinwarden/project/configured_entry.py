@@ -1,4 +1,4 @@
-"""Lock entries of configured servers: made from a client's configuration, or referring to a locked server."""
+"""Build the lock entries of servers that are configured in a client's file."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
 
 def client_name_in_lock(client: str) -> str:
-    """The client's name in lockfileVersion 2; clients unknown to it use the same dialect as ``generic``."""
+    """The client's name in lockfileVersion 2. Clients that this format does not know are ``generic``."""
     return client if client in LOCK_CLIENTS else "generic"
 
 
 def build_plain_entry(server: ConfiguredServer, now: str) -> lock_entry.Entry:
-    """The lock entry of a configured server."""
+    """Build the lock entry of a configured server, without Pinwarden's extension fields."""
     made_up = parse_server_entry({"server": _build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
     client = client_name_in_lock(server.client)
     installation = PlanOptions(scope="global" if server.scope == "global" else "project")
-    plan = build_install_plan(made_up, client, now=now, options=installation)
+    plan = build_install_plan(declared_server, client, now=now, options=installation)
     fragment = build_config_fragment(server)
     plan["config"] = fragment
     plan["locked"]["config"] = deepcopy(fragment)
@@ -85,15 +85,12 @@ def _build_server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 
 def build_config_fragment(server: ConfiguredServer) -> dict[str, Any]:
-    """The entry inside its client's root, with placeholders for values that could be secrets."""
+    """Build the part of a client's file that configures this server, with placeholders for possible secrets."""
     return config_with(client_of(server.client), server.name, redact_entry(server.entry))
 
 
 def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
-    """The server with the locked command in place of ``pinwarden run NAME``.
-
-    Any other command stays as it is: a record next to it does not make it harmless.
-    """
+    """Replace the command ``pinwarden run NAME`` of a server by the locked command. Other commands stay unchanged."""
     if entry is None or not is_enforced(entry) or not isinstance(server.target, StdioTarget):
         return server
     if not is_enforced_start(server.target.command, entry.name):
@@ -102,9 +99,9 @@ def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> Config
 
 
 def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
-    """The entry whose server this configured ``pinwarden run`` command starts; None for other commands.
+    """Find the lock entry that a configured ``pinwarden run`` command starts. Returns None for other commands.
 
-    Raises if there is no such entry: the lock lost it, the client is ambiguous, or the command is Pinwarden itself.
+    Raises if the lock has no such entry, if the client is ambiguous, or if the command is not ``pinwarden run NAME``.
     """
     command = server.target.command if isinstance(server.target, StdioTarget) else ()
     if not command or pinwarden_arguments(command) is None:
@@ -112,7 +109,7 @@ def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Ent
     start, known = parse_locked_start(command), tuple(entries)
     if start is None:
         raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is not an MCP server")
-    if command[0] != PROGRAM:  # any file may have that name
+    if command[0] != PROGRAM:  # a program of that name in another folder may be anything
         message = "its command starts Pinwarden, but not as `pinwarden run NAME`, which pinwarden enforce writes"
         raise PinwardenError("NOTHING_TO_RUN", message)
     own = next((entry for entry in known if entry.key == key), None)
@@ -169,20 +166,20 @@ def _describe_missing_command(shown: str) -> str:
 
 
 def _has_launch(entry: Entry) -> bool:
-    """Whether an entry has the command that ``pinwarden run`` starts for it."""
+    """Whether the lock has a command or a bundle that ``pinwarden run`` can start for this entry."""
     extension = read_extension(entry)
     return is_enforced(entry) or (extension is not None and extension.bundle is not None)
 
 
 INCONSISTENT_MESSAGE = (
-    "the entry's hosts, packages or tier do not follow from its configuration; restore the lock "
+    "the recorded hosts, packages or tier of this entry contradict its configuration; restore the lock "
     "from version control, or if it was not edited, lock the server again: pinwarden remove NAME --keep-config, then "
     "pinwarden init"
 )
 
 
 def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
-    """Entries from configurations whose summary does not follow from their configuration."""
+    """Find configured entries whose recorded hosts, packages or tier contradict their configuration."""
     for entry in lock.entries:
         where = read_config_origin(entry)
         if entry.source == CONFIG_SOURCE and where is not None and where.client in CLIENTS:

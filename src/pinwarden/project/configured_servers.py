@@ -1,8 +1,8 @@
-"""Configured servers and locked ones: which are the same, and which are missing, different or not approved.
+"""Compare configured servers with locked servers, and decide which entries mean the same server.
 
 Two entries are the same server if they have the same package, version, arguments and variables, or the same address and
-headers. How a client spells that makes no difference: a line or a list, ``npx`` or ``pnpm dlx``, ``${NAME}`` or
-``{env:NAME}``, the order of variables. What cannot be parsed with certainty is compared word by word.
+headers. The spelling of a client makes no difference: a line or a list, ``npx`` or ``pnpm dlx``, ``${NAME}`` or
+``{env:NAME}``, the order of variables. Commands that cannot be parsed with certainty are compared word by word.
 
 ``diagnose`` reports the same issue kinds and messages as ToolPin's ``doctor``. ``find_uncovered_servers`` also reports
 every configured server that is not in the lock.
@@ -51,13 +51,13 @@ RELEASE_INDEX = 2
 _INPUT_REFERENCE = re.compile(r"\$\{input:([^{}]+)\}")
 _MASKED_VALUE = re.compile(r"<([^<>\s]+)>")
 _PROJECT_FOLDERS = ("", ".", "./", "${workspaceFolder}")
-"""Working folders that mean the project, where clients start its servers by default."""
+"""Values of ``cwd`` that mean the project's folder, where clients start servers by default."""
 
 IssueKind = Literal["missing", "drift", "unreadable", "invalid"]
 
 
 class ConfigIssue(Record):
-    """One locked server that is not configured as approved."""
+    """A locked server that is not configured as approved."""
 
     key: str
     kind: IssueKind
@@ -70,7 +70,7 @@ class ConfigIssue(Record):
     """The differences, if the kind is ``drift``."""
 
     def to_json(self) -> dict[str, Any]:
-        """The issue with the members and the order that ToolPin prints."""
+        """The issue as JSON, with the members and the order of ToolPin's ``doctor``."""
         shown: dict[str, Any] = {
             "key": self.key,
             "kind": self.kind,
@@ -84,7 +84,7 @@ class ConfigIssue(Record):
 
 
 class DoctorReport(Record):
-    """What was compared and found."""
+    """The number of compared entries, and the issues."""
 
     checked: int
     issues: tuple[ConfigIssue, ...]
@@ -95,7 +95,7 @@ class DoctorReport(Record):
         return not self.issues
 
     def to_json(self) -> dict[str, Any]:
-        """The report as ToolPin prints it."""
+        """The report as JSON, as ToolPin's ``doctor`` prints it."""
         return {"ok": self.ok, "checked": self.checked, "issues": [issue.to_json() for issue in self.issues]}
 
 
@@ -107,7 +107,7 @@ def diagnose(
     lockfile: str = "mcp-lock.json",
     scope: str = "all",
 ) -> DoctorReport:
-    """Compare every locked fragment with the file of its client. ``files`` are by path."""
+    """Compare every locked configuration with the file of its client. ``files`` maps paths to parsed files."""
     entries = tuple(locked)
     issues = [issue for entry in entries for issue in _diagnose_entry(entry, files, paths, lockfile, scope)]
     return DoctorReport(checked=len(entries), issues=tuple(issues))
@@ -153,7 +153,7 @@ def _diagnose_entry(
 
 
 def _compare_config(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
-    """What differs, except for other spellings of the same placeholder."""
+    """List the differences, without other spellings of the same placeholder."""
     changes = compare_entries(entry.name, entry.entry, config, client_of(entry.client))
     return tuple(change for change in changes if change.kind != "placeholder_spelled")
 
@@ -178,7 +178,7 @@ def _build_issue(
 
 
 class UnknownServer(Record):
-    """A configured server that the lock does not cover in that file."""
+    """A configured server that the lock does not cover in that file, and the change to report."""
 
     server: ConfiguredServer
     change: Change
@@ -208,7 +208,7 @@ def find_uncovered_servers(
         for server in file.servers:
             same_name = by_name.get(server.name, [])
             if (server.name, server.path) in covered:
-                continue  # compared with this very file locked_for_other_files
+                continue  # diagnose compares it with this file
             if packages is None:
                 packages = {package for entry in entries if (package := _package_of_entry(entry))}
             change = (
@@ -220,9 +220,9 @@ def find_uncovered_servers(
 
 
 def find_repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
-    """Every server that its file has more than once for the same scope: it is unclear which one is started.
+    """Find servers that one file defines twice for the same scope, so that it is unclear which one is started.
 
-    Claude Code keeps servers by project folder, and one folder can be spelt in two ways.
+    In Claude Code's file this happens if one project folder is spelled in two ways.
     """
     repeated: list[UnknownServer] = []
     for file in files:
@@ -240,7 +240,10 @@ def _list_install_paths(entry: LockedConfig, paths: Mapping[ConfigLocation, str]
 
 
 def _compare_with_other_files(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
-    """Approved for another client or scope: needs review if it is the same server, unknown if it is not."""
+    """Build the change for a server whose name is approved for another client or scope.
+
+    The same server needs a review; a different server under that name is unknown.
+    """
     identity = identify_configured(server.name, server.entry, client_of(server.client))
     for entry in entries:
         approved = identify_configured(entry.name, entry.entry, client_of(entry.client))
@@ -269,20 +272,20 @@ def _package_of_entry(entry: LockedConfig) -> str | None:
 
 
 class ServerIdentity(Record):
-    """What makes two configurations the same server."""
+    """The parts of a configuration that identify a server. Two entries with equal identities are one server."""
 
     launch_parts: tuple[str, ...]
-    """Package, release, program and settings of the launcher; the words of another command; or the address."""
+    """For a package: its type, name, release, program and launcher settings. Otherwise the command or the URL."""
     arguments: tuple[str, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
-    """Variables or headers by name. A value that the lock leaves out counts as a reference to its name."""
+    """Variables or headers by name. A value that the lock leaves out counts as a reference to a variable."""
     folder: str | None = None
 
 
 def identify_entry(entry: Entry) -> ServerIdentity | None:
-    """Which server a lock entry means; None if its configuration cannot be understood.
+    """Identify the server of a lock entry. Returns None if its configuration cannot be parsed.
 
-    For an entry that its client starts with ``pinwarden run NAME``, the locked command counts.
+    If the client starts the server with ``pinwarden run NAME``, the locked command is used instead.
     """
     where = read_config_origin(entry)
     client = client_of(where.client if where else entry.client)
@@ -301,13 +304,13 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
 
 
 def identify_configured(name: str, entry: Any, client: Client) -> ServerIdentity | None:
-    """Which server an entry of a client's file means, without its secrets, so that it can be compared with the lock."""
+    """Identify the server of a client's entry. Secrets are left out, as in the lock."""
     target = configured_server(name, redact_entry(entry), client).target
     return None if target is None else identify_target(target)
 
 
 def identify_target(target: Target) -> ServerIdentity:
-    """Which server is started or contacted."""
+    """Identify the server that a target starts or contacts."""
     if isinstance(target, HttpTarget):
         # A server with two transports at one address is one server, so the transport does not count.
         headers = {name.lower(): value for name, value in target.headers.items()}
@@ -343,7 +346,7 @@ def _normalize_package(package: Launch) -> str:
 
 
 def _normalize_release(package: Launch) -> str:
-    """The version or digest. Without either, launchers start the newest release, which registries call latest."""
+    """The digest or version of a package; ``latest`` if the command names neither."""
     if package.digest:
         return package.digest
     version = package.version or "latest"
@@ -361,17 +364,17 @@ def _normalize_release(package: Launch) -> str:
 
 
 def _normalize_program(package: Launch) -> str:
-    """The program of the package. By default, that of a Python package has the name of the package."""
+    """The program to start. For a Python package without one, this is the name of the package."""
     return package.program or (_normalize_package(package) if package.kind == "pypi" else "")
 
 
 def _list_launcher_settings(runs: Launch, package: Launch) -> tuple[str, ...]:
-    """The launcher's settings, and dangers of the command: they change what is started."""
+    """The settings of the launcher and the dangers of the command, because both change which code is started."""
     return (*(_normalize_word(setting) for setting in package.settings or ()), *runs.dangers)
 
 
 def _normalize_word(word: str) -> str:
-    """A word of a command with its placeholders in one spelling."""
+    """Rewrite all placeholders in a word of a command in one spelling."""
     return normalize_placeholders(_MASKED_VALUE.sub(lambda match: f"${{{to_variable_name(match[1])}}}", word))
 
 
@@ -380,7 +383,7 @@ def _normalize_values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _normalize_value(name: str, value: str) -> str:
-    """A value that the client asks for, or that the lock leaves out, counts as a reference to its variable."""
+    """Rewrite a value that the client prompts for, or that the lock leaves out, as a reference to a variable."""
     if _INPUT_REFERENCE.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
         return f"${{{to_variable_name(name)}}}"
     if match := _MASKED_VALUE.fullmatch(value):

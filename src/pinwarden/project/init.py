@@ -1,8 +1,7 @@
-"""Lock what is already configured on this machine and in this repository, without needing a registry.
+"""Lock the servers that are already configured on this machine and in this repository. No registry is needed.
 
-Each configured server becomes an entry with the configuration of the client's file, in which every literal value of a
-variable, header or unknown member is replaced by a placeholder: the lock pins which variables a server gets, never
-their values.
+Each configured server becomes a lock entry with a copy of its configuration. Values of variables, headers and unknown
+members are replaced by placeholders: the lock pins which variables a server receives, but never their values.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 _NOT_PROBED = "the server was not started. Repeat with --allow-execute to start it and record its tools"
 _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
-"""A word in angle brackets that is not the name of a variable."""
+"""A word in angle brackets, such as ``<folder>``. It has lower-case letters, so it is not a variable's name."""
 
 
 def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "all") -> Discovery:
@@ -53,8 +52,8 @@ def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "
 
     1. Read the configurations of all clients, and the lock if there is one.
     2. Leave out servers that cannot be locked, with the reason.
-    3. Leave out servers with a critical finding, unless they were named.
-    4. Find out which of the others are new or different, and so need a decision.
+    3. Leave out servers with a critical finding, unless the user accepted them by name.
+    4. Mark the remaining servers that are new or changed: the user must decide about them.
     """
     # Servers of the user's other projects are ignored.
     files = build_config_view(project, (), project.find_configs(), scope=scope).files
@@ -70,7 +69,7 @@ def probe_servers(
 ) -> Discovery:
     """Probe the servers that may be locked, if allowed. A surface that differs from the approved one needs a decision.
 
-    While a decision is missing nothing is started: a planted server must not be started just to see what it offers.
+    No server is started while a decision is missing, so that a malicious new entry does not run before it is accepted.
     """
     if discovery.undecided:
         return discovery
@@ -79,8 +78,10 @@ def probe_servers(
 
 
 def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approver) -> Discovery:
-    """Accept one server that was shown on a terminal, and write its entry immediately: the answer is kept whatever
-    happens to later questions."""
+    """Accept one server that was shown on a terminal, and write its entry.
+
+    The entry is written immediately, so that the answer is kept if the user cancels later questions.
+    """
     discovery = discovery.accept(key)
     lock = _write_entries(
         discovery, [server for server in discovery.servers if server.key == key and server.confirmed], approver, now
@@ -89,7 +90,10 @@ def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approve
 
 
 def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Report:
-    """Write all entries and approved surfaces in one step, unless a decision is missing, and report the findings."""
+    """Write all entries and approved surfaces in one step, and report the findings.
+
+    While a decision is missing, new and changed servers are not written.
+    """
     servers = [server for server in discovery.servers if server.refused is None and server.status.state != "unchanged"]
     fresh = [] if discovery.undecided else servers
     if fresh or _list_refused_after_probe(discovery) or (discovery.lock is not None and not discovery.undecided):
@@ -98,7 +102,7 @@ def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Re
 
 
 def _choose_approval_reason(server: DiscoveredServer) -> str:
-    """How a server came into the lock, as recorded with its approval."""
+    """The reason to record with the approval, if the user gives none."""
     if server.confirmed:
         return approval_reasons.CONFIRMED_ON_TERMINAL
     if server.named:
@@ -122,7 +126,7 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
 
 
 def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) -> DiscoveredServer:
-    """Compare the server's surface with the approved one. Scan warnings must be accepted explicitly."""
+    """Compare the server's surface with the approved one. The user must accept scan warnings explicitly."""
     if server.surface is None or server.refused is not None:
         return server
     status = approved.with_surface(server.status, server.key, server.server.name, server.surface)
@@ -181,7 +185,7 @@ def _lock_problem(server: ConfiguredServer) -> str | None:
 
 
 def _self_reference_problem(server: ConfiguredServer, key: str, approved: ApprovedServers) -> str | None:
-    """Why a ``pinwarden run`` command is not locked: its entry would refer to itself."""
+    """Why the ``pinwarden run`` command of a server cannot be locked; None if it can."""
     try:
         approved.find_started_entry(server, key)
     except PinwardenError as err:
@@ -190,7 +194,7 @@ def _self_reference_problem(server: ConfiguredServer, key: str, approved: Approv
 
 
 def _has_exposed_secret(entry: Any) -> bool:
-    """Whether an argument or an address contains a secret: it would be written into the lock."""
+    """Whether an argument or an address contains a secret. The lock would store it in plain text."""
     for url in list_urls(entry):
         address, _, query = url.partition("?")
         if MASK in mask_url(address) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
@@ -240,7 +244,7 @@ def _probe_all(
 def _prepare_probe(
     discovery: Discovery, server: DiscoveredServer, options: ProbeOptions
 ) -> PreparedProbe | PinwardenError:
-    """Prepare the probe of one server: from its verified bytes, if they are locked."""
+    """Prepare the probe of one server. If its bytes are locked, the probe starts these bytes."""
     from pinwarden.project.server_start import prepare_probe
 
     if server.server.target is None:
@@ -294,7 +298,7 @@ def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], ap
 
 
 def _remove_refused_entries(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:
-    """The lock without entries that were accepted and written, and refused after their server was probed."""
+    """Take back the entries of servers that the user accepted and that were refused after the probe."""
     refused_keys = _list_refused_after_probe(discovery)
     if old is None or not refused_keys:
         return old

@@ -1,6 +1,6 @@
-"""Configured servers that need a decision: new ones, and known ones whose command or surface changed.
+"""Find configured servers that need a decision: new servers, and servers whose command or surface changed.
 
-The criteria are those of the gate: what ``ci`` would fail on needs a decision before it is locked.
+The criteria are those of ``pinwarden ci``: a difference that fails ``ci`` needs a decision before it is locked.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ State = Literal["first", "new", "changed", "unchanged"]
 
 
 class AcceptedServers(Record):
-    """Which new or changed servers the user accepts."""
+    """The new or changed servers that the user accepts."""
 
     names: tuple[str, ...] = ()
-    """Names, or keys of lock entries. Only these may be locked with a critical finding."""
+    """Server names or keys of lock entries. A server with a critical finding is locked only if it is named here."""
     everything: bool = False
     warnings: bool = False
-    """Whether the scan warnings about the servers that are named are approved as well."""
+    """Whether the user also approves the scan warnings about the named servers."""
 
     def is_named(self, name: str, key: str) -> bool:
-        """Whether this server was named."""
+        """Whether the user accepted this server by its name or its key."""
         return name in self.names or key in self.names
 
 
 class LockStatus(Record):
-    """How one configured server relates to the lock, and what must be reviewed."""
+    """How a configured server differs from its lock entry, as rows for the user to review."""
 
     state: State
     rows: tuple[Row, ...] = ()
     scan_warnings: tuple[Row, ...] = ()
-    """The scan warnings among the rows, about text that is not approved yet."""
+    """Those of ``rows`` that are scan warnings about text that is not approved yet."""
 
 
 class ApprovedServers:
-    """The entries of the lock, compared with the servers in these files."""
+    """The lock entries of a project, to compare configured servers with."""
 
     def __init__(
         self, project: Project, lock: Lock | None, pinned_files: Mapping[str, bytes], files: Sequence[ConfigFile]
@@ -93,7 +93,7 @@ class ApprovedServers:
         return LockStatus(state="changed" if changes else "unchanged", rows=_build_rows(changes, file))
 
     def entry(self, key: str) -> Entry | None:
-        """The entry of this key."""
+        """The lock entry with this key; None if the lock has none."""
         return self._entries.get(key)
 
     def find_started_entry(self, server: ConfiguredServer, key: str) -> Entry | None:
@@ -110,9 +110,9 @@ class ApprovedServers:
         )
 
     def with_surface(self, status: LockStatus, key: str, name: str, surface: Surface) -> LockStatus:
-        """Add the probed surface: it needs a decision too, unless it is the approved one.
+        """Add the differences of the probed surface to the status. They need a decision too.
 
-        Text that is not approved yet is scanned as by ``pinwarden scan``.
+        Text that is not approved yet is scanned for signs of an attack, like ``pinwarden scan`` does.
         """
         approved = self.surface(key)
         if approved is not None and approved.digest == surface.digest:
@@ -133,7 +133,7 @@ class ApprovedServers:
 
 
 def _build_first_surface_row(name: str, surface: Surface) -> Row:
-    """A row that names the items to approve, and how to read them first."""
+    """Report that the surface would be approved for the first time, with the names of its items."""
     message = (
         "Its tools were not pinned yet; its current tools would be approved. "
         f"To read them first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
@@ -151,7 +151,7 @@ def _build_first_surface_row(name: str, surface: Surface) -> Row:
 
 
 def _compare_with_entry(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
-    """Every difference from the entry that was locked from this configuration, also those that are not drift."""
+    """List every difference from the locked configuration, including differences that are not drift."""
     if read_config_origin(entry) is None:
         return ()
     approved = read_locked_config(entry.key, entry.document).entry
@@ -167,35 +167,35 @@ def _build_rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
 
 
 class DiscoveredServer(Record):
-    """One configured server, and the decision about it."""
+    """A configured server, and the user's decision about it."""
 
     server: ConfiguredServer
     key: str
     status: LockStatus
     named: bool = False
-    """Whether it was accepted by name."""
+    """Whether the user accepted the server by name."""
     accepted: bool = False
-    """Whether it may be locked as it is now."""
+    """Whether the server may be locked as it is configured now."""
     confirmed: bool = False
-    """Whether it was shown on a terminal and accepted there."""
+    """Whether the server was shown on a terminal and the user accepted it there."""
     warnings_approved: bool = False
-    """Whether the scan warnings about its text were shown and approved."""
+    """Whether the user saw and approved the scan warnings about the server's surface."""
     surface: Surface | None = None
     not_probed_reason: str | None = None
-    """Why its live surface was not recorded."""
+    """Why the surface of the server was not recorded."""
     probe_error: PinwardenError | None = None
-    """Why it could not be probed although that was requested."""
+    """Why the requested probe of the server failed."""
     refused: str | None = None
-    """Why it was not locked."""
+    """Why Pinwarden does not lock the server; None if it does."""
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the user must accept it first."""
+        """Whether the user must accept the server before it can be locked."""
         return self.refused is None and not self.accepted and self.status.state in ("new", "changed")
 
     @property
     def accept_option(self) -> str:
-        """The option that accepts it."""
+        """The option of ``pinwarden init`` that accepts this server."""
         warnings = f" {APPROVE_WARNINGS_OPTION}" if self.status.scan_warnings else ""
         return f"--accept {shlex.quote(self.server.name)}{warnings}"
 
@@ -218,18 +218,18 @@ class Discovery(Record):
     approved: ApprovedServers
     servers: tuple[DiscoveredServer, ...]
     written_keys: frozenset[str] = frozenset()
-    """The keys of the entries that were written when they were accepted."""
+    """The keys of entries that were written as soon as the user accepted them."""
 
     @property
     def undecided(self) -> tuple[DiscoveredServer, ...]:
-        """The servers that need a decision."""
+        """The servers that the user must accept before they can be locked."""
         return tuple(server for server in self.servers if server.is_undecided)
 
     def accept(self, key: str) -> Discovery:
-        """Accept one server that was shown with its warnings."""
+        """Accept one server that was shown to the user with its warnings."""
         return replace(self, servers=tuple(_accept(server) if server.key == key else server for server in self.servers))
 
     def is_pinned(self, server: DiscoveredServer) -> bool:
-        """Whether the server's surface is approved: now, or earlier for the same configuration."""
+        """Whether the server's surface is approved now, or was approved earlier for the same configuration."""
         kept = server.status.state == "unchanged" and self.approved.surface(server.key) is not None
         return server.refused is None and (server.surface is not None or kept)

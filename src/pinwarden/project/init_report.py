@@ -1,4 +1,4 @@
-"""The report of ``pinwarden init``: what was locked, what was not, and findings."""
+"""The report of ``pinwarden init``: locked servers, refused servers, and findings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _NO_SERVERS = "no MCP servers are configured for this project or user"
 _NO_SERVERS_HINT = (
-    "a client's file names them, such as .mcp.json in this folder; pinwarden add NAME adds one from a registry, and "
-    "pinwarden inspect -- COMMAND inspects one that is not configured"
+    "servers are configured in a client's file, such as .mcp.json in this folder; pinwarden add NAME adds a server "
+    "from a registry, and pinwarden inspect -- COMMAND inspects a server that is not configured"
 )
 
 
 def build_init_report(discovery: Discovery) -> Report:
-    """The report of ``pinwarden init``."""
+    """Build the report. The exit code is 1 if a server was refused or needs a decision."""
     project, servers, undecided = discovery.project, discovery.servers, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_build_refusal_rows(project, servers), *(row for server in undecided for row in server.status.rows)]
@@ -76,12 +76,12 @@ def build_init_report(discovery: Discovery) -> Report:
 
 
 def _list_scan_warnings(servers: Sequence[DiscoveredServer]) -> list[Row]:
-    """Scan warnings about servers that were decided on: refused, or accepted by name."""
+    """The scan warnings about servers that were refused or accepted by name."""
     return [row for server in servers if not server.is_undecided for row in server.status.scan_warnings]
 
 
 def _build_unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
-    """Servers that could not be probed, with the end of their stderr."""
+    """Report servers whose probe failed, with the end of their stderr."""
     return [
         Row(
             code=COULD_NOT_CHECK,

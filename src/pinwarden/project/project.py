@@ -1,4 +1,4 @@
-"""The project: its folder, its lock, its policies, and the client configurations that belong to it and to the user."""
+"""A project: its folder, its lock, its policies, and the client configurations of the project and the user."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
 RECORDED_EVIDENCE = (
-    "evidence that the policy requires is only recorded in the lock for {count}: --bytes verifies it again, "
-    "--public-key checks who signed the record"
+    "for {count}, the evidence that the policy requires is recorded in the lock but was not verified now: --bytes "
+    "verifies it again, --public-key checks who signed the lock"
 )
 """A note for reports of checks that did not verify the evidence themselves."""
 _Parsed = TypeVar("_Parsed")
 
 
 class Project(Record):
-    """Where the files of a project and its user are. All other code finds them through this value."""
+    """The paths of a project's files and of its user's files. Other modules find all files through a ``Project``."""
 
     root: Path
     lock: Path
     home: Path
     system: System = "linux"
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment, for the paths of client configurations. Its values are never stored."""
+    """The environment variables. Pinwarden uses them to find client configurations, and never stores their values."""
     policy: Path | None = None
-    """A policy file in place of the project's own ``pinwarden.toml``."""
+    """A policy file to use instead of the project's ``pinwarden.toml``."""
     restricting_root: Path | None = None
-    """Another repository, whose policy can make this project's policy stricter, but never looser."""
+    """The root of another repository. Its policy can only make this project's policy stricter."""
 
     def find_configs(self) -> list[ConfigFile]:
-        """Every client configuration that exists for this project and user."""
+        """Read every client configuration that exists for this project and user."""
         from pinwarden.clients.files import discover
 
         return discover(self.root, self.home, self.system, self.variables)
 
     def find_install_paths(self) -> dict[tuple[str, str], str]:
-        """The file that each client and scope is installed to."""
+        """Map each client and scope to the configuration file that Pinwarden installs servers into."""
         from pinwarden.clients.files import installation_paths
 
         return installation_paths(self.root, self.home, self.system, self.variables)
 
     def load_registries(self, *, offline: bool) -> Registries:
-        """The registries that this project names."""
+        """Load the MCP registries that this project is configured with."""
         from pinwarden.lock.mcp_registry import load_registries
 
         cache = self.variables.get("XDG_CACHE_HOME")
@@ -63,7 +63,7 @@ class Project(Record):
         return load_registries(self.root, offline=offline, cache_folder=folder)
 
     def display_path(self, path: str | Path) -> str:
-        """A path for people and files: relative to the project, or to the home folder as ``~``."""
+        """Shorten a path for reports and the lock: relative to the project, or to the home folder as ``~/``."""
         for folder, prefix in ((self.root, ""), (self.home, "~/")):
             try:
                 return prefix + Path(path).resolve().relative_to(folder.resolve()).as_posix()
@@ -73,7 +73,10 @@ class Project(Record):
 
 
 def locate_store(project: Project) -> Path:
-    """The folder of verified files and built environments: ``PINWARDEN_STORE``, or in the user's data folder."""
+    """Find the folder for verified files and built environments.
+
+    This is ``PINWARDEN_STORE`` if set, else a folder in the user's data folder.
+    """
     named = project.variables.get("PINWARDEN_STORE")
     if named:
         return Path(named)
@@ -82,22 +85,24 @@ def locate_store(project: Project) -> Path:
 
 
 class Policies(Record):
-    """The policies of a project: its own, and ToolPin's."""
+    """The policies of a project: ``pinwarden.toml`` and ToolPin's ``.toolpin/policy.json``."""
 
     own: Policy | None = None
     toolpin: ToolPinPolicy | None = None
     environment: str = "default"
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
-    """From the system clock; SOURCE_DATE_EPOCH does not change it."""
+    """The date of the system clock. ``SOURCE_DATE_EPOCH`` does not change it, so waivers expire on time."""
 
     @property
     def has_policy(self) -> bool:
-        """Whether the project has a policy."""
+        """Whether the project has at least one policy."""
         return self.own is not None or self.toolpin is not None
 
     def digest_with_seal(self, seal: str) -> str:
-        """The digest to keep outside the repository. It covers the lock and the policies; without policies, it is the
-        seal of the lock itself."""
+        """Combine the seal of the lock with the policies into one digest, to be kept outside the repository.
+
+        For a project without policies, this is the seal of the lock.
+        """
         if not self.has_policy:
             return seal
         from pinwarden.core.canonical import canonicalize
@@ -109,7 +114,7 @@ class Policies(Record):
 
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
-    """Read the policy files of a project. A file that cannot be read or parsed is an error."""
+    """Read the policy files of a project. Raises if a file cannot be read or parsed."""
     if project.restricting_root is not None:
         return _load_restricted_policies(project, project.restricting_root, environment)
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
@@ -125,7 +130,7 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
 
 
 def parse_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
-    """Parse a file; an error names the file."""
+    """Parse a file. Errors are raised with the path of the file in their message."""
     data = read_file(path)
     try:
         return parse(data)
@@ -153,13 +158,13 @@ def find_broken_rules(
     except (KeyError, TypeError, AttributeError) as err:
         from pinwarden.lock.policy_rules import PolicyFinding
 
-        # Version 2 lets an entry leave out its manifest, its source or its tier; what is missing is not allowed.
+        # lockfileVersion 2 allows entries without manifest, source or tier. A policy cannot allow such an entry.
         message = f"{plan.get('name')} lacks information that the policy needs (missing or unusable: {err})"
         return (PolicyFinding(code="entry_incomplete", message=message),)
 
 
 def requires_evidence(policies: Policies) -> bool:
-    """Whether a policy depends on evidence that the lock records."""
+    """Whether a policy requires evidence that the lock may record, such as verified bytes."""
     own, toolpin = policies.own, policies.toolpin
     required = own.required_evidence if own is not None else ()
     return any(code.endswith("_verified") for code in required) or (
@@ -168,7 +173,7 @@ def requires_evidence(policies: Policies) -> bool:
 
 
 def _load_restricted_policies(project: Project, by: Path, environment: str) -> Policies:
-    """The policies of a project, made stricter by the gateway and sandbox rules of another repository."""
+    """Load a project's policies, and add the stricter gateway and sandbox rules of another repository."""
     base = load_policies(replace(project, restricting_root=None), environment)
     other = load_policies(Project(root=by, lock=project.lock, home=project.home)).own
     if other is None:
@@ -193,7 +198,7 @@ def _make_absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is such a file. A broken link counts: reading it fails, so it cannot hide a policy."""
+    """Whether a file exists. A broken link counts too, so that reading it fails instead of hiding a policy."""
     return path.is_symlink() or path.exists()
 
 
@@ -234,7 +239,7 @@ def _evaluate_policies(
 
 
 def _merge_recorded_evidence(plan: Mapping[str, Any], verified_evidence: Sequence[Any]) -> Mapping[str, Any]:
-    """The entry with the evidence that was recorded after it was locked and is not in its trust report."""
+    """Add the evidence that was recorded after the entry was locked, and so is missing in its trust report."""
     if not verified_evidence:
         return plan
     trust = plan["trust"]
