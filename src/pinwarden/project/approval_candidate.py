@@ -1,7 +1,7 @@
-"""Surfaces to be approved: before a surface is written into the lock, its scan warnings must be approved too.
+"""Surfaces that are about to be approved, with their scan warnings.
 
-Every command that records a surface uses this module: ``assign_surface_files`` writes only an ``ApprovalCandidate``,
-which cannot be written while it has scan warnings that the approver did not see and approve.
+Every command that records a surface goes through ``assign_surface_files``, which accepts only an ``ApprovalCandidate``.
+A candidate with scan warnings cannot be written until the approver saw and approved the warnings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMED_WITH_REVIEW = "named with pinwarden review"
 
 
 class ApprovalCandidate(Record):
-    """A surface, and the scan warnings that must be approved with it."""
+    """A surface to approve, and the scan warnings that must be approved with it."""
 
     server: str
     surface: Surface
@@ -49,7 +49,7 @@ class ApprovalCandidate(Record):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it has warnings that are not approved."""
+        """Whether the surface has scan warnings that are not approved."""
         return bool(self.warnings) and not self.warnings_approved
 
     def to_bytes(self) -> bytes:
@@ -58,12 +58,12 @@ class ApprovalCandidate(Record):
         return surface_document.encode_surface(self.surface)
 
     def refuse_if_blocked(self) -> None:
-        """Raise ``WARNINGS_NOT_APPROVED`` if it has warnings that are not approved."""
+        """Raise ``WARNINGS_NOT_APPROVED`` if the surface has scan warnings that are not approved."""
         if self.is_blocked:
             raise warnings_not_approved_error(self)
 
     def reason(self, why: str) -> str:
-        """The reason to record: the approver's own, and which warnings were approved with it."""
+        """Add the codes of the approved warnings to the approver's reason."""
         codes = ", ".join(dict.fromkeys(row.code for row in self.warnings))
         return f"{why} (with scan warnings: {codes})" if codes else why
 
@@ -71,7 +71,7 @@ class ApprovalCandidate(Record):
 def scan_for_approval(
     server: str, surface: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
-    """Scan everything in a surface that is not in an approved one."""
+    """Scan the text of a surface that no approved surface contains."""
     from pinwarden.project.surface_reports import scan_for_warnings
 
     rows = scan_for_warnings(surface, server, approved)
@@ -79,13 +79,13 @@ def scan_for_approval(
 
 
 def read_approved_surfaces(project: Project, server: str) -> list[Surface]:
-    """The surfaces that the lock approves for a server, of all clients."""
+    """Read the approved surfaces of a server, for all clients."""
     lock, candidates = lock_store.read_with_files(project.lock)
     return _parse_approved_surfaces(lock, candidates, server)
 
 
 def warnings_not_approved_error(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:
-    """The refusal to approve a surface with scan warnings."""
+    """The error for a surface with scan warnings that are not approved."""
     return PinwardenError(
         "WARNINGS_NOT_APPROVED",
         f"{candidate.server[:120]}: {plural(len(candidate.warnings), 'scan warning')} in a surface not approved yet",
@@ -95,12 +95,12 @@ def warnings_not_approved_error(candidate: ApprovalCandidate, hint: str | None =
 
 
 def warnings_to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Warnings as JSON."""
+    """Scan warnings as JSON values, for reports and error data."""
     return [row_to_json(row) for row in rows]
 
 
 def describe_command_approval(command: str) -> str:
-    """The recorded reason for a server that a command named, without showing its surface."""
+    """The reason to record for a server that the user named in a command that does not show its surface."""
     return f"named with pinwarden {command}; its text was not shown"
 
 
@@ -152,7 +152,7 @@ def _find_surface_pin(entry: Entry) -> SurfacePin | None:
 
 def _choose_free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> str:
     folder = pin.path.partition("/")[0]
-    # The last one is unique to this entry: neither server names nor keys have an "@" in their file name.
+    # The last path is unique to this entry: file names made from server names or keys have no "@".
     candidates = (
         pin.path,
         format_surface_path(entry.key, folder=folder),

@@ -1,4 +1,4 @@
-"""Approve the surface of a live server: show the difference, then pin it."""
+"""Approve the surface of a live server: show the difference from the approved surface, then pin the new one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def find_server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
-    """The server of that name, with the entries of all clients that have it."""
+    """Find the locked server of that name, with the entries of all clients. Raises if it is ambiguous."""
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
@@ -36,7 +36,7 @@ def find_server_to_approve(project: Project, name: str, client: str | None = Non
 
 
 def read_approved_surface(project: Project, entry: Entry) -> Surface | None:
-    """The approved surface; None if there is none."""
+    """Read the approved surface of an entry; None if none is approved."""
     _, pinned_files = lock_store.read_with_files(project.lock)
     extension = read_extension(entry)
     pin = extension.surface if extension else None
@@ -44,7 +44,7 @@ def read_approved_surface(project: Project, entry: Entry) -> Surface | None:
 
 
 def build_approval_report(project: Project, server: LockedServer, surface: Surface) -> Report:
-    """What would be approved, as a diff against the approved surface, or against each if clients have several."""
+    """Compare a surface with the approved surface. If clients have different approved surfaces, compare with each."""
     baselines = {_read_approved_digest(project, entry): entry for entry in reversed(server.entries)}
     if len(baselines) > 1:
         baselines.pop(None, None)  # another client's approval of the same server was reviewed
@@ -53,7 +53,7 @@ def build_approval_report(project: Project, server: LockedServer, surface: Surfa
 
 
 def is_already_approved(project: Project, server: LockedServer, surface: Surface) -> bool:
-    """Whether the surface is exactly the approved one, for every client, and for what they start now."""
+    """Whether every client has approved exactly this surface, for the release that it starts now."""
     return all(
         _read_approved_digest(project, entry) == str(surface.digest) and _find_earlier_release(entry) is None
         for entry in server.entries
@@ -61,14 +61,14 @@ def is_already_approved(project: Project, server: LockedServer, surface: Surface
 
 
 def add_scan_warnings(report: Report, project: Project, server: LockedServer, surface: Surface) -> Report:
-    """Add the scan warnings about what is not approved yet, so they are read before the decision."""
+    """Add scan warnings about text that is not approved yet, so that the user reads them before deciding."""
     return _add_warnings(report, _scan_server(project, server, surface))
 
 
 def approve(project: Project, server: LockedServer, surface: Surface, approver: Approver, now: str) -> Report:
-    """Approve the surface for every client that has the server, and report what that changed.
+    """Approve the surface for every client that has the server, and report the changes.
 
-    A surface with scan warnings is approved only with the warnings.
+    If the scan finds warnings that the approver did not approve, nothing is written and the exit code is 1.
     """
     candidate = _scan_server(project, server, surface, warnings_approved=approver.approves_warnings)
     changed = build_approval_report(project, server, surface)
@@ -96,7 +96,7 @@ def approve(project: Project, server: LockedServer, surface: Surface, approver: 
 
 
 def _join_reports(reports: Sequence[Report]) -> Report:
-    """One report of the differences from several approved surfaces; common ones are shown once."""
+    """Merge the reports about several approved surfaces. A change that occurs in several is shown once."""
     shown = {
         row: change for report in reports for row, change in zip(report.rows, report.facts["changes"], strict=True)
     }
@@ -134,7 +134,7 @@ def _compare_entry(project: Project, entry: Entry, surface: Surface) -> Report:
 
 
 def _find_earlier_release(entry: Entry) -> str | None:
-    """What the surface of an entry was approved for, if that is not what it starts now."""
+    """The release that the surface was approved for, if the entry now starts another release; else None."""
     extension = read_extension(entry)
     return extension.surface_of[:200] if extension is not None and extension.surface_of is not None else None
 

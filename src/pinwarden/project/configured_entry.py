@@ -46,7 +46,7 @@ def client_name_in_lock(client: str) -> str:
 
 def build_plain_entry(server: ConfiguredServer, now: str) -> lock_entry.Entry:
     """Build the lock entry of a configured server, without Pinwarden's extension fields."""
-    made_up = parse_server_entry({"server": _build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
+    declared_server = parse_server_entry({"server": _build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
     client = client_name_in_lock(server.client)
     installation = PlanOptions(scope="global" if server.scope == "global" else "project")
     plan = build_install_plan(declared_server, client, now=now, options=installation)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 RUNNERS = ("npx", "node", "uvx", "python", "docker")
-"""Programs that start most servers."""
+"""Programs that commonly start servers. The report always says whether they are installed."""
 
 ISSUE_KINDS: FindingKinds = build_kind_table(
     critical=(("config_unreadable", "A configuration could not be read, so its servers are unknown."),),
@@ -62,7 +62,7 @@ PROGRAM_KINDS: FindingKinds = build_kind_table(
 
 
 class Program(Record):
-    """A program, where it is, and which servers are started with it."""
+    """A program, its path, and the names of the servers that it starts. The path is None if it is not installed."""
 
     name: str
     path: Path | None
@@ -70,13 +70,13 @@ class Program(Record):
 
 
 def check_installation(project: Project, scope: str = "all") -> Report:
-    """The report of ``pinwarden doctor``.
+    """Build the report of ``pinwarden doctor``.
 
-    1. The lock itself.
-    2. Every locked server against the file of its client.
-    3. Every configured server that the lock does not know.
-    4. Risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
-    5. The programs that servers are started with.
+    1. Verify the lock.
+    2. Compare every locked server with the file of its client.
+    3. Find configured servers that are not in the lock.
+    4. Find risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
+    5. Find the programs that servers are started with.
     """
     view = read_config_view(project, scope)
     issues = find_config_issues(project, view)
@@ -120,7 +120,7 @@ def check_installation(project: Project, scope: str = "all") -> Report:
 
 
 def _find_unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
-    """Servers that are started through ``pinwarden run``, and that it would refuse to start."""
+    """Find servers that ``pinwarden run`` would refuse to start. Without a lock there are none."""
     if view.document is None:
         return
     from pinwarden.lock import lock_store
@@ -144,7 +144,7 @@ def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
 
 
 def _list_started_programs(view: ConfigView) -> Iterator[tuple[str, str]]:
-    """Name and program of every server that is started by a bare name."""
+    """List server name and program of every server whose command is a program name without a path."""
     approved = (configured_server(locked.name, locked.entry, client_of(locked.client)) for locked in view.locked)
     for server in (*approved, *view.servers):
         if isinstance(server.target, StdioTarget) and not server.disabled:
@@ -204,7 +204,7 @@ def _build_issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
 
 
 def _issue_to_json(project: Project, issue: ConfigIssue) -> dict[str, Any]:
-    """ToolPin's members, and what exactly differs."""
+    """The issue as JSON: the members of ToolPin's ``doctor``, and the changes."""
     facts = issue.to_json()
     facts["file"] = ", ".join(project.display_path(path) for path in issue.file.split(", ")) if issue.file else ""
     return {**facts, "changes": [change.to_json() for change in issue.changes]}

@@ -1,7 +1,7 @@
-"""Make clients start locked servers through ``pinwarden run``: rewrites their configuration and the lock.
+"""Make clients start locked servers through ``pinwarden run``, by rewriting their configuration and the lock.
 
-Only the command and its arguments change. Variables, switches and everything else in the client's file stay, and
-secrets never reach the lock. The approved command moves into the lock's record of the entry.
+Only the command and its arguments change in a client's file; variables and other members stay unchanged. The approved
+command moves into the lock entry. Secrets are never copied into the lock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNLOCKABLE_KINDS = (
     "nuget",
     "jsr",
     "source",
-)  # packages that Pinwarden cannot pin: reported, not ignored
+)  # packages that Pinwarden cannot pin; they are reported
 _FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
 # Clients that start servers in any folder have a placeholder for the project's folder.
 _PROJECT_FOLDER = re.compile(r"\$\{workspaceFolder\}")
@@ -50,23 +50,23 @@ _PROJECT_PLACEHOLDERS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceF
 
 
 class EnforceOptions(Record):
-    """How to rewrite entries."""
+    """How to rewrite client entries."""
 
     project: Project
     servers: tuple[ConfiguredServer, ...]
     """The servers configured in this project and for this user."""
     now: str
     probe: ProbeOptions | None = None
-    """If given, each server is started once with its new command before anything is written."""
+    """If given, Pinwarden starts each server once with its new command before it writes anything."""
     edits: ConfigEdits = field(default_factory=ConfigEdits)
-    """Other edits that are undone together with these."""
+    """The edits to client files. If one fails, all of them are undone."""
 
 
 def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOptions | None = None) -> Report:
     """Rewrite the configurations of locked servers, and the lock with them.
 
-    An entry is rewritten only if ``pinwarden run`` resolves the new command to its server; with ``probe`` also only if
-    the server answers when started with that command.
+    An entry is rewritten only if ``pinwarden run`` resolves the new command to the same server. With ``probe``, the
+    server must also respond when it is started with that command.
     """
     lock = lock_store.read(project.lock)
     if lock is None:
@@ -102,11 +102,11 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
 def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredServer | None = None) -> dict[str, str]:
     """Make one client start one locked server through ``pinwarden run``. If this raises, nothing was changed.
 
-    ``configured`` replaces what the client's file has, for callers that write a newer command at the same time.
+    ``configured`` is the server to use instead of the one in the client's file, for callers that update it as well.
 
-    1. Check that the server can be started from the lock, and is configured as approved.
-    2. Resolve the new command, and start the server with it once, if allowed.
-    3. Write the lock, then the client's file; if that fails, restore the lock.
+    1. Check that the lock has the server's bytes, and that the server is configured as approved.
+    2. Resolve the new command. With ``options.probe``, start the server with it once.
+    3. Write the lock, then the client's file. If writing the file fails, restore the lock.
     """
     project, extension = options.project, read_extension(entry)
     facts = {"server": entry.name, "client": entry.client}
@@ -126,7 +126,7 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     _check_start(options, entry, words, server)
     lock_form = replace_command(approved if server is None else redact_entry(server.entry), client, words)
     fragment = config_with(client, entry.name, lock_form)
-    # In version 2 the locked copy is optional; without one there is nothing to update.
+    # In lockfileVersion 2 the member `locked` is optional.
     copy = entry.document.get("locked")
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**entry.document, "config": fragment, **kept}
@@ -143,7 +143,7 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
 
 
 def build_run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
-    """The ``pinwarden run`` command for a client. If the surface is ``approved``, the command requires the lock."""
+    """Build the ``pinwarden run`` command for a client. With an ``approved`` surface, it has ``--require-lock``."""
     words = [PROGRAM, "run", name, *(("--require-lock",) if approved else ())]
     if scope == "global":
         words += ["--project", str(project.root.resolve())]
@@ -153,7 +153,7 @@ def build_run_command(project: Project, name: str, client: str, scope: str, *, a
 
 
 def replace_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
-    """A client's entry with another command, in the entry's own form."""
+    """Replace the command of a client's entry, in the form that the entry uses."""
     command = entry.get("command") if isinstance(entry, dict) else None
     if isinstance(command, list) and "args" not in entry:
         return {**entry, "command": list(words)}
@@ -177,7 +177,7 @@ def _build_row(entry: Entry, err: PinwardenError) -> Row:
 
 
 def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:
-    """Resolve the client's new command, and start the server with it, if allowed."""
+    """Check that the new command resolves to the same server. With ``options.probe``, start the server with it."""
     project = options.project
     lock, start = lock_store.read(project.lock), parse_locked_start(words)
     if lock is None or start is None:
@@ -192,11 +192,11 @@ def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], se
     folder = str(project.root.resolve())
     command = tuple(_PROJECT_FOLDER.sub(lambda _: folder, word) for word in words)
     if any(_FILLED_BY_CLIENT.search(word) for word in command):
-        return  # only the client knows the values
+        return  # only the client can fill in the placeholders
     from tempfile import TemporaryDirectory
 
     env = server.target.env if isinstance(server.target, StdioTarget) else {}
-    with TemporaryDirectory(prefix="pinwarden-") as state:  # a trial must not create trust on first use
+    with TemporaryDirectory(prefix="pinwarden-") as state:  # starting it once must not record trust on first use
         target = StdioTarget(command=command, env={**env, "PINWARDEN_STATE": state}, cwd=folder)
         try:
             probe_server(prepare_run_probe(project, with_store_variables(target), options.probe))
@@ -206,7 +206,7 @@ def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], se
 
 
 def _refuse_local_program(entry: Entry, launch: LockedLaunch) -> None:
-    """Refuse programs of this machine, which ``pinwarden run`` does not start: they have no pinned bytes."""
+    """Refuse local programs. They have no pinned bytes, so ``pinwarden run`` does not start them."""
     runs = launch.launch.via or launch.launch
     if (
         entry.selected_target.get("registryType") == "mcpb"
@@ -224,7 +224,7 @@ def _refuse_local_program(entry: Entry, launch: LockedLaunch) -> None:
 def _find_approved_server(
     entry: Entry, client: Client, approved: Any, servers: Sequence[ConfiguredServer]
 ) -> ConfiguredServer | None:
-    """The server in its client's file, if it is there. Raises if it is configured differently than approved."""
+    """Find the server in its client's file; None if the file does not have it. Raises if it is not as approved."""
     for server in servers:
         if server.name == entry.name and server.client == client.id and server.target is not None:
             changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)

@@ -1,4 +1,4 @@
-"""Writing entries into the lock: servers from a registry, approvals of surfaces, and removals."""
+"""Write the lock: add servers from a registry, record approved surfaces, and remove servers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class LockRequest(Record):
-    """Which server to lock, and for which clients."""
+    """The server to lock, and the clients to lock it for."""
 
     name: str
     clients: tuple[str, ...]
@@ -67,48 +67,48 @@ class LockRequest(Record):
     scope: Scope = "project"
     source: str | None = None
     target: str | None = None
-    """Another kind of target than the usual choice: npm, pypi, oci, mcpb, nuget, cargo or remote."""
+    """The type of target to lock: npm, pypi, oci, mcpb, nuget, cargo or remote. None for the default choice."""
     modern: bool = False
-    """The newer dialect of the clients' configuration."""
+    """Whether to write the newer dialect of the clients' configuration."""
     verify: bool = False
-    """Record what can be verified from the metadata, as ToolPin's --verify does."""
+    """Whether to verify the registry metadata and record the result, as ToolPin's ``--verify`` does."""
 
 
 class Approver(Record):
-    """Who approves, and why."""
+    """The person who approves, and the reason."""
 
     by: str
     why: str
     approves_warnings: bool = False
-    """Whether the approver saw the scan's warnings and approves the text with them."""
+    """Whether the approver saw the scan warnings and approves the surface with them."""
     default_reason: str = ""
-    """How the approval came about. It is recorded if the approver gives no reason."""
+    """The reason to record if the approver gives none, such as ``approved with --yes``."""
 
     @property
     def reason(self) -> str:
-        """The reason to record: the approver's own words, or how the approval came about."""
+        """The reason to record: the approver's own words, or the default."""
         return self.why.strip() or self.default_reason
 
 
 class LockOptions(Record):
-    """How entries are written."""
+    """How to write lock entries."""
 
     now: str
     approver: Approver | None = None
     plain_v2: bool = False
     offline: bool = False
     probe: ProbeOptions | None = None
-    """If given, the live server is probed and its surface is approved with the entry."""
+    """If given, Pinwarden probes the live server and approves its surface with the entry."""
     fetch_context: FetchContext | None = None
-    """If given, the bytes are downloaded and hashed if the request asks for verification."""
+    """If given, and if the request has ``verify``, Pinwarden downloads and hashes the bytes."""
 
 
 def lock_from_registry(project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions) -> Report:
     """Look a server up in a registry and write one lock entry per client.
 
     1. Find the entry in a registry.
-    2. Probe the live server, if requested. A surface with scan warnings is approved only if the warnings are.
-    3. Make the plan for each client.
+    2. Probe the live server, if requested. A surface with scan warnings needs approval of the warnings too.
+    3. Build the install plan for each client.
     4. Check the plans against the policies.
     5. Write the lock and the approved surface together.
     """
@@ -151,9 +151,9 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
 def build_approval_candidate(
     project: Project, name: str, seen: Surface | None, lock_options: LockOptions
 ) -> ApprovalCandidate | None:
-    """The surface of a probed server, with the warnings that a person must see before approving it.
+    """Collect the warnings that a person must see before approving a probed surface.
 
-    These are scan warnings and critical changes since the last approval.
+    These are scan warnings and critical changes since the last approval. Returns None without a surface.
     """
     if seen is None:
         return None
@@ -185,7 +185,7 @@ def write_entries(
     candidate: ApprovalCandidate | None,
     lock_options: LockOptions,
 ) -> None:
-    """Write entries into the lock. If they change nothing, the file keeps its exact bytes."""
+    """Write entries into the lock. If nothing changes, the file keeps its exact bytes."""
     candidates: dict[str, ApprovalCandidate] = {}
     if candidate is not None and not lock_options.plain_v2:
         candidates = {entry.key: candidate for entry in entries}
@@ -201,12 +201,11 @@ def write_entries(
 
 
 def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
-    """The entry with the surface that was approved for it before, and with its pinned bytes.
+    """Copy the approved surface and the pinned bytes of the earlier entry into the new entry.
 
-    Locking again without probing does not withdraw an approval: otherwise a server with a new release or argument would
-    be trusted on first use. The record then says for which release the surface was approved. The bytes of a package
-    stay pinned as long as the same release is started, whatever else changes in the configuration: otherwise locking
-    again could pin different bytes under the same version.
+    Locking a server again without a probe keeps its approved surface; otherwise the gateway would trust a new release
+    on first use. The entry then records the release that the surface was approved for. Pinned bytes are kept as long as
+    the same release is started; otherwise locking again could pin different bytes under the same version.
     """
     before = next((known for known in old.entries if known.key == entry.key), None) if old else None
     known, fresh = (read_extension(before) if before else None), read_extension(entry)
@@ -227,7 +226,7 @@ def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
-    """Remove the entries of a server from the lock. Returns the keys of the removed entries."""
+    """Remove the entries of a server from the lock, for the given clients or all. Returns the removed keys."""
     removed: list[str] = []
 
     def change(old: Lock | None) -> lock_store.LockWrite:
@@ -247,11 +246,12 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
 def approve_surfaces(
     project: Project, approved: Sequence[tuple[lock_entry.Entry, ApprovalCandidate]], approver: Approver, now: str
 ) -> list[lock_entry.Entry]:
-    """Record the surfaces of several entries as approved, all together or none.
+    """Record the surfaces of several entries as approved, in one write to the lock.
 
-    Each entry has a surface file of its own: the same server may be approved differently for two clients. Concurrent
-    changes to an entry are kept, but if its approved surface changed, REVIEW_STALE is raised. A surface with scan
-    warnings that were not approved raises WARNINGS_NOT_APPROVED.
+    Each entry has its own surface file, because two clients may approve different surfaces of one server.
+
+    Raises REVIEW_STALE if the approved surface of an entry changed since the review, and WARNINGS_NOT_APPROVED if a
+    surface has scan warnings that were not approved. Other concurrent changes to an entry are kept.
     """
     folder = lock_store.surfaces_folder_name(project.lock)
     candidates = {entry.key: candidate for entry, candidate in approved}
@@ -281,7 +281,7 @@ def approve_surfaces(
 
 
 def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
-    """What the default configuration of a server starts or contacts."""
+    """Build the target that the default configuration of a server starts or contacts."""
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.documents import entry_in
     from pinwarden.clients.table import CLIENTS
@@ -300,7 +300,7 @@ def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
 def build_extension(
     candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
 ) -> LockExtension:
-    """Pinwarden's record for a new entry: the approved surface, and who approved it."""
+    """Build the extension fields of a new entry: the approved surface, and who approved it."""
     surface = None if candidate is None else candidate.surface
     return LockExtension(
         surface=None if surface is None else pin_surface(surface, build_surface_path(project, name)),
@@ -312,21 +312,21 @@ def build_extension(
 
 
 def build_approval(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> LockApproval:
-    """Who approved, when and why, with the warnings that were approved."""
+    """Build the record of an approval: who, when and why, with the approved scan warnings."""
     return LockApproval(
         by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
     )
 
 
 def build_surface_path(project: Project, name: str) -> str:
-    """The path of a server's approved surface, as the lock names it."""
+    """Build the path of a server's surface file, relative to the lock."""
     return format_surface_path(name, folder=lock_store.surfaces_folder_name(project.lock))
 
 
 def probed_release(project: Project, command: Sequence[str], surface: Surface) -> str | None:
-    """The release that answered a probe; None if the command names a release, or it is not known.
+    """Find the release of a probed server whose command names no exact release. Returns None if it is unknown.
 
-    For npx, the release that npx installed; for other launchers, the version that the server states about itself.
+    For npx this is the release that npx installed. For other launchers it is the version in ``serverInfo``.
     """
     runs = parse_launch(StdioTarget(command=tuple(command)))
     package = runs.via or runs
@@ -343,7 +343,7 @@ def probed_release(project: Project, command: Sequence[str], surface: Surface) -
 
 
 def probed_release_of_entry(project: Project, entry: Entry, surface: Surface) -> str | None:
-    """The release that answered a probe of a lock entry; None for an address."""
+    """Find the release of a probed lock entry; None for a remote server."""
     try:
         return probed_release(project, read_locked_launch(entry).command, surface)
     except PinwardenError:
@@ -351,7 +351,7 @@ def probed_release_of_entry(project: Project, entry: Entry, surface: Surface) ->
 
 
 def pins_probed_release(before: Entry, entry: Entry) -> bool:
-    """Whether an entry only adds the exact release that answered the probe of the entry before."""
+    """Whether an entry differs from the earlier one only in naming the exact release that was probed."""
     extension = read_extension(before)
     release = extension.probed_release if extension is not None else None
     was, now = identify_entry(before), identify_entry(entry)
@@ -364,7 +364,7 @@ def pins_probed_release(before: Entry, entry: Entry) -> bool:
 def _keep_earlier_surface(
     before: lock_entry.Entry, known: LockExtension, fresh: LockExtension, *, same: bool
 ) -> LockExtension:
-    """The record with the surface that was approved before, unless another was approved just now."""
+    """Copy the earlier approved surface, unless the new entry has an approved surface of its own."""
     if fresh.surface is not None or known.surface is None:
         return fresh
     return replace(
@@ -377,7 +377,7 @@ def _keep_earlier_surface(
 
 
 def _find_current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
-    """The entry as the lock has it now. Raises REVIEW_STALE if its approved surface changed since the review."""
+    """Find the current entry in the lock. Raises REVIEW_STALE if its approved surface changed since the review."""
     present = next((entry for entry in (lock.entries if lock else ()) if entry.key == seen.key), None)
     if present is None or _find_surface_digest(present) != _find_surface_digest(seen):
         raise PinwardenError("REVIEW_STALE", f"the approval of {seen.name[:120]!a} changed in the meantime")

@@ -1,7 +1,7 @@
-"""Pinning the bytes of locked servers: downloaded and hashed here, with all their dependencies.
+"""``pinwarden prove``: download and hash the bytes of locked servers and their dependencies, and pin them.
 
-Existing pins are never replaced: different bytes under the same name are refused. New releases and newer dependencies
-are pinned by ``update``.
+Existing pins are never replaced: Pinwarden refuses different bytes under the same name and version. To pin a new
+release or newer dependencies, use ``pinwarden update``.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from pinwarden.project.project import Project
 
 
 class VerifiedArtifact(Record):
-    """A verified artifact of one server, with everything that the lock records about it."""
+    """The verified artifact of a server, with its dependencies and the approved install scripts."""
 
     artifact_check: ArtifactCheck
     closure: Closure | None
     closure_data: bytes = b""
-    """The closure's file."""
+    """The content of the closure file."""
     scripts: tuple[ScriptApproval, ...] = ()
-    """Install scripts that are approved with the pins."""
+    """The install scripts to approve together with the pins."""
     tree: Digest | None = None
     """The digest of the files in an MCPB bundle."""
 
@@ -68,13 +68,13 @@ def prove_servers(
     now: str,
     allowed: AllowedScripts = AllowedScripts(),  # noqa: B008  a frozen value
 ) -> Report:
-    """Pin the bytes of the named servers, or of all. The report of ``pinwarden prove``.
+    """Pin the bytes of the named servers, or of all servers, and build the report of ``pinwarden prove``.
 
     For every server:
 
     1. Download its artifact, hash it, and compare it with the lock.
-    2. Resolve its dependencies, or read those that the lock pins.
-    3. Write the pins into the lock, with the install scripts that are approved now.
+    2. Resolve its dependencies, or read the pinned dependencies from the closure file.
+    3. Write the pins into the lock, with the install scripts that the user approves now.
     4. Report install scripts that are not approved.
     """
     rows: list[Row] = []
@@ -114,7 +114,7 @@ def prove_servers(
 
 
 def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> None:
-    """Pin the bytes of one entry, for every client that has the same server. Raises an error if they are refused."""
+    """Pin the bytes of one entry, for every client that has the same server. Raises if the bytes are refused."""
     lock = lock_store.read(project.lock)
     entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
     if entry is None:
@@ -127,7 +127,7 @@ def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> No
 
 
 def verify_bundle(artifact_check: ArtifactCheck, context: FetchContext) -> VerifiedArtifact:
-    """Verify an MCPB bundle and digest its files. The bundle stays in the store."""
+    """Compute the digest of the files in a checked MCPB bundle. The bundle is kept in the store."""
     from pinwarden.project.server_environments import compute_bundle_tree
 
     tree = compute_bundle_tree(artifact_check.package.name, artifact_check.artifact.files[0].sha256, context)
@@ -135,7 +135,7 @@ def verify_bundle(artifact_check: ArtifactCheck, context: FetchContext) -> Verif
 
 
 def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
-    """Resolve the dependencies of a package."""
+    """Resolve the dependencies of an npm or PyPI package."""
     if package.ecosystem == "npm":
         return resolve_npm_closure(package.name, package.version, context)
     return resolve_pypi_closure(package.name, package.version, (), context)
@@ -163,7 +163,7 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
 
 
 def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
-    """The entry with the verified bytes in Pinwarden's record."""
+    """Add the pins of verified bytes to the extension fields of an entry."""
     known, artifact = read_extension(entry) or LockExtension(), verified.artifact_check.artifact
     pin = None
     if verified.closure is not None:
@@ -195,7 +195,7 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
 def _summarize(
     pinned: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
 ) -> str:
-    """How many servers were pinned, refused, or could not be downloaded and keep their earlier pins."""
+    """Count the servers that were pinned, refused, or could not be downloaded."""
     failed = {row.name for row in open_rows if row.code == COULD_NOT_CHECK}
     refused = {row.name for row in open_rows} - failed
     parts = [f"the bytes of {plural(len(pinned), 'server')} are pinned"] if pinned or not failed else []
@@ -219,7 +219,7 @@ def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:
 def _verify_closure(
     project: Project, entry: Entry, artifact_check: ArtifactCheck, context: FetchContext
 ) -> VerifiedArtifact:
-    """Resolve the closure, or read the one that the lock pins already."""
+    """Resolve the closure of the artifact, or read the closure that the lock pins already."""
     known = read_extension(entry)
     if artifact_check.package.ecosystem == "mcpb":
         return verify_bundle(artifact_check, context)
@@ -238,7 +238,7 @@ def _verify_closure(
 
 
 def _refuse_other_bytes(closure: Closure, artifact: FetchedArtifact) -> None:
-    """Check that the resolver and the registry name the same bytes."""
+    """Raise ARTIFACT_MISMATCH if the resolver got other bytes than Pinwarden downloaded from the registry."""
     hashed = {digest for file in artifact.files for digest in file.digests}
     for file in closure.root.files:
         if file.digest not in hashed:
@@ -248,7 +248,7 @@ def _refuse_other_bytes(closure: Closure, artifact: FetchedArtifact) -> None:
 
 
 def _choose_closure_path(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
-    """The file for the closure. Clients with different servers of the same name do not share one."""
+    """Choose the path of the closure file. Different servers of the same name get different files."""
     taken = {known.closure.path for entry in others if (known := read_extension(entry)) is not None and known.closure}
     path = format_closure_path(project.lock.stem, format_surface_path(entry.name))
     return (
@@ -259,7 +259,7 @@ def _choose_closure_path(project: Project, entry: Entry, others: Sequence[Entry]
 
 
 def _is_same_server(entry: Entry, other: Entry) -> bool:
-    """Whether two entries are the same server. An entry that cannot be parsed equals only itself."""
+    """Whether two entries are the same server. An entry that cannot be parsed is equal only to itself."""
     from pinwarden.project.configured_servers import identify_entry
 
     identity = identify_entry(entry)
@@ -281,9 +281,9 @@ def _build_image_pin(artifact: FetchedArtifact) -> ImagePin | None:
 
 
 def _choose_evidence(known: LockExtension, artifact_check: ArtifactCheck, now: str) -> tuple[Mapping[str, Any], ...]:
-    """The evidence to record. Evidence that did not change keeps its time for the rest of the day.
+    """Choose the evidence to record. Unchanged evidence keeps its timestamp until the end of the day.
 
-    So a second ``prove`` leaves the lock unchanged to the byte, and its signatures stay valid.
+    A second ``pinwarden prove`` on the same day therefore leaves the lock unchanged, and its signatures valid.
     """
     before = known.evidence
     rows = [dict(row) for row in artifact_check.outcome.evidence]

@@ -1,4 +1,4 @@
-"""Starting a locked server: exactly the approved bytes, program and arguments, without a network.
+"""``pinwarden run``: start a locked server from its approved bytes, without downloading anything.
 
 1. Find the entry in the lock, and verify the lock (`find_entry`).
 2. Parse the locked command, and read the closure that the lock pins.
@@ -39,21 +39,21 @@ _PLACEHOLDER = lazy_pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
 class ServerLaunch(Record):
-    """A command, its environment, and the sandbox it needs."""
+    """The command of a server, its environment, and its sandbox."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     cwd: str | None = None
     readable: tuple[str, ...] = ()
-    """Paths that the command must be able to read, besides those of the system."""
+    """Paths outside the system folders that the command must be able to read in a sandbox."""
     sandbox: Sandbox | None = None
-    """The sandbox that a bundle was accepted with and always runs in."""
+    """The sandbox of an installed bundle. The bundle was accepted for this sandbox and always runs in it."""
 
 
 def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
-    """Make the command that starts a locked server. The entry comes from `find_entry`."""
+    """Prepare the command that starts a locked server. Pass an entry from ``find_entry``, which verifies the lock."""
     launch = read_locked_launch(entry)
     if is_mcpb(entry):
         return _prepare_mcpb(project, entry, launch, arguments_given, notify)
@@ -85,13 +85,13 @@ def prepare_locked_launch(
 
 
 def is_bundle(entry: Entry) -> bool:
-    """Whether an entry was installed from a registry of bundles."""
+    """Whether an entry is a bundle that was installed from a bundle registry."""
     extension = read_extension(entry)
     return extension is not None and extension.bundle is not None
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
-    """The entry of a server, after verifying the lock. The entries of several clients must be the same server."""
+    """Verify the lock and find the entry of a server. Raises if clients have different servers of that name."""
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
@@ -105,7 +105,7 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
 
 
 def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
-    """The closure that an entry pins, and the digest of its file."""
+    """Read the closure that an entry pins. Returns it with the digest of its file."""
     extension = read_extension(entry)
     if extension is None or extension.closure is None:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
@@ -117,7 +117,7 @@ def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest
 
 
 def build_container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
-    """The command that starts a locked image by its digest."""
+    """Build the command that starts a locked container image by its digest."""
     launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
     return (*_build_engine_command(entry, launch, project, environment, notify), *launch.launch.arguments)
@@ -126,7 +126,7 @@ def build_container_command(project: Project, entry: Entry, notify: Callable[[st
 def _prepare_mcpb(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
-    """Start an MCPB bundle: its manifest has the whole command line, so further arguments are refused."""
+    """Prepare an MCPB bundle. Its manifest has the complete command line, so other arguments are refused."""
     from pinwarden.project.server_environments import build_mcpb_start, find_pinned_mcpb, plan_mcpb_environment
 
     _refuse_other_arguments((), arguments_given)
@@ -141,7 +141,7 @@ def _prepare_mcpb(
 def _prepare_bundle(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
-    """Start an installed bundle: unpacked as accepted, in the sandbox that it was accepted with."""
+    """Prepare an installed bundle: verify its unpacked files, and choose the sandbox that it was accepted with."""
     from pinwarden.bundle import environment as bundle_environment
     from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bundle
@@ -170,7 +170,7 @@ def _prepare_bundle(
 
 
 def _warn_if_revoked(project: Project, pin: BundlePin, notify: Callable[[str], None]) -> None:
-    """Warn about revoked attestation keys. Replaced keys are revoked too, so the server still starts."""
+    """Warn if an attestation key was revoked. The server still starts, because replaced keys are revoked as well."""
     from pinwarden.bundle.trust_files import load_trust, trust_path
 
     trusted = load_trust(trust_path(project.home, project.variables))
@@ -184,7 +184,7 @@ def _warn_if_revoked(project: Project, pin: BundlePin, notify: Callable[[str], N
 
 
 def _warn_if_yanked(project: Project, entry: Entry, notify: Callable[[str], None]) -> None:
-    """Warn about a yanked version. It still starts, because it was approved."""
+    """Warn if the locked version was yanked. The server still starts, because the version was approved."""
     from pinwarden.project.installed_bundles import check_yanked_bundles
 
     for row in check_yanked_bundles(project, (entry,)):
@@ -204,7 +204,7 @@ def _build_engine_command(
     from pinwarden.system.files import find_program
 
     runs = launch.launch
-    find_locked_digest(entry, runs)  # refuse an image that is not locked, even if no engine is installed
+    find_locked_digest(entry, runs)  # raises if the image is not locked, even if no container engine is installed
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
@@ -216,7 +216,7 @@ def _build_engine_command(
 
 
 def _refuse_other_arguments(locked: Sequence[str], arguments_given: Sequence[str]) -> None:
-    """Compare arguments with the approved ones. Placeholders may have any value."""
+    """Raise ARGUMENTS_CHANGED if the arguments differ from the approved ones. Placeholders match any value."""
     same = len(locked) == len(arguments_given) and all(map(_matches_approved, locked, arguments_given))
     if not same:
         raise PinwardenError(

@@ -2,10 +2,10 @@
 
 1. Read the policy. If it cannot be read or parsed, nothing is started.
 2. Find the command: the verified bytes in the lock, or a configured or typed command.
-3. Choose the sandbox: the one that a bundle was accepted with, that of ``[[policy.sandbox]]``, or the user's choice.
+3. Choose the sandbox: the sandbox of an accepted bundle, a rule in ``[[policy.sandbox]]``, or the user's option.
 
-``run`` and the gateway start what `prepare_start` returns; everything that reads a server's surface uses
-`prepare_probe` (tests/test_structure.py).
+``pinwarden run`` and the gateway use ``prepare_start``. Commands that read a server's surface use ``prepare_probe``.
+tests/test_structure.py checks this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pinwarden.system.sandbox import Sandbox
     from pinwarden.system.target import StdioTarget, Target
 
-# There are no bytes to start from: no package, or its bytes are not locked or not in the store.
+# Errors for a server without locked bytes: no package, bytes not locked, or bytes not in the store.
 _NO_BYTES_CODES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
 
 _STORE_VARIABLES = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
@@ -43,7 +43,7 @@ class PreparedStart(Record):
 
 
 class PreparedProbe(Record):
-    """A server to probe, and the options for it."""
+    """A server to probe, and the options of the probe."""
 
     target: Target
     options: ProbeOptions
@@ -52,7 +52,7 @@ class PreparedProbe(Record):
 def prepare_start(
     project: Project, name: str, find: Callable[[], ServerLaunch], *, sandbox: bool = False, confine: bool = True
 ) -> PreparedStart:
-    """Prepare the start of a server. ``find`` returns what to start; it is called after the policy was read.
+    """Prepare the start of a server. ``find`` returns the command to start, and is called after the policy was read.
 
     ``sandbox`` requires a sandbox even if no policy does. Without ``confine``, a bundle starts without the sandbox that
     it was accepted with.
@@ -74,7 +74,7 @@ def prepare_probe(
 ) -> PreparedProbe:
     """Prepare the probe of a server. With its lock entry, the server is started from the locked bytes.
 
-    Without permission to execute, the target is returned unchanged and nothing is built; the probe then refuses it.
+    Without ``options.allow_execute``, the target is returned unchanged, and the probe then refuses to start it.
     """
     from pinwarden.project.run import ServerLaunch
     from pinwarden.system.target import StdioTarget
@@ -87,7 +87,7 @@ def prepare_probe(
         started = ServerLaunch(command=target.command, environment={}, cwd=target.cwd)
     else:
         target = replace(target, command=started.command, cwd=started.cwd or target.cwd)
-    if options.sandbox is not None:  # stricter than any policy
+    if options.sandbox is not None:  # the sandbox of the options is stricter than any policy
         chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.readable))
     else:
         chosen = _choose_sandbox(project, policy, name, started, requested=False)
@@ -97,12 +97,12 @@ def prepare_probe(
 def prepare_locked_probe(
     project: Project, entry: Entry, files: Sequence[ConfigFile], options: ProbeOptions
 ) -> PreparedProbe:
-    """Prepare the probe of a locked server: the approved command, with this machine's own values."""
+    """Prepare the probe of a locked server: the approved command, with the values in the client's file."""
     return prepare_probe(project, entry.name, find_probe_target(entry, files), options, entry)
 
 
 def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -> PreparedProbe:
-    """Prepare the probe of a server that ``pinwarden run`` starts: that command chooses the sandbox itself."""
+    """Prepare the probe of a ``pinwarden run`` command. No sandbox is added: ``pinwarden run`` chooses it."""
     load_policies(project)
     return PreparedProbe(target=target, options=options)
 
@@ -125,7 +125,7 @@ def probe_prepared(
 
 
 def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
-    """What to start or contact for this entry, with the values in the client's file if that is as approved."""
+    """Find the target of an entry: from the client's file if that is as approved, else from the lock."""
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.drift import compare_entries
     from pinwarden.clients.table import client_of
@@ -185,10 +185,10 @@ def _resolve_folder(project: Project, path: str) -> str:
 
 
 def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerLaunch | None:
-    """The locked command; None if the client starts something else, or if there are no bytes.
+    """Prepare the start of the locked bytes. Returns None if the client starts another command or no bytes are locked.
 
-    The locked bytes are started because a registry may serve others by now, and without a gateway in between, because
-    that would block the very changes that a probe is meant to show.
+    A probe starts the locked bytes because the registry may serve different bytes today. It bypasses the gateway,
+    which would block the changes that the probe is meant to show.
     """
     from pinwarden.lock import lock_store
     from pinwarden.lock.lockfile import refuse_if_tampered, verify

@@ -1,4 +1,4 @@
-"""``verify``: check a server from a registry before it is locked."""
+"""``pinwarden verify``: verify the metadata and bytes of a registry entry before it is locked."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def verify_server(
     probe: Callable[[str, Target], Surface] | None = None,
     context: FetchContext | None = None,
 ) -> Report:
-    """The report of ``pinwarden verify``.
+    """Build the report of ``pinwarden verify``.
 
-    ``probe`` reads the surface of the live server; with ``context``, the bytes are downloaded and hashed.
+    With ``probe``, the surface of the live server is read. With ``context``, the bytes are downloaded and hashed.
     """
     entry = parse_server_entry(document)
     live = SKIPPED
