@@ -15,7 +15,7 @@ from pinwarden import PinwardenError
 from pinwarden.core.digest import Digest
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.record import replace
-from pinwarden.lock import lockfile
+from pinwarden.lock import extension, lockfile
 from pinwarden.lock.entry import Entry, compute_entry_seal, with_integrity
 from pinwarden.lock.extension import (
     FORMAT,
@@ -385,6 +385,11 @@ def test_a_malformed_optional_member_is_an_invalid_lock(member: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         parse_extension({"format": FORMAT, **OPTIONAL, member: 5}, "/x")
     assert caught.value.code == "LOCK_INVALID"
+
+
+def test_every_field_of_the_extension_has_a_row_in_the_table_of_members() -> None:
+    fields = [member.field for member in extension._MEMBERS_BY_NAME.values()]
+    assert sorted([*fields, "unknown_members", "member_order"]) == sorted(LockExtension.__slots__)
 
 
 def test_the_extension_survives_a_round_trip() -> None:

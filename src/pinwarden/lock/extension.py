@@ -1,12 +1,15 @@
-"""What Pinwarden adds to a lock entry: surface, artifact bytes, provenance, and who approved them.
+"""Pinwarden's extension of a lock entry: the surface, artifact digests, provenance, and who approved them.
 
-It is stored in ``capabilityManifest.pinwarden``, the one member that ToolPin neither hashes nor drops when it rewrites
-the file. Its ``integrity`` covers the complete entry, including what ToolPin's own integrity value leaves out.
+The extension is the member ``capabilityManifest.pinwarden``, because ToolPin keeps unknown members of that object when
+it rewrites the file. The extension's ``integrity`` covers the complete entry, including members that ToolPin does not
+hash.
+
+To add a member, add a field to `LockExtension` and a row to ``_OPTIONAL_MEMBERS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.digest import Digest
@@ -212,22 +215,39 @@ def read_policy_members(document: Mapping[str, Any]) -> tuple[list[Any], str | N
 
 
 def keep_optional_members(earlier: LockExtension, fresh: LockExtension) -> LockExtension:
-    """``fresh`` with the optional members of ``earlier`` that it does not have itself."""
+    """``fresh``, with the optional members of ``earlier`` wherever ``fresh`` has none."""
     return replace(
         fresh,
-        bundle=fresh.bundle if fresh.bundle is not None else earlier.bundle,
-        configured_in=fresh.configured_in or earlier.configured_in,
-        surface_of=fresh.surface_of or earlier.surface_of,
-        probed_release=fresh.probed_release or earlier.probed_release,
-        install_scripts=fresh.install_scripts or earlier.install_scripts,
-        bundle_tree=fresh.bundle_tree or earlier.bundle_tree,
-        evidence=fresh.evidence or earlier.evidence,
-        published_at=fresh.published_at or earlier.published_at,
-        publisher=fresh.publisher or earlier.publisher,
-        launch=fresh.launch or earlier.launch,
+        **_fill_missing(fresh, earlier, _OPTIONAL_MEMBERS),
         unknown_members={**earlier.unknown_members, **fresh.unknown_members},
         member_order=earlier.member_order,
     )
+
+
+def keep_pinned_bytes(earlier: LockExtension, fresh: LockExtension, *, same_config: bool) -> LockExtension:
+    """``fresh`` with the pinned bytes of ``earlier``, which starts the same release.
+
+    The command behind ``pinwarden run`` is kept only if the configuration did not change either (``same_config``).
+    """
+    members = tuple(member for member in _OPTIONAL_MEMBERS if member.describes_bytes)
+    kept = _fill_missing(fresh, earlier, members)
+    if not same_config:
+        kept["launch"] = fresh.launch
+    names = {member.name for member in members}
+    return replace(
+        fresh,
+        artifacts=earlier.artifacts,
+        image=earlier.image,
+        closure=earlier.closure,
+        provenance=earlier.provenance,
+        registry=earlier.registry,
+        **kept,
+        member_order=tuple(name for name in earlier.member_order if name in names),
+    )
+
+
+def _fill_missing(fresh: LockExtension, earlier: LockExtension, members: tuple[_Member, ...]) -> dict[str, Any]:
+    return {member.field: getattr(fresh, member.field) or getattr(earlier, member.field) for member in members}
 
 
 # Format
@@ -260,93 +280,21 @@ def with_extension(entry: Entry, extension: LockExtension) -> Entry:
 
 
 def _to_json(extension: LockExtension) -> dict[str, Any]:
-    record: dict[str, Any] = {"format": FORMAT}
-    if (surface := extension.surface) is not None:
-        record["surface"] = {
-            "digest": str(surface.digest),
-            "items": {member: dict(items) for member, items in surface.items.items()},
-            "file": {"path": surface.path, "digest": str(surface.file_digest)},
-        }
-    if extension.api_surface is not None:
-        record["apiSurface"] = extension.api_surface
-    if extension.artifacts:
-        record["artifacts"] = [
-            {"name": file.name, "digest": str(file.digest), **({} if file.size is None else {"size": file.size})}
-            for file in extension.artifacts
-        ]
-    if (image := extension.image) is not None:
-        platforms = {platform: str(digest) for platform, digest in image.platforms.items()}
-        record["image"] = {**({} if image.index is None else {"index": str(image.index)}), "platforms": platforms}
-    if (closure := extension.closure) is not None:
-        record["closure"] = {
-            "packages": closure.packages,
-            "file": {"path": closure.path, "digest": str(closure.file_digest)},
-        }
-    if extension.provenance is not None:
-        record["provenance"] = dict(extension.provenance)
-    if extension.registry is not None:
-        record["registry"] = extension.registry
-    if (approval := extension.approval) is not None:
-        record["approval"] = {"by": approval.by, "at": approval.at, "why": approval.why}
-    optional = {**_optional_members(extension), **extension.unknown_members}
-    return {**record, **reorder_members(optional, extension.member_order)}
+    optional = {**_members_to_json(extension, _OPTIONAL_MEMBERS), **extension.unknown_members}
+    return {
+        "format": FORMAT,
+        **_members_to_json(extension, _LEADING_MEMBERS),
+        **reorder_members(optional, extension.member_order),
+    }
 
 
-def _optional_members(extension: LockExtension) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    if extension.bundle is not None:
-        members["bundle"] = dict(extension.bundle)
-    if (configured := extension.configured_in) is not None:
-        answers = {"answers": dict(configured.answers)} if configured.answers else {}
-        location = {"client": configured.client, "scope": configured.scope, "file": configured.file}
-        members["configuredIn"] = {**location, **answers}
-    if extension.surface_of is not None:
-        members["surfaceOf"] = extension.surface_of
-    if extension.probed_release is not None:
-        members["askedRelease"] = extension.probed_release
-    if extension.install_scripts:
-        members["installScripts"] = [
-            {"package": row.package, "digest": str(row.digest), "by": row.by, "at": row.at}
-            for row in extension.install_scripts
-        ]
-    if extension.bundle_tree is not None:
-        members["bundleTree"] = str(extension.bundle_tree)
-    if extension.evidence is not None:
-        members["evidence"] = [dict(row) for row in extension.evidence]
-    if extension.published_at is not None:
-        members["publishedAt"] = extension.published_at
-    if extension.publisher is not None:
-        members["publisher"] = extension.publisher
-    if (launch := extension.launch) is not None:
-        cwd = {} if launch.cwd is None else {"cwd": launch.cwd}
-        members["launch"] = {"command": list(launch.command), "variables": list(launch.variables), **cwd}
-    return members
-
-
-_KNOWN = (
-    "format",
-    "surface",
-    "apiSurface",
-    "artifacts",
-    "image",
-    "closure",
-    "provenance",
-    "registry",
-    "approval",
-    "integrity",
-)
-_OPTIONAL = (
-    "bundle",
-    "configuredIn",
-    "surfaceOf",
-    "askedRelease",
-    "installScripts",
-    "bundleTree",
-    "evidence",
-    "publishedAt",
-    "publisher",
-    "launch",
-)
+def _members_to_json(extension: LockExtension, members: tuple[_Member, ...]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for member in members:
+        value = getattr(extension, member.field)
+        if value is not None and (value or not member.omit_empty):
+            document[member.name] = member.to_json(value)
+    return document
 
 
 def parse_extension(value: Any, path: str) -> LockExtension:
@@ -354,41 +302,32 @@ def parse_extension(value: Any, path: str) -> LockExtension:
     record = JsonObject(value, path, lock_error)
     if record.string("format") != FORMAT:
         record.fail("format", f"is not {FORMAT}; a newer Pinwarden wrote it")
-    return LockExtension(
-        surface=_surface(record.object("surface")) if "surface" in record else None,
-        api_surface=_text(record, "apiSurface"),
-        artifacts=tuple(map(_artifact, record.objects("artifacts", default=[]))),
-        image=_image(record.object("image")) if "image" in record else None,
-        closure=_closure(record.object("closure")) if "closure" in record else None,
-        provenance=dict(record.object("provenance").value) if "provenance" in record else None,
-        registry=_text(record, "registry"),
-        approval=_approval(record.object("approval")) if "approval" in record else None,
-        bundle=dict(record.object("bundle").value) if "bundle" in record else None,
-        configured_in=_configured_in(record.object("configuredIn")) if "configuredIn" in record else None,
-        surface_of=_text(record, "surfaceOf"),
-        probed_release=_text(record, "askedRelease"),
-        install_scripts=tuple(map(_script_approval, record.objects("installScripts", default=[]))),
-        bundle_tree=_digest(record, "bundleTree"),
-        evidence=tuple(dict(row.value) for row in record.objects("evidence")) if "evidence" in record else None,
-        published_at=_text(record, "publishedAt"),
-        publisher=_text(record, "publisher"),
-        launch=_launch(record.object("launch")) if "launch" in record else None,
-        unknown_members={
-            member: value for member, value in record.value.items() if member not in (*_KNOWN, *_OPTIONAL)
-        },
-        member_order=tuple(member for member in record.value if member not in _KNOWN),
-    )
+    fields: dict[str, Any] = {}
+    unknown_members: dict[str, Any] = {}
+    member_order: list[str] = []
+    for name in record.value:
+        member = _MEMBERS_BY_NAME.get(name)
+        if member is not None:
+            fields[member.field] = member.parse(record, name)
+        elif name not in ("format", "integrity"):
+            unknown_members[name] = record.value[name]
+        if name not in _LEADING_NAMES:
+            member_order.append(name)
+    return LockExtension(**fields, unknown_members=unknown_members, member_order=tuple(member_order))
 
 
-def _text(record: JsonObject, name: str) -> str | None:
-    return record.string(name) if name in record else None
+# Members of the extension
 
 
-def _digest(record: JsonObject, name: str) -> Digest | None:
-    return record.parse_string(name, Digest.parse) if name in record else None
+def _surface_to_json(surface: SurfacePin) -> dict[str, Any]:
+    return {
+        "digest": str(surface.digest),
+        "items": {member: dict(items) for member, items in surface.items.items()},
+        "file": {"path": surface.path, "digest": str(surface.file_digest)},
+    }
 
 
-def _surface(surface: JsonObject) -> SurfacePin:
+def _parse_surface(surface: JsonObject) -> SurfacePin:
     from pinwarden.surface.surface import ITEM_KINDS
 
     items, file = surface.object("items"), surface.object("file")
@@ -405,7 +344,11 @@ def _surface(surface: JsonObject) -> SurfacePin:
     )
 
 
-def _closure(closure: JsonObject) -> ClosurePin:
+def _closure_to_json(closure: ClosurePin) -> dict[str, Any]:
+    return {"packages": closure.packages, "file": {"path": closure.path, "digest": str(closure.file_digest)}}
+
+
+def _parse_closure(closure: JsonObject) -> ClosurePin:
     file = closure.object("file")
     return ClosurePin(
         packages=closure.integer("packages", minimum=1),
@@ -414,7 +357,12 @@ def _closure(closure: JsonObject) -> ClosurePin:
     )
 
 
-def _artifact(artifact: JsonObject) -> Artifact:
+def _artifact_to_json(artifact: Artifact) -> dict[str, Any]:
+    size = {} if artifact.size is None else {"size": artifact.size}
+    return {"name": artifact.name, "digest": str(artifact.digest), **size}
+
+
+def _parse_artifact(artifact: JsonObject) -> Artifact:
     return Artifact(
         name=artifact.string("name"),
         digest=artifact.parse_string("digest", Digest.parse),
@@ -422,19 +370,33 @@ def _artifact(artifact: JsonObject) -> Artifact:
     )
 
 
-def _image(image: JsonObject) -> ImagePin:
+def _image_to_json(image: ImagePin) -> dict[str, Any]:
+    index = {} if image.index is None else {"index": str(image.index)}
+    return {**index, "platforms": {platform: str(digest) for platform, digest in image.platforms.items()}}
+
+
+def _parse_image(image: JsonObject) -> ImagePin:
     platforms = image.object("platforms")
     return ImagePin(
-        index=_digest(image, "index"),
+        index=_parse_digest(image, "index") if "index" in image else None,
         platforms={platform: platforms.parse_string(platform, Digest.parse) for platform in platforms.value},
     )
 
 
-def _approval(approval: JsonObject) -> LockApproval:
+def _approval_to_json(approval: LockApproval) -> dict[str, Any]:
+    return {"by": approval.by, "at": approval.at, "why": approval.why}
+
+
+def _parse_approval(approval: JsonObject) -> LockApproval:
     return LockApproval(by=approval.string("by"), at=approval.string("at"), why=approval.string("why"))
 
 
-def _configured_in(configured: JsonObject) -> ConfigOrigin:
+def _config_origin_to_json(origin: ConfigOrigin) -> dict[str, Any]:
+    answers = {"answers": dict(origin.answers)} if origin.answers else {}
+    return {"client": origin.client, "scope": origin.scope, "file": origin.file, **answers}
+
+
+def _parse_config_origin(configured: JsonObject) -> ConfigOrigin:
     return ConfigOrigin(
         client=configured.string("client"),
         scope=configured.string("scope"),
@@ -443,7 +405,11 @@ def _configured_in(configured: JsonObject) -> ConfigOrigin:
     )
 
 
-def _script_approval(approval: JsonObject) -> ScriptApproval:
+def _script_approval_to_json(approval: ScriptApproval) -> dict[str, Any]:
+    return {"package": approval.package, "digest": str(approval.digest), "by": approval.by, "at": approval.at}
+
+
+def _parse_script_approval(approval: JsonObject) -> ScriptApproval:
     return ScriptApproval(
         package=approval.string("package"),
         digest=approval.parse_string("digest", Digest.parse),
@@ -452,8 +418,113 @@ def _script_approval(approval: JsonObject) -> ScriptApproval:
     )
 
 
-def _launch(launch: JsonObject) -> LaunchCommand:
+def _launch_to_json(launch: LaunchCommand) -> dict[str, Any]:
+    cwd = {} if launch.cwd is None else {"cwd": launch.cwd}
+    return {"command": list(launch.command), "variables": list(launch.variables), **cwd}
+
+
+def _parse_launch(launch: JsonObject) -> LaunchCommand:
     command = launch.strings("command", default=[])
     if not command:
         launch.fail("command", "is empty")
-    return LaunchCommand(command=command, variables=launch.strings("variables", default=[]), cwd=_text(launch, "cwd"))
+    return LaunchCommand(
+        command=command,
+        variables=launch.strings("variables", default=[]),
+        cwd=launch.string("cwd") if "cwd" in launch else None,
+    )
+
+
+# The table of members
+
+
+class _Member(Record):
+    """How one field of `LockExtension` is written in the lockfile."""
+
+    field: str
+    name: str
+    """The name in JSON."""
+    parse: Callable[[JsonObject, str], Any]
+    """Reads the member of this name from the extension."""
+    to_json: Callable[[Any], Any]
+    omit_empty: bool = False
+    """Whether an empty value is left out, as None is."""
+    describes_bytes: bool = False
+    """Whether the member is about the pinned bytes, so that another entry with the same release can share it."""
+
+
+def _text_member(field: str, name: str, *, describes_bytes: bool = False) -> _Member:
+    return _Member(field=field, name=name, parse=JsonObject.string, to_json=str, describes_bytes=describes_bytes)
+
+
+def _verbatim_member(field: str, name: str) -> _Member:
+    return _Member(field=field, name=name, parse=lambda record, name: dict(record.object(name).value), to_json=dict)
+
+
+def _object_member(
+    field: str,
+    name: str,
+    parse: Callable[[JsonObject], Any],
+    to_json: Callable[[Any], dict[str, Any]],
+    *,
+    describes_bytes: bool = False,
+) -> _Member:
+    return _Member(
+        field=field,
+        name=name,
+        parse=lambda record, name: parse(record.object(name)),
+        to_json=to_json,
+        describes_bytes=describes_bytes,
+    )
+
+
+def _list_member(  # noqa: PLR0913  most have defaults
+    field: str,
+    name: str,
+    parse: Callable[[JsonObject], Any],
+    to_json: Callable[[Any], dict[str, Any]],
+    *,
+    omit_empty: bool = True,
+    describes_bytes: bool = False,
+) -> _Member:
+    return _Member(
+        field=field,
+        name=name,
+        parse=lambda record, name: tuple(map(parse, record.objects(name))),
+        to_json=lambda items: list(map(to_json, items)),
+        omit_empty=omit_empty,
+        describes_bytes=describes_bytes,
+    )
+
+
+def _parse_digest(record: JsonObject, name: str) -> Digest:
+    return record.parse_string(name, Digest.parse)
+
+
+_LEADING_MEMBERS = (
+    _object_member("surface", "surface", _parse_surface, _surface_to_json),
+    _text_member("api_surface", "apiSurface"),
+    _list_member("artifacts", "artifacts", _parse_artifact, _artifact_to_json),
+    _object_member("image", "image", _parse_image, _image_to_json),
+    _object_member("closure", "closure", _parse_closure, _closure_to_json),
+    _verbatim_member("provenance", "provenance"),
+    _text_member("registry", "registry"),
+    _object_member("approval", "approval", _parse_approval, _approval_to_json),
+)
+"""Members that are always written first, in this order."""
+_OPTIONAL_MEMBERS = (
+    _verbatim_member("bundle", "bundle"),
+    _object_member("configured_in", "configuredIn", _parse_config_origin, _config_origin_to_json),
+    _text_member("surface_of", "surfaceOf"),
+    _text_member("probed_release", "askedRelease"),
+    _list_member(
+        "install_scripts", "installScripts", _parse_script_approval, _script_approval_to_json, describes_bytes=True
+    ),
+    _Member(field="bundle_tree", name="bundleTree", parse=_parse_digest, to_json=str, describes_bytes=True),
+    _list_member("evidence", "evidence", lambda row: dict(row.value), dict, omit_empty=False, describes_bytes=True),
+    _text_member("published_at", "publishedAt", describes_bytes=True),
+    _text_member("publisher", "publisher", describes_bytes=True),
+    _object_member("launch", "launch", _parse_launch, _launch_to_json, describes_bytes=True),
+)
+"""Members that keep their position in the file when an entry is rewritten. New ones are appended in this order."""
+_MEMBERS_BY_NAME = {member.name: member for member in (*_LEADING_MEMBERS, *_OPTIONAL_MEMBERS)}
+_LEADING_NAMES = frozenset({"format", "integrity", *(member.name for member in _LEADING_MEMBERS)})

@@ -17,9 +17,6 @@ from pinwarden.lock.extension import LaunchCommand, LockExtension, read_extensio
 from pinwarden.lock.locked_config import read_locked_config
 from pinwarden.system.target import StdioTarget
 
-_BYTES_MEMBERS = ("evidence", "publishedAt", "publisher", "installScripts", "bundleTree", "launch")
-"""Members of the extension that describe the bytes."""
-
 
 class LockedLaunch(Record):
     """The command of a lock entry."""
@@ -110,22 +107,3 @@ def find_enforced_launch(before: Entry, entry: Entry) -> LockedLaunch | None:
 def _package_url_if_exact(runs: Launch) -> str | None:
     package = runs.via or runs
     return package.purl if package.pinned or package.kind == "oci" else None
-
-
-def keep_pinned_bytes(earlier: LockExtension, fresh: LockExtension, *, same: bool) -> LockExtension:
-    """``fresh`` with the pinned bytes of ``earlier``. ``same``: the configuration did not change either."""
-    return replace(
-        fresh,
-        artifacts=earlier.artifacts,
-        image=earlier.image,
-        closure=earlier.closure,
-        provenance=earlier.provenance,
-        registry=earlier.registry,
-        evidence=fresh.evidence or earlier.evidence,
-        published_at=fresh.published_at or earlier.published_at,
-        publisher=fresh.publisher or earlier.publisher,
-        install_scripts=fresh.install_scripts or earlier.install_scripts,
-        bundle_tree=fresh.bundle_tree or earlier.bundle_tree,
-        launch=fresh.launch or (earlier.launch if same else None),
-        member_order=tuple(name for name in earlier.member_order if name in _BYTES_MEMBERS),
-    )

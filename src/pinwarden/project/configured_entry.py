@@ -21,10 +21,16 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
-from pinwarden.lock.extension import LockExtension, keep_optional_members, read_extension, with_extension
+from pinwarden.lock.extension import (
+    LockExtension,
+    keep_optional_members,
+    keep_pinned_bytes,
+    read_extension,
+    with_extension,
+)
 from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import is_enforced, keep_pinned_bytes, read_locked_launch, to_launch_command
+from pinwarden.lock.locked_launch import is_enforced, read_locked_launch, to_launch_command
 from pinwarden.lock.lockfile import is_same_json
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.locked_servers import resolve_start
@@ -142,7 +148,7 @@ def build_entry(server: ConfiguredServer, started_entry: Entry | None, extension
         return with_extension(entry, extension)
     variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
     launch = to_launch_command(replace(read_locked_launch(started_entry), variables=variables))
-    shared = keep_pinned_bytes(known, extension, same=False)
+    shared = keep_pinned_bytes(known, extension, same_config=False)
     return with_extension(entry, replace(shared, launch=launch))
 
 

@@ -16,6 +16,7 @@ from pinwarden.lock.extension import (
     LockApproval,
     LockExtension,
     format_surface_path,
+    keep_pinned_bytes,
     pin_surface,
     read_extension,
     with_extension,
@@ -26,7 +27,6 @@ from pinwarden.lock.locked_launch import (
     describe_launch,
     find_enforced_launch,
     is_same_release,
-    keep_pinned_bytes,
     read_locked_launch,
     to_launch_command,
 )
@@ -219,7 +219,7 @@ def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
         and not fresh.has_pinned_bytes
         and (same or launch is not None or is_same_release(before, entry))
     ):
-        merged = keep_pinned_bytes(known, merged, same=same)
+        merged = keep_pinned_bytes(known, merged, same_config=same)
     if launch is not None and not same:
         merged = replace(merged, launch=to_launch_command(launch))
     return entry if merged is fresh else with_extension(entry, merged)
