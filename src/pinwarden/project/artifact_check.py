@@ -1,4 +1,4 @@
-"""Download an entry's artifact, verify it, and compare it with what was locked."""
+"""Download the artifact of a lock entry, verify it, and compare it with the pins in the lock."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class ArtifactCheck(Record):
     artifact: FetchedArtifact
     outcome: ArtifactOutcome
     rows: tuple[Row, ...]
-    """Problems of the artifact, and differences from what was locked."""
+    """Problems of the artifact, and differences from the pins in the lock."""
     identity: Identity | None = None
-    """Who built it, as verified here."""
+    """The verified identity of the builder; None without verified provenance."""
 
     @property
     def refused(self) -> bool:
-        """Whether it must not be used."""
+        """Whether the artifact must not be used."""
         return any(map(is_failing, self.rows))
 
 
@@ -80,7 +80,7 @@ def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactChe
 
 
 def find_first_refusal(check: ArtifactCheck) -> PinwardenError | None:
-    """The most severe reason not to use an artifact."""
+    """The error for the most severe failing row; None if no row fails."""
     for level in FAILING_SEVERITIES:
         for row in check.rows:
             if row.severity == level:
@@ -126,7 +126,7 @@ def fetch_artifact(
 
 
 def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRelease | None:
-    """The newest release at the registry that this user's package client is configured with; None if it has none."""
+    """Find the newest release in the registry that the user's package client uses; None if it lists none."""
     sources, fetcher = context.sources, context.fetcher
     match package.ecosystem:
         case "npm":
@@ -146,7 +146,7 @@ def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRel
 
 
 def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:
-    """The registry that today's settings name for a package; None for kinds that name their own address."""
+    """The URL of the registry that is configured for a package; None for MCPB bundles, which have their own URL."""
     sources = context.sources
     match package.ecosystem:
         case "npm":
@@ -164,7 +164,7 @@ def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:
 
 
 def parse_package_of_launch(runs: Launch) -> PackageRef:
-    """The package that a command starts. Raises if it starts none, or if the version is not exact."""
+    """The package that a command starts. Raises if it starts no package, or if the version is not exact."""
     package = runs.via or runs
     if package.kind == "oci":
         tag = f":{package.version}" if package.version else ""
@@ -182,7 +182,7 @@ def parse_package_of_launch(runs: Launch) -> PackageRef:
 def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
     """The package of an entry, and the digest that the server's metadata declares for it, if any.
 
-    The command does not name bundles and crates, so for those the locked target counts.
+    The command of a bundle or crate does not name it, so these are read from the locked target.
     """
     target = entry.selected_target
     kind, name, version = (target.get(member) for member in ("registryType", "identifier", "version"))
@@ -195,7 +195,7 @@ def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
 
 
 def refuse_other_index(launch: LockedLaunch) -> None:
-    """Refuse a command that names its own registry: the user's may have another package of that name."""
+    """Refuse a command that names its own registry: the user's registry may have another package of that name."""
     runs = launch.launch
     if "other_index" in (*runs.dangers, *(runs.via.dangers if runs.via else ())):
         raise PinwardenError("REGISTRY_IN_COMMAND", "the command names the registry that the package comes from")
@@ -261,7 +261,10 @@ def check_provenance(
 def verify_declared_artifact(
     server: str, target: LaunchTarget | None, context: FetchContext | None, now: str
 ) -> ArtifactOutcome | None:
-    """What can be verified about the bytes of a server's target; None without a fetch context or without bytes."""
+    """Download and verify the artifact that a server's metadata declares.
+
+    Returns None without a fetch context, and for remote servers and packages without an exact version.
+    """
     if context is None or target is None or isinstance(target, Remote):
         return None
     package = parse_declared_package(target)
@@ -300,7 +303,7 @@ def _build_rows(
 
 
 def _compare_release_files(server: str, pinned: LockExtension, artifact: FetchedArtifact, now: str) -> Iterator[Row]:
-    """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
+    """Report files that were added to a release or not checked. ``compare_pins`` reports changed and removed files."""
     from packaging.tags import sys_tags
 
     from pinwarden.artifacts.artifact_drift import compare_release
@@ -319,7 +322,7 @@ def _compare_release_files(server: str, pinned: LockExtension, artifact: Fetched
 
 
 def _load_bundle_settings(server: str | None, context: FetchContext) -> BundleSettings:
-    """What the policy requires of a server's bundle. Raises if the policy cannot be read."""
+    """Load the policy's requirements for a server's MCPB bundle. Raises if the policy cannot be read."""
     from pinwarden.artifacts.cms import load_anchors
     from pinwarden.artifacts.mcpb import BundleSettings
 

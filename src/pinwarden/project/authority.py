@@ -1,4 +1,4 @@
-"""Whose lock and policy apply to a server that ``pinwarden run`` starts: those of the project that configures it.
+"""Decide which lock and policy apply to a server that ``pinwarden run`` starts.
 
 Clients start the user's servers in whatever folder the user works in. If the lock and policy came from that folder, a
 hostile repository could approve or allow what the user configured. So:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RunRequest(Record):
-    """What ``pinwarden run`` shall start."""
+    """The server or command that ``pinwarden run`` was called with."""
 
     name: str | None
     command: tuple[str, ...]
@@ -35,19 +35,22 @@ class RunRequest(Record):
     """Whether the server was named and no command was given."""
     names_project: bool
     typed: bool
-    """Whether it was typed at a terminal."""
+    """Whether a person typed the command at a terminal."""
 
 
 class Authority(Record):
-    """Whose lock and policy apply."""
+    """The project whose lock and policy apply, and who owns it."""
 
     project: Project
     owner: Literal["project", "user", "unknown"]
 
 
 def resolve_authority(here: Project, start: RunRequest) -> Authority:
-    """Decide whose lock and policy apply. Raises PROJECT_NOT_NAMED if the current folder's lock has a server of that
-    name and it is unclear whether that one is meant."""
+    """Decide whose lock and policy apply.
+
+    Raises PROJECT_NOT_NAMED if the current folder's lock has a server of that name, but nothing says that the command
+    belongs to this project.
+    """
     if start.names_project:
         return Authority(project=here, owner="project")
     owner = _find_owner(here, start)
@@ -72,7 +75,7 @@ def user_folder(project: Project) -> Path:
 
 
 def describe_authority(authority: Authority) -> list[str]:
-    """Which lock and policy apply, as text lines."""
+    """Describe the lock and the policy that apply, as lines of text."""
     from pinwarden.project.project import OWN_POLICY
 
     project = authority.project
@@ -99,7 +102,7 @@ def _find_owner(here: Project, start: RunRequest) -> Literal["project", "user", 
 
 
 def _is_same_command(server: ConfiguredServer, start: RunRequest) -> bool:
-    """Whether a client's entry is this command."""
+    """Whether a client's entry starts this server through ``pinwarden run``."""
     command: Sequence[str] = getattr(server.target, "command", ())
     configured = parse_run_command(command)
     if configured is None or configured.names_project:
@@ -110,7 +113,7 @@ def _is_same_command(server: ConfiguredServer, start: RunRequest) -> bool:
 
 
 def _find_scope(here: Project, server: ConfiguredServer) -> str:
-    """Where an entry belongs. An entry that the user's file has only for this project belongs to the project."""
+    """The owner of an entry. An entry in the user's file that applies only to this project belongs to the project."""
     if server.scope == "local":
         same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
         return "project" if same else "another project"

@@ -1,4 +1,4 @@
-"""Write locked servers into the clients' configurations, update them, and remove them."""
+"""Write locked servers into client configurations, update them there, and remove them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def remove_server(project: Project, name: str, clients: Sequence[str], now: str,
 
 
 class ClientEntries:
-    """The clients' entries before the lock changed."""
+    """The entries in client files, as they were before an update changed the lock."""
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
         self._project = project
@@ -101,7 +101,7 @@ class ClientEntries:
 
 
 def replace_launch(entry: Any, approved: Any) -> dict[str, Any]:
-    """A client's entry with the approved command or address; the user's values and switches stay."""
+    """Replace the command or address of a client's entry by the approved one. The user's values stay."""
     if not isinstance(entry, dict) or not isinstance(approved, dict):
         raise PinwardenError("CONFIG_UNEDITABLE", "the configuration of the server has an unknown form")
     kept = {member: value for member, value in entry.items() if member not in _LAUNCH_MEMBERS}
@@ -130,7 +130,7 @@ def read_locked_entry(project: Project, key: str) -> Entry:
 
 
 def build_not_updated_row(name: str, message: str) -> Row:
-    """A row for a server that stays at the older release, in the lock and in every client's file."""
+    """Report a server that was not updated, neither in the lock nor in any client's file."""
     return Row(
         code=NOT_UPDATED,
         severity=CLIENT_UPDATE_KINDS[NOT_UPDATED].severity,

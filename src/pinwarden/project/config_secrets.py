@@ -1,7 +1,7 @@
 """Plaintext secrets in client configurations. Findings never contain a value.
 
-There are two audits: ToolPin's, of the entries in a lock, with its kinds and wording; and a wider one, of every
-configured server.
+``audit_locked`` audits the entries of a lock, with the finding kinds and messages of ToolPin. ``audit_servers`` audits
+every configured server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("Google API key", re.compile(r"AIza[0-9A-Za-z_-]{8,}")),
     ("private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
 )
-"""What ToolPin recognises at the beginning of a value, and its name for it."""
+"""Secret prefixes that ToolPin recognises, with ToolPin's name for each."""
 
 FileLocation = tuple[str, str | None]
 """A file and its scope."""
@@ -239,7 +239,7 @@ def _find_secrets(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
 
 
 def _find_secret_members(path: str, name: str, value: Any) -> Iterator[str]:
-    """Search members that this client does not use: a secret in them is stored as plain text all the same."""
+    """Search members that the client does not use. A secret there is stored in plain text too."""
     if type(value) is dict:
         for member, part in value.items():
             yield from _find_secret_members(f"{path}.{member}", member, part)

@@ -152,7 +152,7 @@ class Section(Record):
 
 
 def parse_recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
-    """The trust report in a lock entry; missing members count as the worst value."""
+    """Parse the trust report of a lock entry. A missing member gets its worst value."""
     pillars = recorded.get("pillars", {})
     return TrustReport(
         score=recorded["score"],
@@ -179,7 +179,7 @@ def parse_recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
 
 
 def describe_target(target: Mapping[str, Any]) -> str:
-    """The selected target: a package with its release, or an address."""
+    """Describe a target in words: a package with its release, or a URL."""
     if target.get("kind") == "remote":
         return f"{target.get('type')} {mask_url(str(target.get('url')))}"
     kind, version = str(target.get("registryType")), target.get("version")
@@ -217,7 +217,7 @@ def has_pinned_surface(entry: Entry) -> bool:
 
 
 class _EntryExplanation:
-    """What the lock says about one entry."""
+    """The explanation of one lock entry: bytes, configuration, tools, approval and trust."""
 
     def __init__(self, entry: Entry, document: LockDocument, now: str) -> None:
         self.entry = entry
@@ -235,7 +235,7 @@ class _EntryExplanation:
             self.explanation = explain_configured_tier(self.explanation, entry.name, pinned=pinned)
 
     def facts(self) -> dict[str, Any]:
-        """Everything as JSON; ``sections`` is the same in sentences."""
+        """The explanation as JSON. ``sections`` has the same information as text."""
         extension = self.extension
         approval = extension.approval if extension else None
         sections = (

@@ -1,4 +1,4 @@
-"""Download the locked bytes: every file of every closure, verified, and build the environments."""
+"""``pinwarden fetch``: download and verify the locked bytes of servers, and build their environments."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class BundleFetcher(Protocol):
     """Downloads the files of a locked bundle into the store."""
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
-        """Download them, each checked against its digest."""
+        """Download the files, and verify each against its digest."""
 
     def follow_log(self, pin: BundlePin) -> None:
-        """Follow the log of its registry to the head, and save the state."""
+        """Read the transparency log of the bundle's registry up to its head, and save the state."""
 
 
 class FetchOptions(Record):
-    """What to fetch, and how."""
+    """Options of ``pinwarden fetch``."""
 
     frozen: bool = False
     """Whether a server whose bytes are not locked is a failure."""
@@ -123,7 +123,7 @@ def _summarize(done: int, rows: Sequence[Row]) -> str:
 
 
 def _choose_severity(err: PinwardenError, *, frozen: bool) -> str:
-    """A server without bytes is never a failure; one whose bytes are not locked is, with ``frozen``."""
+    """A local program is never a failure. A server whose bytes are not locked is a failure only with ``frozen``."""
     if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
         return "warning"
     return "critical" if err.exit_code == EXIT_REFUSED else "review"

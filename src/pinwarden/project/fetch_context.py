@@ -1,4 +1,4 @@
-"""Resolve a package to its dependency closure; every file is hashed here and kept in the store."""
+"""Resolve a package to its dependency closure. Every file is downloaded, hashed and kept in the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class FetchContext(Record):
-    """What downloading and resolving needs: registries, HTTP client, store."""
+    """Everything needed to resolve and download packages: registries, HTTP client and store."""
 
     project: Project
     sources: PackageSources
@@ -250,7 +250,7 @@ class PackageSources:
 
     @classmethod
     def from_project(cls, project: Project) -> PackageSources:
-        """Those of a project."""
+        """Read the settings of the user's package clients in a project."""
         from pinwarden.system.net.connections import SettingsSources
 
         return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
@@ -279,7 +279,7 @@ class PackageSources:
         return self._pypi
 
     def pypi_files(self) -> ServiceEndpoint:
-        """Where that index has its files; clients send the same credential there."""
+        """The file server of the Python index. Package clients send the index's credential to it as well."""
         from pinwarden.artifacts.endpoints.pypi import index_parent
 
         return index_parent(self.pypi())

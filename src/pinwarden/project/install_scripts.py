@@ -25,8 +25,11 @@ UNKNOWN = "install_script_unknown"
 LOST = "script_approval_lost"
 SCRIPT_KINDS: FindingKinds = build_kind_table(
     review=(
-        (UNKNOWN, "A script was to be approved, and no locked package of that name and version has one."),
-        (LOST, "A script was approved for other bytes than the new ones, so it is not run."),
+        (
+            UNKNOWN,
+            "A script was named for approval, but no locked package of that name and version has an install script.",
+        ),
+        (LOST, "An install script was approved for other bytes of the package, so Pinwarden does not run it."),
     ),
     info=((SKIPPED, "A package has an install script that is not approved. It is not run."),),
 )
@@ -60,13 +63,13 @@ def add_approvals(known: LockExtension, fresh: Iterable[ScriptApproval]) -> tupl
 
 
 def report_skipped_scripts(server: str, closure: Closure, approved: frozenset[Digest], store: Store) -> Iterator[Row]:
-    """Scripts that are not run, with their commands if the archive is in the store."""
+    """Report install scripts that are not run, with their commands if the archive is in the store."""
     for package in list_unapproved_packages(closure, approved):
         yield _build_row(server, package, _describe_scripts(package, store))
 
 
 def report_unknown_scripts(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterator[Row]:
-    """Names to approve that no checked package with a script has."""
+    """Report names that were to be approved, although no checked package of that name has a script."""
     known = {package_label(package) for closure in closures for package in list_packages_with_scripts(closure)}
     for name in allowed.names:
         if name not in known:
@@ -75,7 +78,7 @@ def report_unknown_scripts(allowed: AllowedScripts, closures: Sequence[Closure])
 
 
 def report_lost_approvals(server: str, known: LockExtension | None, closure: Closure) -> Iterator[Row]:
-    """Approvals that a newer closure would end, because its bytes differ."""
+    """Report script approvals that end with a newer closure, because the bytes of the package differ."""
     current = {package.files[0].digest for package in list_packages_with_scripts(closure)}
     for approval in known.install_scripts if known is not None else ():
         if approval.digest not in current:
@@ -84,7 +87,7 @@ def report_lost_approvals(server: str, known: LockExtension | None, closure: Clo
 
 
 def check_script_approvals(lock: Lock, files: Mapping[str, bytes]) -> Iterator[Row]:
-    """Every locked package with a script that is not approved, once for each server."""
+    """Report every locked package whose install script is not approved, once for each server."""
     reported: set[tuple[str, Digest]] = set()
     for entry in lock.entries:
         extension = read_extension(entry)

@@ -112,8 +112,11 @@ def check_yanked_bundles(project: Project, entries: Iterable[Entry]) -> Iterator
 
 
 def _resolve_rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The folders of the rule. Without a rule, a tool that may use files can read the project and write nothing: other
-    programs may act on what it writes, so the user chooses where."""
+    """Resolve the readable and writable folders of a sandbox rule.
+
+    Without a rule, a bundle can read the project but not write to it: the user must name the writable folders, because
+    other programs may act on files in them.
+    """
     if rule is None:
         return (str(project.root.resolve()),), ()
     return tuple(_resolve_folder(project, path) for path in rule.read), tuple(

@@ -1,4 +1,4 @@
-"""The servers of a lock by name: the entries of several clients that mean the same server are one server."""
+"""Group the entries of a lock into servers. Entries of several clients can be the same server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LockedServer(Record):
 
     entries: tuple[Entry, ...]
     identity: ServerIdentity | None
-    """None if the configuration cannot be understood."""
+    """The identity of the server; None if its configuration cannot be parsed."""
     pinned_bytes: _PinnedBytes | None
     """The pinned bytes in comparable form; None if no bytes are pinned."""
 
@@ -124,7 +124,7 @@ def has_pinned_bytes(entry: Entry) -> bool:
 
 
 def describe_differences(servers: Iterable[LockedServer]) -> str:
-    """How several servers of one name differ, with what each client starts or contacts."""
+    """Describe how servers with the same name differ between clients."""
     listed = tuple(servers)
     shown = [describe_launch(server.entry)[:120] for server in listed]
     clients = [", ".join(server.clients) for server in listed]
@@ -143,7 +143,7 @@ def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = Non
 
 
 def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
-    """What to do if the server is locked, but not for the client that was named."""
+    """The hint for a server that is locked, but not for the named client."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:
         hint = "Lock a configured server with pinwarden init --accept NAME; pinwarden list shows the locked ones."

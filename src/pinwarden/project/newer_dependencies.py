@@ -1,4 +1,4 @@
-"""Newer dependencies of locked servers, and publishers and bytes of newer releases, compared with the lock."""
+"""Compare the current dependencies and newer releases of locked servers with the pins in the lock."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DEPENDENCY_KINDS: FindingKinds = build_kind_table(
 
 
 class DependencyUpdate(Record):
-    """The pinned bytes of one server as they would be if it were locked today, and how they differ."""
+    """The current dependencies of a server, and their differences from the pinned ones."""
 
     entry: Entry
     verified: VerifiedArtifact | None

@@ -1,7 +1,7 @@
 """Newer releases of locked servers and of the packages that configurations name.
 
-A package is looked up at the registry that this user's own package client is configured to use. What a registry says is
-reported, but proves nothing: a newer release has no pinned bytes and no approved surface until it is verified and
+A package is looked up in the registry that this user's own package client is configured to use. The response is
+reported unverified: a newer release has no pinned bytes and no approved surface until it is verified and
 reviewed.
 """
 
@@ -152,7 +152,7 @@ Release = ListedRelease | PackageRelease
 
 
 class ReleaseLookup(Record):
-    """The newest releases of the requested entries, and which entries have none to look up."""
+    """The newest releases of the requested entries."""
 
     lock: Lock
     listed: tuple[ListedRelease, ...]

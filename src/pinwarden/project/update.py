@@ -1,4 +1,4 @@
-"""``outdated`` and ``update``: which locked servers have newer releases, what these would change, and writing them."""
+"""``pinwarden outdated`` and ``pinwarden update``: find newer releases of locked servers, and write them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _VOLATILE_MEMBERS = ("generatedAt", "pinwarden", "serverVersion")  # the row abo
 
 
 def outdated(project: Project, context: FetchContext, *, offline: bool) -> Report:
-    """The report of ``pinwarden outdated``."""
+    """Build the report of ``pinwarden outdated``. The exit code says whether every lookup succeeded."""
     lookup = look_up_releases(project, [], context, offline=offline)
     rows = [build_release_row(release) for release in lookup.releases if release.is_newer or release.problem]
     newer = sum(release.is_newer for release in lookup.releases)
@@ -81,17 +81,17 @@ def outdated(project: Project, context: FetchContext, *, offline: bool) -> Repor
 
 
 class UpdateRequest(Record):
-    """What to update, and whether to write it."""
+    """The servers to update, and whether to write the changes."""
 
     names: Sequence[str]
-    """Names in the lock; none means all."""
+    """Server names in the lock; empty for all servers."""
     confirmed: bool
     fetch_context: FetchContext
     """For looking up releases, and for downloading the bytes of servers whose bytes are pinned."""
 
 
 def update(project: Project, request: UpdateRequest, policies: Policies, lock_options: LockOptions) -> Report:
-    """Show what newer releases, newer dependencies and moved tags would change; write it if that was confirmed.
+    """Report the changes of newer releases and dependencies, and write them if ``request.confirmed`` is set.
 
     1. Look up the newest releases.
     2. Compare them, and the current dependencies of the other servers, with the lock.
@@ -113,7 +113,7 @@ def update(project: Project, request: UpdateRequest, policies: Policies, lock_op
 
 
 class _Proposal(Record):
-    """What an update would change."""
+    """The changes that an update would write."""
 
     lookup: ReleaseLookup
     newer: tuple[Release, ...]
@@ -121,9 +121,9 @@ class _Proposal(Record):
     checked_dependencies: tuple[DependencyUpdate, ...]
     changes: tuple[Row, ...]
     failures: tuple[Row, ...]
-    """What could not be looked up or downloaded."""
+    """Failed lookups and downloads."""
     refused_names: frozenset[str]
-    """The names of servers whose newer release has a critical finding about its bytes."""
+    """Names of servers whose newer release is not written, because of a critical finding about its bytes."""
     has_critical: bool
     """Whether there is a critical finding about the bytes of a release or dependency."""
 
@@ -175,7 +175,7 @@ def _find_dependency_updates(
 
 
 def _check_newer_bytes(request: UpdateRequest, newer: Sequence[Release], now: str) -> Iterator[Row]:
-    """Publisher and bytes of the newer releases of servers whose bytes are pinned, once per server."""
+    """Check publisher and bytes of newer releases, once for each server with pinned bytes."""
     reported: set[str] = set()
     for release in newer:
         if release.latest is None or not has_pinned_bytes(release.entry) or release.entry.name in reported:
@@ -188,7 +188,7 @@ def _check_newer_bytes(request: UpdateRequest, newer: Sequence[Release], now: st
 
 
 def _compare_release(release: Release, updater: PackageUpdater, now: str) -> list[Row]:
-    """What the newer release declares differently than the locked one."""
+    """Report the differences between the newer release and the locked release."""
     if isinstance(release, ListedRelease):
         if release.latest is None:
             return []
@@ -284,7 +284,7 @@ def _report_proposal(project: Project, request: UpdateRequest, proposal: _Propos
 
 
 def _build_notes(proposal: _Proposal) -> Iterator[str]:
-    """What was checked without a finding, and what is never looked up."""
+    """Notes about servers without newer dependencies, and servers whose releases cannot be looked up."""
     unchanged = sum(not update.rows for update in proposal.checked_dependencies)
     if unchanged:
         yield f"{plural(unchanged, 'server')} with pinned bytes: no newer dependencies"
@@ -329,7 +329,7 @@ class _ReleaseWriter:
 
     @property
     def warnings(self) -> list[Row]:
-        """Scan warnings because of which the surface of a new release was not approved."""
+        """Scan warnings that prevented the approval of a new release's surface."""
         return [*self._warnings, *self._updater.warnings]
 
     def write(self, releases: Sequence[Release]) -> list[Row]:
@@ -392,7 +392,7 @@ class _ReleaseWriter:
         pin_entry(self._project, entry.key, self._request.fetch_context, self._lock_options.now)
 
     def _write_config(self, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
-        """Write a client's file. A server that is started through ``pinwarden run`` stays so."""
+        """Write a client's file. A server that the client starts through ``pinwarden run`` keeps that command."""
         from pinwarden.project.enforce import EnforceOptions, enforce_entry
 
         self._client = entry.client

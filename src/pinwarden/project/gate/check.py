@@ -1,7 +1,7 @@
-"""The gate: is everything still as approved? By default nothing is resolved again and nothing is contacted.
+"""The checks of ``pinwarden ci``: is everything still as approved? By default they contact no server or registry.
 
-Each check adds rows and none stops the others, so one run reports everything. What could not be checked has its own
-rows and its own exit code; it never counts as clean.
+A failed check does not stop the other checks, so one run reports everything. A check that could not be done is reported
+with its own rows and exit code, and never counts as passed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class GateOptions(Record):
-    """What to check beyond the lock, the surfaces, the configurations and the policy."""
+    """Optional checks, in addition to the lock, the surfaces, the configurations and the policy."""
 
     now: str
     registries: Registries | None = None
@@ -208,8 +208,7 @@ def _is_policy_covered(options: GateOptions, lock_problems: Iterable[Row]) -> bo
 
 
 def _check_loosened_policy(project: Project, policies: Policies) -> Iterator[Row]:
-    """What the repository's policy allows that is blocked by default. Anyone who can change the repository could have
-    written it."""
+    """Report rules that allow something that is blocked by default. Anyone who can edit the repository can add them."""
     gateway = policies.own.gateway if policies.own is not None else None
     for sentence in gateway.describe_loosened() if gateway is not None else ():
         yield Row(
@@ -271,7 +270,7 @@ def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, whole: bool
 
 
 def _check_advisories(lock: Lock, pinned_files: Mapping[str, bytes], options: GateOptions, *, whole: bool) -> list[Row]:
-    """Known vulnerabilities. A tampered lock does not say reliably which packages it holds."""
+    """Report known vulnerabilities. A tampered lock is skipped, because its list of packages is not reliable."""
     if options.osv is None or not whole:
         return []
     from pinwarden.artifacts.osv import find_vulnerable_packages

@@ -1,4 +1,4 @@
-"""The report of the gate. A check that was not done is named as such and never counts as ok."""
+"""The report of ``pinwarden ci``. A check that was not done is reported as skipped and never counts as ok."""
 
 from __future__ import annotations
 
@@ -123,8 +123,10 @@ def has_closures(lock: Lock) -> bool:
 
 
 def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
-    """Servers whose surface was approved for another release or configuration than they start now. The gateway still
-    enforces the approved surface; what the server offers now is known only after it was started."""
+    """Report servers whose surface was approved for another release or configuration than they start now.
+
+    The gateway still enforces the approved surface. The new surface is unknown until the server is probed.
+    """
     from pinwarden.lock.locked_launch import describe_launch
     from pinwarden.project.locked_servers import build_approve_command
 
@@ -267,7 +269,7 @@ def _has_live_pin(entry: Entry) -> bool:
 
 
 def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByCheck) -> Iterator[str]:
-    """What was checked and what was not; ``failed_names`` are the names a check failed for."""
+    """Describe what was checked. ``failed_names`` has, for each check, the servers that could not be checked."""
     if options.configs:
         yield f"searched the configuration files of {len(supported_client_titles())} clients (--format json lists them)"
     unpinned = hashed = 0

@@ -112,7 +112,7 @@ def check_registries(lock: Lock, registries: Registries, gate_options: GateOptio
 
 
 class ByteCheck(Record):
-    """The outcome of downloading and hashing again."""
+    """The outcome of downloading and hashing the pinned artifacts again."""
 
     rows: tuple[Row, ...] = ()
     verified_evidence: Mapping[str, frozenset[str]] = field(default_factory=dict)
