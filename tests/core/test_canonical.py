@@ -66,7 +66,7 @@ def test_canonicalizing_twice_changes_nothing(value: Any, profile: str) -> None:
 def test_the_fast_path_writes_the_bytes_of_the_exact_path(value: Any, profile: str) -> None:
     form = PROFILES[profile]
     plain = encode_without_floats(value)
-    if plain is not None and form.plain_if(plain[0]):
+    if plain is not None and form.matches_orjson(plain[0]):
         assert plain[0] == _encode_exactly(value, form)
 
 

@@ -14,8 +14,8 @@ profile         members sorted by            numbers                what else
 ``hangar``      UTF-16 code units            ECMAScript, doubles    Hangar since 1.2.1 (the ``jcs`` package)
 ==============  ===========================  =====================  ==============================================
 
-Almost no real value has a floating-point number. For those without, orjson writes the same bytes as the exact path in a
-tenth of the time; ``encode_without_floats`` detects them. The exact path below defines the result.
+Almost no real value contains a floating-point number. For values without one, orjson writes the same bytes as the exact
+path in a tenth of the time (``encode_without_floats``). The exact path below defines the result.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class Profile(Record):
     """One canonical form: how its text is parsed and how its values are written."""
 
     name: str
-    read: Callable[[bytes, Limits], Any]
-    members: Callable[[dict[str, Any]], Iterable[tuple[str, Any]]]
-    integer: Callable[[int], str]
-    double: Callable[[float], str]
-    surrogates: str
-    """Error handler of the final UTF-8 encoding, which decides about lone surrogates."""
+    parse: Callable[[bytes, Limits], Any]
+    sort_members: Callable[[dict[str, Any]], Iterable[tuple[str, Any]]]
+    format_integer: Callable[[int], str]
+    format_double: Callable[[float], str]
+    surrogate_errors: str
+    """The ``errors`` argument of the final UTF-8 encoding, which decides how lone surrogates are written."""
     ascii_only: bool = False
-    plain_if: Callable[[bytes], bool]
-    """Whether orjson's sorted output for a value without floats is this form, byte for byte."""
+    matches_orjson: Callable[[bytes], bool]
+    """Whether orjson's sorted output for a value without floats is byte for byte the canonical form."""
 
 
 def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
     form = get_profile(profile)
-    value = form.read(data, limits) if type(data) is bytes else data
+    value = form.parse(data, limits) if type(data) is bytes else data
     plain = encode_without_floats(value) if _is_orjson_worth_loading(value) else None
-    canonical = plain[0] if plain is not None and form.plain_if(plain[0]) else _encode_exactly(value, form)
+    canonical = plain[0] if plain is not None and form.matches_orjson(plain[0]) else _encode_exactly(value, form)
     if len(canonical) > limits.max_bytes:
         _refuse(f"the canonical form has {len(canonical)} bytes; the limit is {limits.max_bytes}")
     return canonical
@@ -71,11 +71,11 @@ def get_profile(name: str) -> Profile:
 
 
 def encode_without_floats(value: Any) -> tuple[bytes, bytes] | None:
-    """Sorted JSON and DAG-CBOR of a value that all encoders write alike, else None.
+    """Encode a value as sorted JSON and DAG-CBOR; None if it contains a float or an integer beyond 53 bits.
 
-    That excludes floats, whose text differs between encoders and their releases, and integers beyond 53 bits, which
-    orjson refuses here. A float is detected in the DAG-CBOR: its head byte is FB, which UTF-8 text cannot contain. A
-    length or an integer can contain it; then the JSON text decides. orjson runs first because it limits the depth.
+    Encoders write floats differently, and orjson refuses large integers here. In DAG-CBOR, a float begins with the byte
+    FB. UTF-8 text cannot contain this byte, but a length or an integer can, so in that case the JSON text decides.
+    orjson runs first because it limits the depth.
     """
     dumps, options, encode_dag_cbor = _load_encoders()
     try:
@@ -87,7 +87,7 @@ def encode_without_floats(value: Any) -> tuple[bytes, bytes] | None:
 
 
 def _is_orjson_worth_loading(value: Any) -> bool:
-    """Importing orjson takes as long as writing some thousand values exactly, so a short run does without it."""
+    """Whether to import orjson, which takes as long as writing a few thousand values on the exact path."""
     if "orjson" in modules:
         return True
     pending, left = [value], _MAX_EXACT_VALUES
@@ -102,7 +102,7 @@ def _is_orjson_worth_loading(value: Any) -> bool:
     return bool(pending) or _values_written[0] > _MAX_EXACT_VALUES
 
 
-_MAX_EXACT_VALUES = 4000  # values; about the fifteen milliseconds that orjson takes to load
+_MAX_EXACT_VALUES = 4000  # writing this many values takes about 15 ms, as long as importing orjson
 _values_written = [0]
 
 
@@ -118,7 +118,7 @@ def _may_contain_float(text: bytes) -> bool:
 
 @cache
 def _load_encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
-    # Lazy: orjson imports a dozen modules that light commands do not need.
+    # Imported here, because orjson loads a dozen modules that most commands do not need.
     import libipld
     import orjson
 
@@ -153,14 +153,14 @@ def _encode_exactly(value: Any, form: Profile) -> bytes:
         elif item is False:
             put("false")
         elif kind is int:
-            put(form.integer(item))
+            put(form.format_integer(item))
         elif kind is float:
-            put(form.double(item))
+            put(form.format_double(item))
         elif depth == 0:
             _refuse(f"nested more than {strict_json.JITER_DEPTH} levels deep")
         elif kind is dict:
             mark = "{"
-            for name, member in form.members(_check_member_names(item)):
+            for name, member in form.sort_members(_check_member_names(item)):
                 put(mark + quote(name) + ":")
                 write(member, depth - 1)
                 mark = ","
@@ -177,7 +177,7 @@ def _encode_exactly(value: Any, form: Profile) -> bytes:
 
     try:
         write(value, strict_json.JITER_DEPTH)
-        return "".join(parts).encode("utf-8", form.surrogates)
+        return "".join(parts).encode("utf-8", form.surrogate_errors)
     except UnicodeEncodeError as err:
         _refuse(f"a string contains the lone surrogate {err.object[err.start]!a}", err)
     except RecursionError as err:
@@ -207,7 +207,7 @@ def _sort_like_javascript(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _sort_like_fusion(item: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    # Fusion assigns members to a fresh object, where this name sets the prototype instead.
+    # Fusion copies members to a new object, where assigning to this name sets the prototype.
     return _sort_like_javascript({name: member for name, member in item.items() if name != "__proto__"})
 
 
@@ -244,7 +244,7 @@ def _javascript_key(member: tuple[str, Any]) -> tuple[int, bytes]:
 
 
 def _format_jcs_integer(value: int) -> str:
-    """Beyond 53 bits, only integers that ECMAScript prints exactly, so that no two integers share a text."""
+    """Format an integer. Beyond 53 bits, refuse integers that a double cannot represent, which would share a text."""
     if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
         return str(value)
     if abs(value) < 10**21:  # from here on ECMAScript prints an exponent
@@ -297,7 +297,7 @@ def _format_python_double(value: float) -> str:
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-# When orjson's bytes are the canonical ones
+# Conditions under which the output of orjson is canonical
 
 
 def _is_any_text(_: bytes) -> bool:
@@ -309,12 +309,12 @@ def _is_printable_ascii(text: bytes) -> bool:
 
 
 def _has_no_astral_character(text: bytes) -> bool:
-    """UTF-16 and code point order differ only from U+10000 on, where UTF-8 has a head byte from F0 to F4."""
+    """Whether all characters are below U+10000, so that sorting by UTF-16 and by code point is the same."""
     return text.isascii() or not any(head in text for head in (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"))
 
 
 def _is_in_javascript_order(text: bytes) -> bool:
-    """Whether JavaScript's order is code point order: only ASCII, no array index as a name, no ``__proto__``."""
+    """Whether JavaScript would keep the order of members: only ASCII, no array index as a name, no ``__proto__``."""
     if not text.isascii() or b'"__proto__"' in text:
         return False
     shape = text.translate(_DIGITS_TO_ZERO)
@@ -341,58 +341,58 @@ PROFILES: dict[str, Profile] = {
     for form in (
         Profile(
             name="jcs",
-            read=strict_json.parse_json,
-            members=_sort_by_utf16,
-            integer=_format_jcs_integer,
-            double=_format_finite_double,
-            surrogates="strict",
-            plain_if=_has_no_astral_character,
+            parse=strict_json.parse_json,
+            sort_members=_sort_by_utf16,
+            format_integer=_format_jcs_integer,
+            format_double=_format_finite_double,
+            surrogate_errors="strict",
+            matches_orjson=_has_no_astral_character,
         ),
         Profile(
             name="rulebook",
-            read=strict_json.parse_json,
-            members=_sort_by_code_point,
-            integer=_format_rulebook_integer,
-            double=_format_rulebook_double,
-            surrogates="strict",
-            plain_if=_is_any_text,
+            parse=strict_json.parse_json,
+            sort_members=_sort_by_code_point,
+            format_integer=_format_rulebook_integer,
+            format_double=_format_rulebook_double,
+            surrogate_errors="strict",
+            matches_orjson=_is_any_text,
         ),
         Profile(
             name="toolpin",
-            read=_parse_like_javascript,
-            members=_sort_like_toolpin,
-            integer=_format_javascript_integer,
-            double=_format_javascript_double,
-            surrogates="backslashreplace",
-            plain_if=_is_in_javascript_order,
+            parse=_parse_like_javascript,
+            sort_members=_sort_like_toolpin,
+            format_integer=_format_javascript_integer,
+            format_double=_format_javascript_double,
+            surrogate_errors="backslashreplace",
+            matches_orjson=_is_in_javascript_order,
         ),
         Profile(
             name="fusion",
-            read=_parse_like_javascript,
-            members=_sort_like_fusion,
-            integer=_format_javascript_integer,
-            double=_format_javascript_double,
-            surrogates="backslashreplace",
-            plain_if=_is_in_javascript_order,
+            parse=_parse_like_javascript,
+            sort_members=_sort_like_fusion,
+            format_integer=_format_javascript_integer,
+            format_double=_format_javascript_double,
+            surrogate_errors="backslashreplace",
+            matches_orjson=_is_in_javascript_order,
         ),
         Profile(
             name="hangar-1.2",
-            read=_parse_like_python,
-            members=_sort_by_code_point,
-            integer=str,
-            double=_format_python_double,
-            surrogates="strict",
+            parse=_parse_like_python,
+            sort_members=_sort_by_code_point,
+            format_integer=str,
+            format_double=_format_python_double,
+            surrogate_errors="strict",
             ascii_only=True,
-            plain_if=_is_printable_ascii,
+            matches_orjson=_is_printable_ascii,
         ),
         Profile(
             name="hangar",
-            read=_parse_like_python,
-            members=_sort_by_utf16,
-            integer=_format_integer_as_double,
-            double=_format_finite_double,
-            surrogates="strict",
-            plain_if=_has_no_astral_character,
+            parse=_parse_like_python,
+            sort_members=_sort_by_utf16,
+            format_integer=_format_integer_as_double,
+            format_double=_format_finite_double,
+            surrogate_errors="strict",
+            matches_orjson=_has_no_astral_character,
         ),
     )
 }

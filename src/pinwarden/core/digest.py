@@ -2,12 +2,12 @@
 
 A `Digest` has two text forms: ``sha256:<hex>`` and the SRI form ``sha256-<base64>``.
 
-A `Cid` is what the verifier rulebook (v0.1.1, section 4) defines. The CID of a document is computed over the DAG-CBOR
-encoding of its canonical JSON, so ``1.0`` and ``1`` are the same document; that of a blob over its bytes. Text form:
-version 1, SHA-256, lower-case base32.
+A `Cid` is a content identifier as the verifier rulebook (v0.1.1, section 4) defines it: version 1, SHA-256, lower-case
+base32. The CID of a document is computed over the DAG-CBOR encoding of its canonical JSON, so ``1.0`` and ``1`` are the
+same document. The CID of a blob is computed over its bytes.
 
-`tool_digest` has three profiles. ``pinwarden`` covers every member that the server sent, known or not. The two of MCP
-Hangar cover name, description, inputSchema and outputSchema; they are needed to compare with Hangar's pins.
+`tool_digest` has three profiles. ``pinwarden`` covers every member that the server sent. ``hangar`` and ``hangar-1.2``
+cover name, description, inputSchema and outputSchema, as MCP Hangar does, so that its pins can be compared.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Digest:
 
     @classmethod
     def of_stream(cls, stream: BinaryIO, algorithm: str = "sha256") -> Digest:
-        """The digest of the rest of an open binary file, in constant memory."""
+        """The digest of an open binary file, from its current position to its end, in constant memory."""
         hasher = _create_hasher(algorithm)
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
@@ -98,7 +98,7 @@ class Digest:
         return Digest, (self.raw, self.algorithm)
 
 
-# Direct slot setters that bypass __setattr__: thousands of digests are made in one run.
+# Slot setters that bypass __setattr__, for speed: one run creates thousands of digests.
 _SET_ALGORITHM = Digest.__dict__["algorithm"].__set__
 _SET_RAW = Digest.__dict__["raw"].__set__
 
@@ -184,7 +184,7 @@ def blob_cid(data: bytes) -> Cid:
 
 
 def manifest_root_cid(manifest: Any) -> Cid:
-    """The root CID of a bundle manifest. It covers only the three members of section 4.2.3, no links to documents."""
+    """The root CID of a bundle manifest. It covers the schema version, the CID profile and the list of files."""
     if isinstance(manifest, bytes):
         manifest = parse_json(manifest)
     if type(manifest) is not dict:
@@ -218,7 +218,7 @@ def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
         known = ", ".join(TOOL_PROFILES)
         raise PinwardenError("PROFILE_UNKNOWN", f"unknown tool digest {profile!a}; known: {known}") from None
     if type(tool) is bytes:
-        tool = get_profile(form).read(tool, DEFAULT_LIMITS)
+        tool = get_profile(form).parse(tool, DEFAULT_LIMITS)
     if type(tool) is not dict:
         raise PinwardenError("TOOL_INVALID", f"the tool is not an object but {type(tool).__name__}")
     return Digest.of_bytes(canonicalize(covered(tool), form))

@@ -1,8 +1,8 @@
 """JSON parsing in a third of the time of the strict parser, for callers that need only a few members of a text.
 
 `loads` is orjson's parser. It refuses invalid JSON and UTF-8, lone surrogates and infinite numbers. It accepts three
-things that `strict_json` refuses: repeated members, deeper nesting and longer numbers. `is_strict` detects those. So if
-both accept a text, `strict_json` reads the same value from it, except that integers above 64 bits are floats here.
+things that `strict_json` refuses: repeated members, deeper nesting and longer numbers. `is_strict` detects these three.
+If `is_strict` accepts a text, `strict_json` parses the same value, except that integers above 64 bits are floats here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pinwarden.core.strict_json import DEFAULT_LIMITS, JITER_DEPTH
 __all__ = ["SHORT_TEXT_BYTES", "is_strict", "loads"]
 
 SHORT_TEXT_BYTES = 2 * JITER_DEPTH
-"""A text of at most this many bytes can have neither too many levels nor too long a number."""
+"""A text of at most this many bytes cannot exceed the limits on nesting and on the length of numbers."""
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG_RUN = b"0" * DEFAULT_LIMITS.max_digits
 _APPEND_NEWLINE = 1024  # orjson.OPT_APPEND_NEWLINE
 
 
 def is_strict(data: bytes, value: Any) -> bool:
-    """Whether `strict_json` reads ``data``, from which `loads` read ``value``."""
+    """Whether `strict_json` would accept ``data`` too. ``value`` is the result of `loads` for ``data``."""
     if len(data) > SHORT_TEXT_BYTES and (
         data.count(b"[") + data.count(b"{") > JITER_DEPTH
         or (len(data) >= len(_LONG_RUN) and _LONG_RUN in data.translate(_DIGITS_TO_ZERO))
@@ -34,7 +34,7 @@ def is_strict(data: bytes, value: Any) -> bool:
     except TypeError:
         return False
     if text == data:
-        return True  # a repeated member would be missing
+        return True  # the text repeats no member, because the value has every member only once
     # Every member has one colon outside of strings. A colon inside a string is in both texts, unless it is escaped in
     # ``data``. So ``data`` has more colons exactly if it has more members.
     return text.count(b":") == data.count(b":") and b"\\u003" not in data

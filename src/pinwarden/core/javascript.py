@@ -1,7 +1,7 @@
-"""JSON text exactly as ``JSON.stringify(value, null, 2)`` writes it, for files that ToolPin writes too.
+"""JavaScript's behaviour where files must equal those of ToolPin: JSON text, sorting by locale, and hosts of URLs.
 
-Members keep their order, except that names which are array indexes come first, as in every JavaScript object.
-Text is raw UTF-8, not our own files' spelling of invisible characters: one escape more and the files would differ.
+JSON text is exactly what ``JSON.stringify(value, null, 2)`` writes. Members keep their order, except that array indexes
+come first, as in every JavaScript object. Invisible characters are not escaped, unlike in Pinwarden's own files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import lazy_pattern
 
-_INDEX_NAME = lazy_pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # no string holds a raw line feed, so this is a name
+_INDEX_NAME = lazy_pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # after a line feed, because no JSON string contains one
 _MAX_INDEX = 2**32 - 2
 
 
 def encode_javascript_json(value: Any) -> bytes:
-    """The text of a file: two spaces, a final line feed."""
+    """Encode a value as the text of a JSON file, indented by two spaces and with a final line feed."""
     if encode_without_floats(value) is not None:  # no floating-point numbers: orjson writes the same bytes
         import orjson
 
@@ -60,12 +60,12 @@ def _encode_pieces(value: Any, newline: str) -> list[str]:
 def _format_number(value: float) -> str:
     try:
         return format_ecmascript_number(float(value))
-    except (OverflowError, ValueError):  # JavaScript has no such number
+    except (OverflowError, ValueError):  # JavaScript writes null for NaN and infinities
         return "null"
 
 
 def list_in_property_order(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The members of an object in the order in which JavaScript lists them: array indexes first, by number."""
+    """The members of an object in JavaScript's order: array indexes first, by number."""
     indexes = {name: int(name) for name in value if _is_index(name)}
     if not indexes:
         return list(value.items())
@@ -80,7 +80,7 @@ def _is_index(name: str) -> bool:
 
 _Item = TypeVar("_Item")
 
-# CLDR root, the primary weights of ASCII. Letters of both cases share one; other control characters have none.
+# The order of ASCII characters in the CLDR root collation. Upper and lower case letters have the same weight.
 _ASCII_ORDER = "\t\n\v\f\r _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789abcdefghijklmnopqrstuvwxyz"
 _PRIMARY_WEIGHTS = {character: weight for weight, character in enumerate(_ASCII_ORDER)} | {
     character.upper(): weight for weight, character in enumerate(_ASCII_ORDER)
@@ -88,7 +88,7 @@ _PRIMARY_WEIGHTS = {character: weight for weight, character in enumerate(_ASCII_
 _BEFORE_DIGITS = _PRIMARY_WEIGHTS["$"]
 _AFTER_LETTERS = _PRIMARY_WEIGHTS["z"]
 
-# Accents from the lightest to the heaviest; the last is that of letters that are written as one.
+# Accents by increasing weight. The last one stands for two letters that are written as one.
 _JOINED = "\U000f0000"
 _OVERLAY = "\u0338"
 _ACCENTS = (
@@ -111,8 +111,11 @@ _DECOMPOSED = str.maketrans(
         "\u0141": f"L{_OVERLAY}",
     }
 )
-_RECOMPOSED = (("\u0438\u0306", "\u0439"), ("\u0418\u0306", "\u0419"))  # a letter of its own, not an accented one
-# Greek without the final sigma, Russian, the parts of Korean syllables, Chinese: in the order of their code points.
+_RECOMPOSED = (
+    ("\u0438\u0306", "\u0439"),
+    ("\u0418\u0306", "\u0419"),
+)  # separate letters, without an accent
+# Ranges that sort by code point: Greek without the final sigma, Russian, parts of Korean syllables, Chinese.
 _KNOWN_LETTERS = (
     (0x0391, 0x03A1),
     (0x03A3, 0x03A9),
@@ -129,7 +132,7 @@ _CollationKey = tuple[tuple[tuple[int, int], ...], tuple[tuple[tuple[int, int], 
 
 
 def sort_by_locale(items: Iterable[_Item], name: Callable[[_Item], str]) -> tuple[list[_Item], bool]:
-    """The items in that order of their names, equal names as they came; and whether the order is exact."""
+    """Sort items by name like ``localeCompare``, and say whether the order is certainly the same as JavaScript's."""
     listed = list(items)
     if len(listed) < 2 or all(_is_known(name(item)) for item in listed):
         return sorted(listed, key=lambda item: _collation_key(name(item))), True
@@ -140,7 +143,7 @@ def sort_by_locale(items: Iterable[_Item], name: Callable[[_Item], str]) -> tupl
 
 
 def _collation_key(name: str) -> _CollationKey:
-    """Three levels, each counting only where all before it are equal: letters, then accents, then case."""
+    """The sort key of a name: first its letters, then its accents, then upper and lower case."""
     name = _decompose(name)
     letters = [character for character in name if _has_weight(character)]
     accents: list[tuple[tuple[int, int], ...]] = []
@@ -153,19 +156,19 @@ def _collation_key(name: str) -> _CollationKey:
 
 
 def _decompose(name: str) -> str:
-    """A name as letters and the accents that follow them."""
+    """Split accented letters into a letter and its accents."""
     if name.isascii():
         return name
     from unicodedata import normalize
 
-    parted = normalize("NFD", name).translate(_DECOMPOSED)
-    for accented, whole in _RECOMPOSED:
-        parted = parted.replace(accented, whole)
-    return parted
+    decomposed = normalize("NFD", name).translate(_DECOMPOSED)
+    for accented, letter in _RECOMPOSED:
+        decomposed = decomposed.replace(accented, letter)
+    return decomposed
 
 
 def _is_known(name: str) -> bool:
-    """Whether the table knows every letter and accent of a name."""
+    """Whether the tables above contain every letter and accent of a name."""
     return all(
         character.isascii()
         or character in _ACCENT_WEIGHTS
@@ -192,7 +195,7 @@ def _primary_weight(character: str) -> tuple[int, int]:
 
 
 def _load_icu_collator() -> Any:
-    """ICU's collator as JavaScript engines set it up, or None where PyICU is not installed."""
+    """ICU's collator, configured as in JavaScript engines; None if PyICU is not installed."""
     from importlib import import_module
 
     try:
@@ -213,14 +216,14 @@ _IPV4_PART = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
 
 
 class RemoteHost(Record):
-    """Scheme and host of an address; the host has its port where that is not the usual one."""
+    """Scheme and host of a URL. The host includes the port, unless it is the default port of the scheme."""
 
     scheme: str
     host: str
 
 
 def parse_whatwg_host(url: str) -> RemoteHost | None:
-    """The scheme and host, or None if no address can be made out."""
+    """Parse scheme and host of a URL as browsers do (WHATWG); None if the URL is invalid."""
     text = re.sub(r"[\t\n\r]", "", url.strip("".join(map(chr, range(0x21)))))
     match = _URL_SCHEME.fullmatch(text)
     if match is None:
@@ -234,7 +237,7 @@ def parse_whatwg_host(url: str) -> RemoteHost | None:
     return None if host is None else RemoteHost(scheme=scheme, host=host)
 
 
-def _normalize_host_and_port(text: str, usual: str) -> str | None:
+def _normalize_host_and_port(text: str, default_port: str) -> str | None:
     bracketed = _IPV6.match(text)
     if bracketed:
         name, rest = bracketed[0], text[bracketed.end() :]
@@ -249,7 +252,7 @@ def _normalize_host_and_port(text: str, usual: str) -> str | None:
     if host is None:
         return None
     plain = str(int(port)) if port else ""
-    return host if plain in ("", usual) else f"{host}:{plain}"
+    return host if plain in ("", default_port) else f"{host}:{plain}"
 
 
 def _normalize_domain(name: str) -> str | None:
@@ -267,7 +270,7 @@ def _normalize_domain(name: str) -> str | None:
 
 
 def _normalize_ipv4(labels: list[str]) -> str | None:
-    """Fewer than four parts, octal and hexadecimal count too: 127.1 is 127.0.0.1."""
+    """Normalize an IPv4 address with up to four parts in decimal, octal or hexadecimal: 127.1 is 127.0.0.1."""
     if len(labels) > 4 or not all(_IPV4_PART.fullmatch(label) for label in labels):
         return None
     try:

@@ -1,6 +1,6 @@
 """Split JSON text into its outermost members or elements, without parsing them.
 
-When one item of a list is not strict JSON, the others must still be read. Each slice can be parsed on its own.
+If one item of a list is not strict JSON, the other items can still be parsed, each from its own slice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pinwarden.core.text import lazy_pattern
 
 _SPACE = " \t\n\r"
 _MARK = lazy_pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the start of another string, a bracket
-# A part of a string, bounded so that a string of only escapes does not fill the memory with backtracking positions.
+# A piece of a string. Its length is bounded, because the regex engine stores a backtracking position per escape.
 _PIECE = lazy_pattern(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
 
 
@@ -23,7 +23,7 @@ def _discard(_: Any) -> None:
     return None
 
 
-# Values are skipped: numbers are not converted and objects not built.
+# Skips values: it converts no numbers and builds no objects.
 _SKIP = JSONDecoder(object_pairs_hook=_discard, parse_int=_discard, parse_float=_discard, parse_constant=_discard)
 
 
@@ -85,11 +85,11 @@ def _scan_spans(text: str, position: int, opening: str, closing: str) -> tuple[l
     position = _skip_space(text, position + 1)
     spans: list[JsonSpan] = []
     while text[position : position + 1] != closing or spans:
-        name, begin = "", position
+        name, name_start = "", position
         if opening == "{":
             name, position = _read_name(text, position)
         end = _find_value_end(text, position)
-        spans.append(JsonSpan(name=name, name_start=begin, start=position, end=end))
+        spans.append(JsonSpan(name=name, name_start=name_start, start=position, end=end))
         position = _skip_space(text, end)
         if text[position : position + 1] != ",":
             break
@@ -100,7 +100,7 @@ def _scan_spans(text: str, position: int, opening: str, closing: str) -> tuple[l
 
 
 def _find_value_end(text: str, position: int) -> int:
-    """The end of a value. One that is nested too deeply to parse is cut at its closing bracket."""
+    """The offset after a value. If the value is nested too deeply to parse, its closing bracket is searched instead."""
     try:
         return _SKIP.raw_decode(text, position)[1]
     except RecursionError:
@@ -111,11 +111,11 @@ def _find_value_end(text: str, position: int) -> int:
 
 
 def _find_closing_bracket(text: str, position: int) -> int | None:
-    """The end of the outermost bracket; None if it is not closed or a string does not end."""
+    """The offset after the bracket that closes the value; None if the value or a string in it does not end."""
     depth = 0
-    begun = True
-    while begun:
-        begun = False
+    in_string = True
+    while in_string:
+        in_string = False
         for match in _MARK.finditer(text, position):
             mark = match[0]
             if mark in "[{":
@@ -125,13 +125,13 @@ def _find_closing_bracket(text: str, position: int) -> int | None:
                 if depth == 0:
                     return match.end()
             elif mark == '"':
-                position, begun = _find_string_end(text, match.end()), True
+                position, in_string = _find_string_end(text, match.end()), True
                 break
     return None
 
 
 def _find_string_end(text: str, position: int) -> int:
-    """The offset after a string, given the offset of its first character; the end of the text if it does not end."""
+    """The offset after the string whose first character is at ``position``; the end of the text if it is not closed."""
     while (piece := _PIECE.match(text, position)) is not None:
         position = piece.end()
     return position + 1 if text[position : position + 1] == '"' else len(text)

@@ -1,8 +1,7 @@
-"""JSON values: JSON Pointers (RFC 6901), positions in a text, and equality as JSON defines it.
+"""JSON Pointers (RFC 6901), the lines and columns of values in a text, and equality of JSON values.
 
-`resolve_pointer` raises for a malformed pointer and for one without a value. `locate_pointers` makes one pass over a
-text without recursion. It descends only to the requested values and skips everything else, so it expects a text that
-was parsed strictly before and does not notice every syntax error.
+`locate_pointers` makes one pass over a text, without recursion. It visits only the requested values and does not notice
+syntax errors elsewhere, so callers parse the text strictly first.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pinwarden.core.errors import PinwardenError
 
 
 def resolve_pointer(document: Any, pointer: str) -> Any:
-    """The value that ``pointer`` names in ``document``."""
+    """The value at ``pointer`` in ``document``. Raises POINTER_PATH_INVALID if there is none."""
     value = document
-    for step in split_pointer(pointer):
-        value = _resolve_token(value, step, pointer)
+    for token in split_pointer(pointer):
+        value = _resolve_token(value, token, pointer)
     return value
 
 
@@ -30,34 +29,34 @@ def escape_pointer_token(name: str | int) -> str:
 
 
 def split_pointer(pointer: str) -> list[str]:
-    """The tokens of a pointer, unescaped. The empty pointer, which names the whole document, has none."""
+    """The unescaped tokens of a pointer. The empty pointer names the whole document and has no tokens."""
     if type(pointer) is not str:
         raise PinwardenError("POINTER_PATH_INVALID", "the JSON Pointer is not a string")
     if pointer == "":
         return []
     if not pointer.startswith("/"):
         _refuse_pointer(pointer, "does not begin with /")
-    return [_unescape_token(step, pointer) for step in pointer[1:].split("/")]
+    return [_unescape_token(token, pointer) for token in pointer[1:].split("/")]
 
 
-def _unescape_token(step: str, pointer: str) -> str:
-    pieces = step.split("~")
+def _unescape_token(token: str, pointer: str) -> str:
+    pieces = token.split("~")
     if any(piece[:1] not in ("0", "1") for piece in pieces[1:]):
         _refuse_pointer(pointer, "has a ~ that is not followed by 0 or 1")
-    return step.replace("~1", "/").replace("~0", "~")
+    return token.replace("~1", "/").replace("~0", "~")
 
 
-def _resolve_token(value: Any, step: str, pointer: str) -> Any:
-    if type(value) is dict and step in value:
-        return value[step]
-    if type(value) is list and _is_array_index(step, len(value)):
-        return value[int(step)]
+def _resolve_token(value: Any, token: str, pointer: str) -> Any:
+    if type(value) is dict and token in value:
+        return value[token]
+    if type(value) is list and _is_array_index(token, len(value)):
+        return value[int(token)]
     _refuse_pointer(pointer, "does not exist in the document")
 
 
-def _is_array_index(step: str, length: int) -> bool:
-    plain = step.isascii() and step.isdigit() and (step == "0" or step[0] != "0")
-    return plain and len(step) <= len(str(length)) and int(step) < length
+def _is_array_index(text: str, length: int) -> bool:
+    plain = text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
+    return plain and len(text) <= len(str(length)) and int(text) < length
 
 
 def _refuse_pointer(pointer: str, why: str) -> NoReturn:
@@ -80,13 +79,13 @@ def locate_pointers(data: bytes, pointers: Collection[str]) -> dict[str, tuple[i
     try:
         text = data.decode("utf-8", "strict")
         offsets = _find_offsets(text, _build_pointer_tree(pointers))
-    except ValueError as err:  # UTF-8 or a string
+    except ValueError as err:  # invalid UTF-8, or an invalid string
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {err}") from err
     return _to_lines_and_columns(text, offsets)
 
 
 class _PointerNode:
-    """A node of the tree of requested pointers. Children are removed when they are found, so the first one counts."""
+    """A node in the tree of requested pointers. A child is removed when it is found, so the first member counts."""
 
     __slots__ = ("children", "pointer")
 
@@ -99,8 +98,8 @@ def _build_pointer_tree(pointers: Collection[str]) -> _PointerNode:
     root = _PointerNode()
     for pointer in pointers:
         node = root
-        for step in split_pointer(pointer):
-            node = node.children.setdefault(step, _PointerNode())
+        for token in split_pointer(pointer):
+            node = node.children.setdefault(token, _PointerNode())
         node.pointer = pointer
     return root
 
@@ -108,16 +107,16 @@ def _build_pointer_tree(pointers: Collection[str]) -> _PointerNode:
 class _Container:
     """An object or array whose members are being visited."""
 
-    __slots__ = ("closing", "count", "position", "text", "wanted")
+    __slots__ = ("closing", "count", "position", "requested", "text")
 
-    def __init__(self, text: str, position: int, wanted: _PointerNode) -> None:
+    def __init__(self, text: str, position: int, requested: _PointerNode) -> None:
         self.text = text
         self.closing = _CLOSING[text[position]]
         self.position = position + 1
-        self.wanted = wanted
+        self.requested = requested
         self.count = 0
 
-    def next_wanted(self) -> _PointerNode | None:
+    def next_requested(self) -> _PointerNode | None:
         """Move to the next value that a requested pointer passes through; None at the end of the container."""
         text = self.text
         while True:
@@ -127,14 +126,14 @@ class _Container:
                 return None
             if self.count:
                 self._expect(",")
-            child = self.wanted.children.pop(self._step(), None)
+            child = self.requested.children.pop(self._read_token(), None)
             self.count += 1
             if child is not None:
                 return child
             self.position = _skip_value(text, self.position)
 
-    def _step(self) -> str:
-        """The name or index of the next value. Moves to the start of that value."""
+    def _read_token(self) -> str:
+        """Read the name or index of the next value, and move to the start of the value."""
         if self.closing == "]":
             return str(self.count)
         if not self.text.startswith('"', self.position):
@@ -154,24 +153,24 @@ class _Container:
 def _find_offsets(text: str, root: _PointerNode) -> dict[str, int]:
     """The offset of each requested value."""
     offsets: dict[str, int] = {}
-    inside: list[_Container] = []
-    position, wanted = _skip_space(text, 0), root
+    containers: list[_Container] = []
+    position, requested = _skip_space(text, 0), root
     while True:
-        if wanted.pointer is not None:
-            offsets[wanted.pointer] = position
-        if wanted.children and text[position : position + 1] in _CLOSING:
-            inside.append(_Container(text, position, wanted))
-        elif inside:
-            inside[-1].position = _skip_value(text, position)
+        if requested.pointer is not None:
+            offsets[requested.pointer] = position
+        if requested.children and text[position : position + 1] in _CLOSING:
+            containers.append(_Container(text, position, requested))
+        elif containers:
+            containers[-1].position = _skip_value(text, position)
         else:
             _skip_value(text, position)
             return offsets
-        while (following := inside[-1].next_wanted()) is None:
-            end = inside.pop().position
-            if not inside:
+        while (following := containers[-1].next_requested()) is None:
+            end = containers.pop().position
+            if not containers:
                 return offsets
-            inside[-1].position = end
-        position, wanted = inside[-1].position, following
+            containers[-1].position = end
+        position, requested = containers[-1].position, following
 
 
 def _skip_value(text: str, position: int) -> int:
@@ -215,7 +214,7 @@ def _refuse_character(position: int) -> NoReturn:
 
 
 def is_json_equal(one: Any, other: Any) -> bool:
-    """Equality of JSON values: 1 is 1.0, but true is not 1, which Python's ``==`` takes for equal."""
+    """Whether two JSON values are equal. 1 equals 1.0, but true does not equal 1, unlike in Python."""
     if one is other:
         return True
     if type(one) is bool or type(other) is bool:
@@ -232,12 +231,12 @@ def is_json_equal(one: Any, other: Any) -> bool:
 
 
 def json_identity(value: Any) -> bytes:
-    """A key for sets and tables: equal exactly where the values are the same."""
+    """A hashable key of a value. Two values have the same key exactly if they are the same JSON."""
     return canonicalize(value)
 
 
 def iter_strings(value: Any) -> Iterator[str]:
-    """Every string in a value, member names included, in the order sent."""
+    """Every string in a value, including member names, in document order."""
     if type(value) is str:
         yield value
     elif type(value) is dict:
@@ -250,5 +249,5 @@ def iter_strings(value: Any) -> Iterator[str]:
 
 
 def child_pointer(pointer: str, token: str | int) -> str:
-    """The JSON Pointer one level further down (RFC 6901)."""
+    """The pointer of a member or element of the value at ``pointer``."""
     return f"{pointer}/{escape_pointer_token(token)}"
