@@ -30,9 +30,9 @@ def proof_of(index: int) -> TlogProof:
 def test_a_proof_file_proves_its_entry_and_no_other(index: int) -> None:
     proof = TlogProof.parse(bytes(proof_of(index)))
     assert proof == proof_of(index)
-    assert proof.proves(ENTRIES[index]).size == 11
+    assert proof.verify_entry(ENTRIES[index]).size == 11
     with pytest.raises(PinwardenError) as caught:
-        proof.proves(ENTRIES[index - 1])
+        proof.verify_entry(ENTRIES[index - 1])
     assert caught.value.code == "LOG_PROOF_INVALID"
 
 

@@ -85,7 +85,7 @@ def test_a_pointer_is_signed_by_the_registry_and_its_event_is_proved_to_be_in_th
     entry = files.get("pointers/acme.notes/stable.event")
     proof = TlogProof.parse(files.get("pointers/acme.notes/stable.tlog-proof"))
     proof.checkpoint.verify([anywhere.registry.identity.note_key])
-    assert (proof.index, proof.proves(entry).size) == (2, 3)
+    assert (proof.index, proof.verify_entry(entry).size) == (2, 3)
     event = log_documents.log_event_from_json(json.loads(entry))
     assert (event.seq, event.new_root_cid) == (2, pointer["pointers"][0]["root_cid"])
     assert event.prev_root_cid == bundle(version="1.0.1").root_cid

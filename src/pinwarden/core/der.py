@@ -1,6 +1,7 @@
 """A strict DER parser: every value has exactly one encoding, and all others are refused (X.690 sections 8, 10, 11).
 
-It supports what signatures need: tags below 31 and definite lengths. It does not recurse; the caller opens each level.
+It supports tags below 31 and definite lengths, which is enough for signatures. It does not recurse: the caller reads
+each level with `DerValue.children`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ INTEGER, OCTET_STRING, NULL, OID = 0x02, 0x04, 0x05, 0x06
 UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
 SEQUENCE, SET = 0x30, 0x31
 _CONSTRUCTED = 0x20
-_NEEDS_PARTS = frozenset({0x10, 0x11})  # sequences and sets are always constructed, all other types here never
+_CONSTRUCTED_TYPES = frozenset({0x10, 0x11})  # sequences and sets are always constructed, all other types never
 
 
 class DerValue(Record):
@@ -26,7 +27,7 @@ class DerValue(Record):
     encoded: bytes = field(repr=False)
 
     def expect(self, tag: int) -> DerValue:
-        """The value itself if it has this tag; otherwise raises."""
+        """Return the value itself. Raises if it has another tag."""
         return self if self.tag == tag else _refuse(f"has tag {self.tag:#04x} instead of {tag:#04x}")
 
     def children(self) -> DerReader:
@@ -54,57 +55,57 @@ class DerReader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._offset = 0
 
     @property
     def tag(self) -> int | None:
         """The tag of the next value; None at the end."""
-        return self._data[self._at] if self._at < len(self._data) else None
+        return self._data[self._offset] if self._offset < len(self._data) else None
 
     def next(self, tag: int | None = None) -> DerValue:
         """The next value. Raises unless it has the given tag."""
-        start = self._at
-        kind = self._byte()
+        start = self._offset
+        kind = self._read_byte()
         if kind & 0x1F == 0x1F:
             _refuse("has a tag of more than one byte")
-        if kind < 0x40 and (kind & 0x1F in _NEEDS_PARTS) != bool(kind & _CONSTRUCTED):
+        if kind < 0x40 and (kind & 0x1F in _CONSTRUCTED_TYPES) != bool(kind & _CONSTRUCTED):
             _refuse("has a primitive value in constructed form, or the reverse")
-        size = self._length()
-        if size > len(self._data) - self._at:
+        size = self._read_length()
+        if size > len(self._data) - self._offset:
             _refuse("ends inside a value")
-        content = self._data[self._at : self._at + size]
-        self._at += size
-        value = DerValue(tag=kind, content=content, encoded=self._data[start : self._at])
+        content = self._data[self._offset : self._offset + size]
+        self._offset += size
+        value = DerValue(tag=kind, content=content, encoded=self._data[start : self._offset])
         return value if tag is None else value.expect(tag)
 
     def optional(self, tag: int) -> DerValue | None:
-        """The next value if it has this tag."""
+        """The next value, or None if it has another tag."""
         return self.next() if self.tag == tag else None
 
     def end(self) -> None:
         """Raise if data is left."""
-        if self._at != len(self._data):
+        if self._offset != len(self._data):
             _refuse("has trailing data")
 
     def __iter__(self) -> Iterator[DerValue]:
-        while self._at < len(self._data):
+        while self._offset < len(self._data):
             yield self.next()
 
-    def _byte(self) -> int:
-        if self._at >= len(self._data):
+    def _read_byte(self) -> int:
+        if self._offset >= len(self._data):
             _refuse("ends inside a value")
-        self._at += 1
-        return self._data[self._at - 1]
+        self._offset += 1
+        return self._data[self._offset - 1]
 
-    def _length(self) -> int:
-        first = self._byte()
+    def _read_length(self) -> int:
+        first = self._read_byte()
         if first < 0x80:
             return first
         if first == 0x80 or first > 0x84:
             _refuse("has an indefinite length, or one above 4 GiB")
         size = 0
         for _ in range(first - 0x80):
-            size = size << 8 | self._byte()
+            size = size << 8 | self._read_byte()
         if size < 0x80 or size >> 8 * (first - 0x81) == 0:
             _refuse("has a length that is not in its shortest form")
         return size
@@ -123,13 +124,13 @@ def _decode_oid(data: bytes) -> str:
         _refuse("has a malformed object identifier")
     arcs: list[int] = []
     arc = 0
-    fresh = True
+    at_arc_start = True
     for byte in data:
-        if fresh and byte == 0x80:
+        if at_arc_start and byte == 0x80:
             _refuse("has a malformed object identifier")
         arc = arc << 7 | byte & 0x7F
-        fresh = not byte & 0x80
-        if fresh:
+        at_arc_start = not byte & 0x80
+        if at_arc_start:
             arcs.append(arc)
             arc = 0
     first = min(arcs[0] // 40, 2)

@@ -113,9 +113,9 @@ def _find_value_end(text: str, position: int) -> int:
 def _find_closing_bracket(text: str, position: int) -> int | None:
     """The offset after the bracket that closes the value; None if the value or a string in it does not end."""
     depth = 0
-    in_string = True
-    while in_string:
-        in_string = False
+    restart = True
+    while restart:
+        restart = False
         for match in _MARK.finditer(text, position):
             mark = match[0]
             if mark in "[{":
@@ -125,7 +125,7 @@ def _find_closing_bracket(text: str, position: int) -> int | None:
                 if depth == 0:
                     return match.end()
             elif mark == '"':
-                position, in_string = _find_string_end(text, match.end()), True
+                position, restart = _find_string_end(text, match.end()), True
                 break
     return None
 

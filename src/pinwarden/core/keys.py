@@ -1,13 +1,13 @@
 """Ed25519 keys, and signatures over JSON documents and DSSE envelopes.
 
-A public key is 32 bytes, written as base64url without padding, as ``did:key``, or as PEM. Encodings outside the field
-and points of small order are refused, because with such a key one signature is valid for many messages.
+A public key is 32 bytes, written as base64url without padding, as ``did:key``, or as PEM. Non-canonical encodings and
+points of small order are refused, because with such a key one signature is valid for many messages.
 
-`refuse_private_key` and `not_a_key_error` are about files that are not a public key. They never repeat the content of
-the file, which may be a secret.
+`refuse_private_key` and `not_a_key_error` report files that are not a public key. Their messages never contain the
+content of the file, which may be a secret.
 
-`sign_document` signs the canonical JSON of selected fields (rulebook section 3), in the order of the signature's list,
-joined by single zero bytes. DSSE v1 also signs the type of the payload.
+`sign_document` signs selected fields of a document (rulebook section 3): the canonical JSON of each field, in the order
+of ``signed_fields``, joined by zero bytes. DSSE v1 also signs the type of the payload.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PublicKey:
 
     @classmethod
     def from_did(cls, did: str) -> PublicKey:
-        """Parse ``did:key`` of an Ed25519 key. Other methods, codecs and spellings are refused."""
+        """Parse the ``did:key`` of an Ed25519 key. Other DID methods and other types of keys are refused."""
         if not did.startswith(_DID_PREFIX) or len(did) > 64:
             raise PinwardenError("KEY_INVALID", f"{did[:80]!a} is not did:key of an Ed25519 key")
         raw = _decode_base58(did[len(_DID_PREFIX) :])
@@ -121,7 +121,7 @@ class PublicKey:
         return b"-----BEGIN PUBLIC KEY-----\n" + b64encode(self.spki) + b"\n-----END PUBLIC KEY-----\n"
 
     def verifies(self, message: bytes, signature: bytes) -> bool:
-        """Whether ``signature`` was made over ``message`` with this key. Malleable forms are refused (RFC 8032)."""
+        """Whether ``signature`` is valid for ``message`` and this key. Malleable forms are not valid (RFC 8032)."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -144,7 +144,7 @@ class PublicKey:
 
 
 class Signer(Protocol):
-    """Signs with an Ed25519 key: a key in memory, or a device or service that keeps its key."""
+    """Signs with an Ed25519 key, which is in memory or stays in a device or service."""
 
     @property
     def public_key(self) -> PublicKey:
@@ -165,7 +165,7 @@ class PrivateKey:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> PrivateKey:
-        """The key of a 32-byte seed. The caller provides the randomness."""
+        """The key that a 32-byte seed determines. The caller provides a random seed."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         if len(seed) != 32:
@@ -221,7 +221,7 @@ def encode_base64url(data: bytes) -> str:
 
 
 def decode_base64url(text: str, code: str = "SIGNATURE_INVALID") -> bytes:
-    """Decode strict base64url: no padding, no other alphabet, no stray bits. Every byte string has one spelling."""
+    """Decode base64url without padding. Only the canonical spelling of each byte string is accepted."""
     if type(text) is not str or not text.isascii() or any(c in text for c in "+/="):
         raise PinwardenError(code, "not base64url without padding")
     try:
@@ -276,14 +276,14 @@ _KEY_SHAPES = (
 
 
 def is_private_key(data: bytes) -> bool:
-    """Whether data looks like a private key of any program, encrypted or not."""
+    """Whether data looks like a private key in any common format, encrypted or not."""
     return any(mark in data for mark in _PRIVATE_KEY_MARKS) or (
         b'"kty"' in data and _PRIVATE_JWK.search(data) is not None
     )
 
 
 def describe_key_data(data: bytes) -> str:
-    """What the data is, in a few words for an error message."""
+    """Describe data that should be a key, in a few words for an error message: ``a certificate``."""
     if not data.strip():
         return "empty"
     if is_private_key(data):
@@ -295,26 +295,30 @@ def describe_key_data(data: bytes) -> str:
     return "text, but not a key" if printable else "binary data, not a key"
 
 
-def refuse_private_key(data: bytes, where: str, beside: str = "") -> None:
-    """Raise if data is a private key, before any of it is stored or shown. ``beside`` is the file of its public key."""
+def refuse_private_key(data: bytes, source: str, public_key_file: str = "") -> None:
+    """Raise if data is a private key. Call this before any of the data is stored or shown."""
     if is_private_key(data):
         raise PinwardenError(
             "KEY_INVALID",
-            f"{where} is a private key; the public key is required. Nothing was stored",
+            f"{source} is a private key; the public key is required. Nothing was stored",
             hint="Keep the private key secret. "
-            + (f"Its public key is in {beside}." if beside else "pinwarden keygen writes the public key to FILE.pub."),
+            + (
+                f"Its public key is in {public_key_file}."
+                if public_key_file
+                else "Give the file FILE.pub instead, which `pinwarden keygen` writes next to the private key."
+            ),
         )
 
 
-def not_a_key_error(data: bytes, where: str) -> PinwardenError:
+def not_a_key_error(data: bytes, source: str) -> PinwardenError:
     """The error for a file that is not a public key."""
-    return PinwardenError("KEY_INVALID", f"{where} is {describe_key_data(data)}", hint=EXPECTED_KEY_FORMS)
+    return PinwardenError("KEY_INVALID", f"{source} is {describe_key_data(data)}", hint=EXPECTED_KEY_FORMS)
 
 
 ALGORITHM = "ed25519"
 _MAX_PREIMAGE = 64 * 1024 * 1024
-"""A document of a few kilobytes could list one field so often that the preimage would exhaust memory."""
-_MAX_SIGNATURES = 1000  # each is tried with every known key
+"""A small document could list one field many times, so that the preimage would exhaust memory."""
+_MAX_SIGNATURES = 1000  # every known key is tried on each signature
 
 
 def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
@@ -334,7 +338,7 @@ def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
 
 
 def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signature: bytes | str) -> bool:
-    """Whether the signature over the message is by this key.
+    """Whether the signature of the message is valid and by this key.
 
     The key is raw bytes, base64url, PEM or ``did:key``; an unusable key raises ``KEY_INVALID``. The signature is 64
     bytes or their strict base64url; anything else is invalid.
@@ -355,7 +359,7 @@ def _parse_public_key(key: PublicKey | bytes | str) -> PublicKey:
 
 
 def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> dict[str, Any]:
-    """A signature object for the document's ``signatures``."""
+    """Sign fields of a document. Returns an object for its member ``signatures``."""
     return {
         "key_id": key.public_key.did,
         "alg": ALGORITHM,
@@ -365,7 +369,7 @@ def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> d
 
 
 def is_document_signature_valid(document: Any, signature: Any, known_keys: Iterable[PublicKey]) -> bool:
-    """Whether a signature object is by one of the known keys over this document."""
+    """Whether a signature object of this document is valid and by one of the known keys."""
     if type(signature) is not dict or signature.get("alg") != ALGORITHM:
         return False
     key = next((key for key in known_keys if key.did == signature.get("key_id")), None)
@@ -383,13 +387,13 @@ def is_document_signature_valid(document: Any, signature: Any, known_keys: Itera
 
 
 def dsse_preimage(payload_type: str, payload: bytes) -> bytes:
-    """The pre-authentication encoding: the payload bound to its type."""
+    """The bytes that DSSE signs: the pre-authentication encoding of a payload and its type."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
 def sign_dsse(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> dict[str, Any]:
-    """An envelope around the payload, signed with each key."""
+    """Sign a payload with each key. Returns a DSSE envelope."""
     preimage = dsse_preimage(payload_type, payload)
     return {
         "payloadType": payload_type,
@@ -401,7 +405,10 @@ def sign_dsse(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> 
 def verify_dsse(
     envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]
 ) -> tuple[bytes, tuple[PublicKey, ...]]:
-    """The payload and the known keys that signed it. Raises if there are none, or if the payload has another type."""
+    """The payload of an envelope, and the known keys that signed it.
+
+    Raises SIGNATURE_INVALID if no known key signed, or if the payload has another type.
+    """
     if type(envelope) is not dict or envelope.get("payloadType") != payload_type:
         raise PinwardenError("SIGNATURE_INVALID", f"not a DSSE envelope of type {payload_type}")
     payload = _decode_base64(envelope.get("payload"))

@@ -33,24 +33,24 @@ class NoteKey(Record):
 
     def __post_init__(self) -> None:
         if not self.name or "+" in self.name or any(c.isspace() or c < " " for c in self.name):
-            _invalid("the name of a key is empty, or contains spaces or +")
+            _refuse("the name of a key is empty, or contains spaces or +")
 
     @classmethod
     def parse(cls, vkey: str) -> NoteKey:
         """Read ``name+hex(id)+base64(type || key)``."""
         name, _, rest = vkey.partition("+")
         key_id, _, encoded = rest.partition("+")
-        material = _decode(encoded)
+        material = _decode_base64("the verifier key", encoded)
         if material[:1] != _ED25519:
-            _invalid("the verifier key is not an Ed25519 key")
+            _refuse("the verifier key is not an Ed25519 key")
         named_key = cls(name=name, key=PublicKey(material[1:]))
         if named_key.key_id.hex() != key_id:
-            _invalid("the id of the verifier key does not match its name and key")
+            _refuse("the id of the verifier key does not match its name and key")
         return named_key
 
     @property
     def key_id(self) -> bytes:
-        """Four bytes that distinguish keys with one name; an identifier, not a proof."""
+        """Four bytes that distinguish keys of the same name. They do not prove anything."""
         return sha256(self.name.encode() + b"\n" + _ED25519 + self.key.raw).digest()[:4]
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class NoteKey(Record):
 
 
 class NoteSignature(Record):
-    """One signature line. Lines of unknown keys are kept, because others may know the keys."""
+    """One signature line of a note. Lines of unknown keys are kept, because other readers may know the keys."""
 
     name: str
     key_id: bytes
@@ -79,19 +79,19 @@ class Note(Record):
     def parse(cls, data: bytes) -> Note:
         """Split a note into text and signatures."""
         if len(data) > _MAX_NOTE:
-            _invalid("the note is too large")
+            _refuse("the note is too large")
         try:
             whole = data.decode("utf-8", "strict")
         except UnicodeDecodeError as err:
             raise PinwardenError("NOTE_INVALID", "the note is not UTF-8") from err
         if any(c < " " and c != "\n" for c in whole):
-            _invalid("the note contains control characters")
+            _refuse("the note contains control characters")
         head, mark, tail = whole.rpartition("\n\n")
         if not mark or not tail.endswith("\n"):
-            _invalid("the note has no signatures after an empty line")
+            _refuse("the note has no signatures after an empty line")
         lines = tail[:-1].split("\n")
         if len(lines) > _MAX_SIGNATURES:
-            _invalid("the note has too many signatures")
+            _refuse("the note has too many signatures")
         return cls(text=head + "\n", signatures=tuple(_parse_signature(line) for line in lines))
 
     def verify(self, keys: Iterable[NoteKey]) -> tuple[NoteKey, ...]:
@@ -116,8 +116,8 @@ class Note(Record):
 
     def sign(self, name: str, key: Signer) -> Note:
         """A copy of the note with one more signature."""
-        holder = NoteKey(name=name, key=key.public_key)
-        line = NoteSignature(name=name, key_id=holder.key_id, signature=key.sign(self.text.encode()))
+        note_key = NoteKey(name=name, key=key.public_key)
+        line = NoteSignature(name=name, key_id=note_key.key_id, signature=key.sign(self.text.encode()))
         return Note(text=self.text, signatures=(*self.signatures, line))
 
     def __bytes__(self) -> bytes:
@@ -137,46 +137,46 @@ class Checkpoint(Record):
         """Read the text of a checkpoint note."""
         lines = text.split("\n")
         if len(lines) < 4 or lines[-1] != "" or "" in lines[:-1]:
-            _invalid("the checkpoint has fewer than three lines, or an empty one")
+            _refuse("the checkpoint has fewer than three lines, or an empty one")
         origin, size, root = lines[:3]
         if not (size.isascii() and size.isdigit()) or (size != "0" and size[0] == "0") or len(size) > 19:
-            _invalid("the tree size of the checkpoint is not a plain decimal number")
+            _refuse("the tree size of the checkpoint is not a plain decimal number")
         if int(size) > _MAX_TREE_SIZE:
-            _invalid("the tree size of the checkpoint is too large")
-        raw = _decode(root)
+            _refuse("the tree size of the checkpoint is too large")
+        raw = _decode_base64("the root of the checkpoint", root)
         if len(raw) != HASH_SIZE:
-            _invalid("the root of the checkpoint does not have 32 bytes")
+            _refuse("the root of the checkpoint does not have 32 bytes")
         return cls(origin=origin, size=int(size), root=raw, extensions=tuple(lines[3:-1]))
 
     def note(self) -> Note:
         """The checkpoint as an unsigned note."""
         lines = (self.origin, str(self.size), b64encode(self.root).decode(), *self.extensions)
         if any(not line or "\n" in line for line in lines):
-            _invalid("a line of the checkpoint is empty or contains a newline")
+            _refuse("a line of the checkpoint is empty or contains a newline")
         return Note(text="".join(line + "\n" for line in lines), signatures=())
 
 
 def _parse_signature(line: str) -> NoteSignature:
     parts = line.split(" ")
     if len(parts) != 3 or parts[0] != "\u2014" or not parts[1] or "+" in parts[1]:
-        _invalid("a signature line of the note is malformed")
-    raw = _decode(parts[2])
+        _refuse("a signature line of the note is malformed")
+    raw = _decode_base64("a signature of the note", parts[2])
     if len(raw) < 5:
-        _invalid("a signature of the note is too short")
+        _refuse("a signature of the note is too short")
     return NoteSignature(name=parts[1], key_id=raw[:4], signature=raw[4:])
 
 
-def _decode(text: str) -> bytes:
+def _decode_base64(subject: str, text: str) -> bytes:
     try:
         raw = b64decode(text, validate=True)
     except (BinasciiError, ValueError) as err:
-        raise PinwardenError("NOTE_INVALID", "a part of the note is not base64") from err
+        raise PinwardenError("NOTE_INVALID", f"{subject} is not base64") from err
     if b64encode(raw).decode() != text:
-        _invalid("a part of the note is not base64")
+        _refuse(f"{subject} is not base64")
     return raw
 
 
-def _invalid(why: str) -> NoReturn:
+def _refuse(why: str) -> NoReturn:
     raise PinwardenError("NOTE_INVALID", why)
 
 
@@ -186,7 +186,7 @@ _MAX_PROOF = 1 << 20
 
 
 class TlogProof(Record):
-    """One proof file."""
+    """A proof that a log contains an entry: the index of the entry, its path to the root, and the checkpoint."""
 
     index: int
     path: tuple[bytes, ...]
@@ -195,27 +195,27 @@ class TlogProof(Record):
 
     @classmethod
     def parse(cls, data: bytes) -> TlogProof:
-        """Parse a proof file. Verify the checkpoint first, then call `proves`."""
+        """Parse a proof file. Verify the checkpoint first, then call `verify_entry`."""
         if len(data) > _MAX_PROOF:
-            _invalid_proof("the proof is too large")
+            _refuse("the proof is too large")
         head, mark, note = data.partition(b"\n\n")
         try:
             lines = head.decode("ascii").split("\n")
         except UnicodeDecodeError as err:
             raise PinwardenError("NOTE_INVALID", "the proof is not text") from err
         if not mark or lines.pop(0) != HEADER:
-            _invalid_proof(f"the proof does not begin with {HEADER}")
+            _refuse(f"the proof does not begin with {HEADER}")
         extra = None
         if lines and lines[0].startswith("extra "):
-            extra = _decode_line(lines.pop(0)[6:])
+            extra = _decode_base64("a line of the proof", lines.pop(0)[6:])
         if not lines or not lines[0].startswith("index "):
-            _invalid_proof("the proof names no index")
+            _refuse("the proof names no index")
         index = _parse_index(lines.pop(0)[6:])
         if len(lines) > _MAX_PATH:
-            _invalid_proof("the path of the proof is too long")
-        path = tuple(_decode_line(line) for line in lines)
+            _refuse("the path of the proof is too long")
+        path = tuple(_decode_base64("a line of the proof", line) for line in lines)
         if any(len(digest) != HASH_SIZE for digest in path):
-            _invalid_proof("a hash of the proof does not have 32 bytes")
+            _refuse("a hash of the proof does not have 32 bytes")
         return cls(index=index, path=path, checkpoint=Note.parse(note), extra=extra)
 
     def __bytes__(self) -> bytes:
@@ -223,8 +223,8 @@ class TlogProof(Record):
         lines += [f"index {self.index}", *(b64encode(digest).decode() for digest in self.path)]
         return "\n".join(lines).encode() + b"\n\n" + bytes(self.checkpoint)
 
-    def proves(self, entry: bytes) -> Checkpoint:
-        """The checkpoint, if the entry is in its log; raises otherwise. The caller verifies its signatures."""
+    def verify_entry(self, entry: bytes) -> Checkpoint:
+        """Verify that the log contains the entry, and return the checkpoint. The caller verifies its signatures."""
         checkpoint = Checkpoint.parse(self.checkpoint.text)
         verify_inclusion(hash_leaf(entry), self.index, checkpoint.size, checkpoint.root, self.path)
         return checkpoint
@@ -232,22 +232,8 @@ class TlogProof(Record):
 
 def _parse_index(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or (text != "0" and text[0] == "0") or len(text) > 19:
-        _invalid_proof("the index of the proof is not a plain decimal number")
+        _refuse("the index of the proof is not a plain decimal number")
     return int(text)
-
-
-def _decode_line(text: str) -> bytes:
-    try:
-        raw = b64decode(text, validate=True)
-    except (BinasciiError, ValueError) as err:
-        raise PinwardenError("NOTE_INVALID", "a line of the proof is not base64") from err
-    if b64encode(raw).decode() != text:
-        _invalid_proof("a line of the proof is not base64")
-    return raw
-
-
-def _invalid_proof(why: str) -> NoReturn:
-    raise PinwardenError("NOTE_INVALID", why)
 
 
 _COSIGNATURE_V1 = b"\x04"
@@ -270,15 +256,15 @@ class WitnessKey(Record):
         except (BinasciiError, ValueError) as err:
             raise PinwardenError("NOTE_INVALID", "the witness's key is not base64") from err
         if not name or any(c.isspace() or c < " " for c in name) or material[:1] != _COSIGNATURE_V1:
-            _invalid_witness_key("not the verifier key of a witness (Ed25519 cosignature)")
+            _refuse("not the verifier key of a witness (Ed25519 cosignature)")
         witness = cls(name=name, key=PublicKey(material[1:]))
         if witness.key_id.hex() != key_id:
-            _invalid_witness_key("the witness key's id does not belong to its name and key")
+            _refuse("the witness key's id does not belong to its name and key")
         return witness
 
     @property
     def key_id(self) -> bytes:
-        """Four bytes that tell keys of one name apart."""
+        """Four bytes that distinguish keys of the same name. They do not prove anything."""
         return sha256(self.name.encode() + b"\n" + _COSIGNATURE_V1 + self.key.raw).digest()[:4]
 
     def __str__(self) -> str:
@@ -286,7 +272,7 @@ class WitnessKey(Record):
 
 
 class Cosignature(Record):
-    """A witness that signed, and when."""
+    """A witness that cosigned a checkpoint, and the time of its signature."""
 
     witness: WitnessKey
     time: int
@@ -302,8 +288,8 @@ def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Co
         if witness is None:
             continue
         time = int.from_bytes(line.signature[:8], "big")
-        good = len(line.signature) == 72 and time <= _MAX_TIME
-        if not good or not witness.key.verifies(_cosigned_message(note, time), line.signature[8:]):
+        is_well_formed = len(line.signature) == 72 and time <= _MAX_TIME
+        if not is_well_formed or not witness.key.verifies(_cosigned_message(note, time), line.signature[8:]):
             raise PinwardenError("SIGNATURE_INVALID", f"the cosignature of {witness.name} does not verify")
         cosignatures.setdefault(witness, Cosignature(witness=witness, time=time))
     return tuple(cosignatures.values())
@@ -311,7 +297,3 @@ def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Co
 
 def _cosigned_message(note: Note, time: int) -> bytes:
     return f"cosignature/v1\ntime {time}\n{note.text}".encode()
-
-
-def _invalid_witness_key(why: str) -> NoReturn:
-    raise PinwardenError("NOTE_INVALID", why)

@@ -1,9 +1,9 @@
-"""Strict JSON parsing: everything that two parsers could read differently is refused.
+"""Strict JSON parsing, which refuses every text that two parsers could read differently.
 
-``parse_json`` is the strict parser. It runs jiter, which is fast and refuses repeated members, and also refuses numbers
-that overflow to infinity and very long numbers. If jiter fails or a check is unsure, ``_parse_exactly`` decides with
-the standard library; it is slower, and it chooses between the two error codes. ``parse_last_wins`` parses like
-JavaScript and Python, for foreign formats that hash such a result.
+``parse_json`` is the strict parser. It runs jiter, which is fast and refuses repeated members, and then refuses very
+long numbers and numbers that overflow to infinity. If jiter fails or a check is unsure, ``_parse_exactly`` decides with
+the parser of the standard library, which is slower. ``parse_last_wins`` parses like JavaScript or Python, for digests
+of other tools that are computed over such a result.
 """
 
 from __future__ import annotations
@@ -20,37 +20,36 @@ from pinwarden.core.record import Record
 
 
 class Limits(Record):
-    """Bounds on one JSON text."""
+    """Limits on the size and structure of one JSON text."""
 
     max_bytes: int = 32 * 1024 * 1024
-    """The largest real listing we know is below 1 MiB. 32 MiB parse in well under a second."""
+    """The largest tool list we know is below 1 MiB. Parsing 32 MiB takes well under a second."""
 
     max_depth: int = 200
-    """The limit of the strict parser. Real schemas stay below 30 levels; encoders stop at 254."""
+    """Levels of nested objects and arrays. Real schemas have fewer than 30, and encoders stop at 254."""
 
     max_digits: int = 1000
     """Longest run of digits in a number. Converting digits to an integer takes quadratic time."""
 
     max_values: int = 8_000_000
-    """Estimated memory of all values, in units of 64 bytes: a comma or colon counts 1, an array 2, an object 5. So a
-    text needs at most 512 MiB besides its strings; an unlimited `[],[],…` would need twenty times its size. Real
-    listings stay below 200,000. A text of at most 64 KiB, or with fewer bytes than this number, is not counted, because
-    it cannot need more than half of it."""
+    """Estimated memory of all values in units of 64 bytes: a comma or colon counts 1, an array 2, an object 5. A parsed
+    text needs at most 512 MiB in addition to its strings. Real tool lists stay below 200,000 units. Texts of at most
+    64 KiB, or with fewer bytes than this limit, are not counted, because they cannot exceed it."""
 
 
 DEFAULT_LIMITS = Limits()
 
 
-JITER_DEPTH = 200  # the maximum depth of jiter; an empty array or object may be one level deeper
+JITER_DEPTH = 200  # jiter's maximum depth; an empty array or object can be one level deeper
 
-# Digits become 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
+# Maps digits to 0 and E to e, so that a substring search finds long numbers and large exponents.
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789E", b"0000000000e")
-# A double overflows from 309 digits on. With fewer than 209 digits that takes an exponent of three digits or more.
+# A double overflows at 309 digits. With fewer than 209 digits, it overflows only with a three-digit exponent.
 _LONG_NUMBER = 209
 _LONG_RUN = b"0" * _LONG_NUMBER
 _SMALL_TEXT = 1 << 16  # a text of at most this many bytes cannot have too many values
 _PIECE_BYTES = 1 << 16
-# From this many members on, counting them is faster than jiter's search for repeated ones.
+# Above this number of members, counting them is faster than jiter's search for repeated members.
 _MANY_MEMBERS = 50_000
 _CONTAINERS = frozenset({dict, list})
 _from_json = jiter.from_json
@@ -82,7 +81,7 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
 
 
 def _has_long_number(shape: bytes) -> bool:
-    """Whether a long run of digits is outside of strings. Invalid JSON can give a wrong result and is refused later."""
+    """Whether the text has a long number outside of strings. Wrong for some invalid JSON, which is refused later."""
     text = shape.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in shape else shape
     outside = 0  # an offset that is not inside a string
     while (run := text.find(_LONG_RUN, outside)) >= 0:
@@ -95,7 +94,7 @@ def _has_long_number(shape: bytes) -> bool:
 
 
 def parse_last_wins(data: bytes, limits: Limits = DEFAULT_LIMITS, *, constants: bool = False) -> Any:
-    """Parse like JavaScript or, with ``constants`` (NaN and Infinity), like Python: the last repeated member wins."""
+    """Parse JSON where the last of several equal members wins. ``constants`` allows NaN and Infinity, as in Python."""
     _check_size(data, limits)
     value = _parse_with_stdlib(data, limits, repeated=None, constants=constants)
     _check_depth(value, limits)
@@ -112,10 +111,10 @@ def _check_size(data: bytes, limits: Limits) -> None:
 
 
 def _check_weight(data: bytes, limits: Limits) -> None:
-    """Refuse a text whose values would need too much memory, before any of them is created.
+    """Refuse a text whose values would need too much memory, before parsing it.
 
-    Counting all characters is fast and enough for nearly all texts. Only if the count is too high are strings excluded,
-    piece by piece. For invalid JSON the count can be wrong, but not before the position where a parser stops.
+    The first count includes the content of strings, which is fast. Only if it is too high, strings are excluded. For
+    invalid JSON the count can be wrong, but only after the position where a parser would stop.
     """
     if _estimate_weight(data) <= limits.max_values:
         return
@@ -127,7 +126,7 @@ def _check_weight(data: bytes, limits: Limits) -> None:
 
 
 def _iter_outside_strings(data: bytes) -> Iterator[bytes]:
-    """The parts of a text outside of strings, piece by piece."""
+    """The text without its strings, in pieces."""
     text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = False
     for start in range(0, len(text), _PIECE_BYTES):
@@ -156,7 +155,7 @@ def _estimate_weight(text: bytes) -> int:
 
 
 def _is_surely_finite(value: Any) -> bool:
-    """DAG-CBOR has no infinities, so its fast encoder detects them. It also refuses large integers."""
+    """Whether no number is infinite. False also for large integers, because the encoder of DAG-CBOR refuses both."""
     try:
         libipld.encode_dag_cbor(value)
     except ValueError:
@@ -198,7 +197,7 @@ def _refuse_lone_surrogates(value: Any) -> None:
 
 
 def _parse_with_stdlib(data: bytes, limits: Limits, *, repeated: list[str] | None, constants: bool) -> Any:
-    """The standard library's parser. Strict if ``repeated`` is a list, which collects repeated members."""
+    """Parse with the standard library. If ``repeated`` is a list, it collects the names of repeated members."""
     import json
 
     def integer(token: str) -> int:
@@ -286,7 +285,7 @@ def _refuse_excess(what: str, actual: int, allowed: int) -> NoReturn:
 
 
 def encode_json_file(value: Any) -> bytes:
-    """JSON as our own files have it: sorted members, two spaces, a final newline, invisible characters escaped."""
+    """Encode JSON for Pinwarden's own files: sorted, indented by two spaces, with invisible characters escaped."""
     import json
 
     from pinwarden.core.text import escape_invisible_json

@@ -1,7 +1,7 @@
-"""Text: lazily compiled patterns, invisible characters and how to show them, timestamps.
+"""Text: lazily compiled patterns, invisible characters, log commands of build servers, file names and timestamps.
 
-One table of invisible characters serves files, diffs and checks, so that no text that a model reads is hidden from the
-person who approves it.
+Files, diffs and checks use the same table of invisible characters, so that the person who approves a text sees
+everything that the model reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _METHODS = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub
 
 
 class _LazyPattern:
-    """Has the methods of a compiled pattern, and compiles it when one of them is first accessed."""
+    """A pattern that is compiled when one of its methods is first used."""
 
     __slots__ = ("_flags", "_text", *_METHODS)
 
@@ -33,11 +33,11 @@ class _LazyPattern:
 
 
 def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Like `re.compile`, but compiled on first use. Only the methods of a pattern are available, no attributes."""
+    """Like `re.compile`, but the pattern is compiled on first use. Its attributes (``flags``) are not available."""
     return cast("re.Pattern[AnyStr]", _LazyPattern(text, flags))
 
 
-# Code points without a visible glyph, or that move the cursor, reorder text or look like a plain space.
+# Code points that have no visible glyph, move the cursor, reorder text or look like a space.
 INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
     (0x0000, 0x001F),  # C0 controls
     (0x007F, 0x00A0),  # delete, C1 controls, no-break space
@@ -81,7 +81,7 @@ INVISIBLE = lazy_pattern(f"[{_CLASS}]")
 
 
 def show_invisible(text: str) -> str:
-    """Text for a terminal or page on one line, with every invisible character as ``<U+XXXX>``."""
+    """Replace every invisible character by ``<U+XXXX>``, so that a person sees it. The result is one line."""
     return INVISIBLE.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)
 
 
@@ -89,7 +89,7 @@ _LOG_COMMAND = lazy_pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)",
 
 
 def neutralize_log_commands(text: str) -> str:
-    """Text in which no build server finds a log command.
+    """Escape text so that build servers find no log command in it.
 
     GitHub executes ``::name::`` at the start of a line, after any blanks, and ``##[name]`` anywhere in it; Azure
     Pipelines ``##vso[name]`` and TeamCity ``##teamcity[name]``. A server's text can contain any of these, and wrapping
@@ -99,12 +99,12 @@ def neutralize_log_commands(text: str) -> str:
 
 
 def escape_invisible_json(json_text: str) -> str:
-    """JSON text with every invisible character escaped. Line feeds between members stay."""
+    """Escape every invisible character in JSON text, except line feeds."""
     return INVISIBLE.sub(_escape_character, json_text)
 
 
 def escape_json_for_log(json_text: str) -> str:
-    """Like `escape_invisible_json`, but also without log commands of build servers. Not for files, which stay exact."""
+    """Like `escape_invisible_json`, but also escapes log commands of build servers. For output, not for files."""
     return _LOG_COMMAND.sub(lambda match: "\\u0023" if match[0] == "#" else match[0], escape_invisible_json(json_text))
 
 

@@ -1,11 +1,10 @@
 """Transparency logs: RFC 6962 hashing, RFC 9162 proofs, C2SP tiles.
 
-A tree consists of *complete nodes*: node ``(level, index)`` is the hash of the ``2**level`` leaves from
-``index * 2**level`` on. Callers pass a ``read`` function for nodes, so the same code makes proofs from memory, tile
+A tree consists of *complete nodes*: node ``(level, index)`` is the hash of ``2**level`` leaves, the first of which is
+leaf ``index * 2**level``. Callers pass a function that reads a node, so the same code makes proofs from memory, tile
 files and databases.
 
-`Frontier` is the right edge of a growing tree, with one hash for each one bit of its size, so every append costs the
-same. `TileNodes` reads nodes from tiles.
+`Frontier` is the right edge of a growing tree: the nodes that an append needs. `TileNodes` reads nodes from tiles.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ ReadNode = Callable[[int, int], bytes]
 
 
 def hash_leaf(entry: bytes) -> bytes:
-    """The hash of an entry."""
+    """The hash of a log entry as a leaf of the tree."""
     return sha256(b"\x00" + entry).digest()
 
 
 def hash_children(left: bytes, right: bytes) -> bytes:
-    """The hash of two children."""
+    """The hash of a node from the hashes of its two children."""
     return sha256(b"\x01" + left + right).digest()
 
 
@@ -59,9 +58,9 @@ def prove_inclusion(index: int, size: int, read: ReadNode) -> list[bytes]:
 
 
 def prove_consistency(old_size: int, new_size: int, read: ReadNode) -> list[bytes]:
-    """Proof that the first tree is a prefix of the second (RFC 6962, section 2.1.2)."""
+    """The proof that the tree of ``old_size`` leaves is a prefix of the new tree (RFC 6962, section 2.1.2)."""
     if not 0 <= old_size <= new_size:
-        raise PinwardenError("LOG_PROOF_INVALID", f"a tree of {old_size} cannot grow into one of {new_size}")
+        raise PinwardenError("LOG_PROOF_INVALID", f"a tree of {old_size} leaves cannot grow into one of {new_size}")
     if old_size in (0, new_size):
         return []
     path: list[bytes] = []
@@ -170,7 +169,7 @@ def list_tiles(size: int) -> list[tuple[int, int, int]]:
 
 
 def pack_entries(entries: Iterable[bytes]) -> bytes:
-    """An entry bundle: each entry after its length in two bytes."""
+    """Encode an entry bundle: each entry is preceded by its length in two bytes."""
     packed = bytearray()
     for entry in entries:
         if len(entry) > 0xFFFF:
@@ -180,7 +179,7 @@ def pack_entries(entries: Iterable[bytes]) -> bytes:
 
 
 def unpack_entries(bundle: bytes) -> list[bytes]:
-    """The entries of a bundle."""
+    """Decode an entry bundle into its entries."""
     entries: list[bytes] = []
     end = 0
     while end < len(bundle):
@@ -208,7 +207,7 @@ def _largest_power_below(count: int) -> int:
 
 
 def _hash_range(low: int, high: int, read: ReadNode) -> bytes:
-    """The hash over leaves from ``low`` to ``high``, where ``low`` is a multiple of the range's first split."""
+    """The hash of leaves ``low`` to ``high - 1``. ``low`` must be aligned, as in the recursion of RFC 6962."""
     count = high - low
     if count & (count - 1) == 0:
         level = count.bit_length() - 1
@@ -239,7 +238,7 @@ class TreeNode(Record):
 
 
 class Frontier(Record):
-    """The right edge of a tree: its largest complete nodes, from left to right."""
+    """The right edge of a tree: its largest complete nodes, from left to right, one per 1 bit of the size."""
 
     size: int = 0
     hashes: tuple[bytes, ...] = ()
@@ -269,7 +268,7 @@ class Frontier(Record):
         return root
 
     def append(self, leaf: bytes) -> tuple[Frontier, tuple[TreeNode, ...]]:
-        """The frontier with one more leaf, and all nodes that the leaf completes, beginning with the leaf."""
+        """Append a leaf. Returns the new frontier, and the nodes that are now complete, beginning with the leaf."""
         hashes = list(self.hashes)
         level, index, node = 0, self.size, leaf
         nodes = [TreeNode(level=0, index=index, hash=leaf)]
@@ -283,7 +282,7 @@ class Frontier(Record):
 class TileNodes:
     """The nodes of a tree, read from its tiles. Each tile is fetched once.
 
-    Tiles are not verified here: compare the result with a trusted root.
+    This class does not verify tiles. Compare a root computed from them with a trusted root.
     """
 
     def __init__(self, size: int, fetch: FetchTile) -> None:
@@ -292,7 +291,7 @@ class TileNodes:
         self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def read(self, level: int, index: int) -> bytes:
-        """A node, taken from a tile or computed from its nodes."""
+        """The hash of a node, read from a tile or computed from the nodes in a tile."""
         tile_level, height = divmod(level, TILE_HEIGHT)
         first = index << height
         tile = self._read_tile(tile_level, first // TILE_WIDTH)
@@ -317,7 +316,7 @@ class TileNodes:
 
 
 def split_hashes(data: bytes) -> tuple[bytes, ...]:
-    """The hashes in a tile."""
+    """Split the bytes of a tile into hashes."""
     if len(data) % HASH_SIZE:
         raise PinwardenError("LOG_PROOF_INVALID", "the size of a tile is not a multiple of the hash size")
     return tuple(data[at : at + HASH_SIZE] for at in range(0, len(data), HASH_SIZE))
@@ -329,5 +328,5 @@ def tile_width(size: int, level: int, index: int) -> int:
 
 
 def join_hashes(hashes: Sequence[bytes]) -> bytes:
-    """The bytes of a tile."""
+    """Join hashes to the bytes of a tile."""
     return b"".join(hashes)

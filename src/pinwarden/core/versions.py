@@ -1,6 +1,6 @@
-"""Version numbers: which is newer, and which name exactly one release.
+"""Version numbers: which one is newer, and whether a version names exactly one release.
 
-``compare_versions`` and ``is_floating_for_toolpin`` are what ToolPin does, because its scores are hashed.
+``compare_versions`` and ``is_floating_for_toolpin`` behave like ToolPin, because locks contain hashes of its scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WILDCARD_PART = re.compile(r"(?:\A|\.)[xX*](?:\.|\Z)")
 
 
 def compare_versions(one: str, other: str) -> int:
-    """-1, 0 or 1 by Semantic Versioning 2.0.0. If either version does not follow it, they count as equal."""
+    """Compare by Semantic Versioning 2.0.0: -1, 0 or 1. Also 0 if one of them is not a semantic version."""
     first, second = _SEMVER.fullmatch(one), _SEMVER.fullmatch(other)
     if first is None or second is None:
         return 0
@@ -49,8 +49,8 @@ def refuse_older(tool: str, version: str, channel: str, present: str | None) -> 
 def is_floating_for_toolpin(version: str) -> bool:
     """Whether ToolPin 0.5.4 treats a version as floating.
 
-    This repeats a defect of ToolPin, because a hashed score depends on it: the letter x anywhere is a wildcard, so
-    1.0.0-next.1 floats, while ">=1" does not.
+    This repeats a defect of ToolPin, because a hashed score depends on it: the letter x is a wildcard everywhere, so
+    1.0.0-next.1 is floating, but ">=1" is not.
     """
     return version.strip().lower() in ("latest", "*") or _FLOATING.search(version) is not None
 

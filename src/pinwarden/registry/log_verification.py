@@ -198,7 +198,7 @@ def verify_proof(
     parsed = TlogProof.parse(proof)
     size = Checkpoint.parse(parsed.checkpoint.text).size
     proved = verify_head(bytes(parsed.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key_for(size)))
-    parsed.proves(event)
+    parsed.verify_entry(event)
     logged = verify_event(event, state.log_id, state.key_for(parsed.index), parsed.index)
     target = (logged.tool, logged.channel, logged.new_root_cid, logged.descriptor_cid)
     if target != (pointer.tool, pointer.channel, pointer.root_cid, pointer.descriptor_cid):
