@@ -413,7 +413,7 @@ def test_attack_a_server_that_causes_refusals_faster_than_they_are_recorded_is_s
         made = conversation(HttpLimits(max_in_flight=100), InMemoryRecorder())
         for request_id in range(300):
             made.on_server_message(b'{"jsonrpc":"2.0","id":%d,"method":"evil/ask"}' % request_id)
-        ended.append(made.closed or len(made._recorder._tasks) <= 100)
+        ended.append(made.closed or len(made._refusals._tasks) <= 100)
 
     in_a_loop(work)
     assert ended == [True]

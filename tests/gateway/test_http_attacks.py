@@ -31,7 +31,7 @@ from pinwarden.gateway.http.process_transport import LineReader
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
-from pinwarden.gateway.http.upstream_transport import TransportOwner
+from pinwarden.gateway.http.upstream_transport import PostedRequest, TransportOwner
 from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.messages import ParsedMessage, RequestId, parse_client_message
 from pinwarden.gateway.session.session import Session
@@ -210,6 +210,9 @@ class Answered:
     def write(self, data: bytes) -> None:
         """The response on the general path."""
 
+    def ping_later(self, reply: Any) -> None:
+        """The response became an event stream."""
+
     def finish_response(self, *, keep: bool) -> None:
         """The response is complete."""
 
@@ -311,6 +314,7 @@ def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
         talk.server_sends(method="notifications/message", params={"level": "info", "data": "x" * 2000})
         talk.server_sends(method="notifications/tools/list_changed")
         talk.call(3)
+        await asyncio.sleep(0)  # the long message is submitted
         threads.run()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -590,6 +594,17 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
     assert [message["id"] for message in server.received[1:]] == [18, 19]
 
 
+def test_a_response_stream_that_ends_late_does_not_fail_a_newer_request_with_the_same_id() -> None:
+    talk = ScriptedSession(HttpLimits())
+    first, _ = talk.ping(1)
+    posted = PostedRequest((int, 1))
+    talk.conversation.on_server_message(b'{"jsonrpc":"2.0","id":1,"result":{}}', posted)
+    second, _ = talk.ping(1)
+    talk.conversation.on_response_ended(posted, "the response was empty")
+    assert [message.get("result") for message in first.got] == [{}]
+    assert second.got == []
+
+
 @pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
 def test_attack_malformed_progress_does_not_complete_a_pending_request(params: dict[str, Any]) -> None:
     """Attack: a server sends progress without a token for a request whose id was rewritten."""
@@ -598,6 +613,6 @@ def test_attack_malformed_progress_does_not_complete_a_pending_request(params: d
     waits, sent = talk.ping(1)
     assert sent == (str, "pinwarden-talk-1")
     progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-    talk.conversation.on_stream_message(json.dumps(progress).encode(), sent, 0, lambda _: None)
+    talk.conversation.on_server_message(json.dumps(progress).encode(), PostedRequest(sent))
     talk.server_sends(id=sent[1], result={})
     assert [message.get("result") for message in waits.got] == [None, {}]

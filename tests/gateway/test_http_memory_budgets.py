@@ -59,7 +59,7 @@ class Owner:
         self.lost.append(why)
         self.on_lost()
 
-    def on_unanswered(self, request_id: Any, why: str) -> None:
+    def on_request_failed(self, request_id: Any, why: str) -> None:
         self.lost.append(f"{request_id[1]}: {why}")
 
 

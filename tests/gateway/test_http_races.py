@@ -65,7 +65,7 @@ class BlockingRecorderSession(ScriptedSession):
         """Let the recorder continue, and deliver what waited for it."""
         self.ready.set()
         async with asyncio.timeout(60):
-            while self.conversation._recorder._tasks:
+            while self.conversation._refusals:
                 await asyncio.sleep(0.01)
 
 

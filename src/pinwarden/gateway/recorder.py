@@ -16,7 +16,6 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.session.output import SessionOutput
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from pinwarden.gateway.audit.log import AuditLog
@@ -104,7 +103,6 @@ class LoopRecorder:
     def __init__(self, recorder: OutputRecorder, note: Callable[[AuditEvent, int | str], None] | None = None) -> None:
         self._recorder = recorder
         self._note = note
-        self._tasks: set[asyncio.Task[None]] = set()
         self.outputs = 0
         self.refusals = 0
         self.kinds: dict[str, int] = {}
@@ -119,29 +117,13 @@ class LoopRecorder:
         """`record` for other threads. `count` the output on the event loop afterwards."""
         self._recorder.record(output)
 
-    def record_durably(
-        self, output: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]
-    ) -> None:
-        """Record an output on a thread, and call ``then`` when it is durable, or ``failed``."""
+    async def record_durably(self, output: SessionOutput) -> None:
+        """Record an output on a thread, and return when it is durable. Raises ``PinwardenError``."""
         import asyncio
 
         self.count(output)
         self.refusals += 1
-        task = asyncio.get_running_loop().create_task(self._record_on_thread(output, then, failed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _record_on_thread(
-        self, output: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]
-    ) -> None:
-        import asyncio
-
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._recorder.record_durably, output)
-        except PinwardenError as err:
-            failed(err)
-            return
-        then()
+        await asyncio.get_running_loop().run_in_executor(None, self._recorder.record_durably, output)
 
     @property
     def takes_notes(self) -> bool:

@@ -8,9 +8,10 @@ sends them: `process_transport`, `shared_process` or `remote_transport`. The mer
 protocol era differs from the server's use a `bridge.Bridge` instead of a conversation. It has one `backend.Backend` per
 server, and each backend has a conversation with its server.
 
-A call takes one path: `connection` parses it with `http1`; `header_checks` and `endpoint` find its conversation;
-`conversation` lets the session decide, records the decision, and passes the call to the transport. The response comes
-back through `conversation` and `open_requests`. Start reading with `gateway` and `endpoint`.
+A call takes one path: `connection` reads it with `http1`; `header_checks` and `endpoint` find its conversation;
+`message_relay`, the base class of the conversation, lets the session decide, records the decision, and passes the call
+to the transport. The response comes back through `message_relay` to the request in `open_requests`. Start reading with
+`message_relay`; `gateway` and `endpoint` lead there.
 
 All modules here do input or output, except `http_limits`. Decisions about messages are made in `gateway.session`.
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.http1 import Reply
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
+from pinwarden.gateway.http.upstream_transport import PostedRequest
 from pinwarden.gateway.session.messages import ParsedMessage, RequestId, build_error_response, encode, to_request_id
 from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.surface.protocol import (
@@ -25,7 +26,7 @@ from pinwarden.surface.protocol import (
 )
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.conversation import Conversation
+    from pinwarden.gateway.http.message_relay import MessageRelay
     from pinwarden.gateway.http.remote_transport import RemoteTransport
 
 _NEW_IDS = count(1 << 40)  # above the ids of clients, and exact in every JSON parser; one
@@ -214,7 +215,7 @@ def with_client_id(frame: ParsedMessage, pending: PendingRequest | ToolCall) -> 
 OK = 200
 
 
-class ToolCall:
+class ToolCall(PostedRequest):
     """A tool call on the fast path.
 
     Nearly every request is one, so one object serves all sides: it is the open request of the conversation, the current
@@ -234,14 +235,14 @@ class ToolCall:
             "transport",
             "listener",
         ),
-        *("request_id", "client_id", "parameters", "rewritten", "sent", "token", "upstream"),
+        *("client_id", "parameters", "rewritten", "sent", "token", "upstream"),
     )
     client_token = None
     stream = False
 
     def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
         self,
-        conversation: Conversation,
+        conversation: MessageRelay,
         connection: ClientConnection,
         request_id: RequestId,
         client_id: int | str,
@@ -254,8 +255,7 @@ class ToolCall:
         self._connection: ClientConnection | None = connection
         self._fallback: HttpResponseSink | None = None
         self._stateless = stateless
-        self.request_id = request_id
-        """The id that is sent to the server."""
+        super().__init__(request_id)
         self.client_id = client_id
         """The id that the client chose."""
         self.rewritten = request_id[1] is not client_id
@@ -283,6 +283,7 @@ class ToolCall:
 
     def result(self, data: bytes, message: Any) -> None:
         """Send the result to the client, on the fast path unless another message was sent before."""
+        self.answered = True
         connection = self._connection
         if connection is None:
             return  # the client disconnected
@@ -355,8 +356,9 @@ class ToolCall:
         conversation = self._conversation
         self.listener = NULL_LISTENER  # break the reference cycle
         self.transport.forget_post(self.request_id)
-        if not conversation.on_server_message(body, expected_id=self.request_id):
-            conversation.on_unanswered(self.request_id, "the response was empty")
+        conversation.on_server_message(body, self)
+        if not self.answered:
+            conversation.on_response_ended(self, "the response was empty")
 
     def on_head(self, status: int, session: str) -> None:
         """Hand over to a general listener: the response arrives in parts."""

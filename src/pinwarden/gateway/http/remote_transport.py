@@ -21,7 +21,7 @@ from pinwarden.gateway.http.upstream_connection import (
     UpstreamRequest,
 )
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
-from pinwarden.gateway.http.upstream_transport import TransportOwner
+from pinwarden.gateway.http.upstream_transport import PostedRequest, TransportOwner
 from pinwarden.gateway.session.messages import LISTEN, ParsedMessage, RequestId, encode, parse_server_value
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.system.target import HttpAddress
@@ -126,7 +126,7 @@ class RemoteTransport:
                 self._call_soon(self._owner.on_not_executed, request_id, _SESSION_ENDED)
             return
         post = _PostListener(self, self._owner, request_id, initialize=frame.method == "initialize")
-        head = self._post_head + self._headers_of(frame) + parameters
+        head = self._post_head + self._build_headers(frame) + parameters
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
         if request_id is None and self.pending_bytes + len(data) > self._max_notification_bytes:
             self._owner.on_server_lost(_UNREAD)
@@ -134,7 +134,7 @@ class RemoteTransport:
         # The response to a subscription is an endless stream.
         stream = frame.method == LISTEN
         if stream and request_id is not None and not self._server.pool.allows_stream(self._owner.client):
-            self._call_soon(self._owner.on_unanswered, request_id, _TOO_MANY_STREAMS)
+            self._call_soon(self._owner.on_request_failed, request_id, _TOO_MANY_STREAMS)
             return
         outgoing = QueuedRequest(data, post, self._owner.client, stream=stream)
         if frame.method and not stream:
@@ -167,7 +167,10 @@ class RemoteTransport:
             if len(self._call_heads) >= _MAX_CACHED:
                 self._call_heads.clear()
             head = (
-                self._post_head + self._headers_of(ParsedMessage(body, message)) + call.parameters + b"content-length: "
+                self._post_head
+                + self._build_headers(ParsedMessage(body, message))
+                + call.parameters
+                + b"content-length: "
             )
             self._call_heads[key] = head
         call.transport = self
@@ -358,7 +361,7 @@ class RemoteTransport:
         """Whether the server has sent a session id."""
         return bool(self._session) or self._session_ended
 
-    def _headers_of(self, frame: ParsedMessage) -> bytes:
+    def _build_headers(self, frame: ParsedMessage) -> bytes:
         version = frame.meta.get(VERSION_META)
         if version not in STATELESS_VERSIONS:
             return self._session + self._version
@@ -409,17 +412,7 @@ class _PingListener(NullListener):
 class _PostListener(NullListener):
     """Receives the response to one posted message."""
 
-    __slots__ = (
-        "_answered",
-        "_initialize",
-        "_owner",
-        "_parts",
-        "_reason",
-        "_refusal",
-        "_request_id",
-        "_status",
-        "_transport",
-    )
+    __slots__ = ("_initialize", "_owner", "_posted", "_refusal", "_request_id", "_status", "_transport")
 
     def __init__(
         self, transport: RemoteTransport, owner: TransportOwner, request_id: RequestId | None, *, initialize: bool
@@ -427,18 +420,17 @@ class _PostListener(NullListener):
         self._transport = transport
         self._owner = owner
         self._request_id = request_id
+        self._posted = None if request_id is None else PostedRequest(request_id)
+        """The request; None for a notification or a response of the client."""
         self._initialize = initialize
         self._status = 0
         self._refusal = b""
         """The body of a response whose status may mean that the session is unknown."""
-        self._answered = False
-        self._parts = 0
-        """The number of messages that are still being evaluated. Each may be the response."""
-        self._reason = ""
-        """Why the HTTP response ended; empty before that."""
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
+        if self._posted is not None and status >= 400:
+            self._posted.status = status
         if self._request_id is None and status != _NOT_FOUND:  # 404 may mean that the session ended
             self._transport.release_deferred(self)
         elif self._initialize and status < 300:
@@ -451,8 +443,7 @@ class _PostListener(NullListener):
             self._deliver(frame)
 
     def _deliver(self, frame: bytes) -> None:
-        request_id = self._request_id
-        if request_id is None:
+        if self._posted is None:
             if self._status < 300:
                 self._owner.on_server_message(frame)
             return
@@ -462,8 +453,7 @@ class _PostListener(NullListener):
                 return
         if self._initialize:
             self._remember_version(frame)
-        self._parts += 1
-        self._owner.on_stream_message(frame, request_id, self._status if self._status >= 400 else 0, self._on_judged)
+        self._owner.on_server_message(frame, self._posted)
 
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
@@ -479,39 +469,21 @@ class _PostListener(NullListener):
             self._transport.on_session_ended(self._request_id)
 
     def _complete(self) -> None:
-        request_id = self._request_id
         if self._refusal:
             self._deliver(self._refusal)
-        if request_id is None:
-            self._transport.forget_notification(self)
-        else:
-            self._transport.forget_post(request_id)
-            self._end(
-                f"the server answered with HTTP status {self._status}"
-                if self._status >= 300
-                else "the response was empty"
-            )
+        status = self._status
+        self._end(f"the server answered with HTTP status {status}" if status >= 300 else "the response was empty")
 
     def on_lost(self, reason: str, *, sent: bool) -> None:
         del sent
-        if self._request_id is None:
-            self._transport.forget_notification(self)
-        else:
-            self._transport.forget_post(self._request_id)
-            self._end(reason)
-
-    def _on_judged(self, answers: bool) -> None:
-        self._parts -= 1
-        self._answered = self._answered or answers
-        if self._reason:
-            self._end(self._reason)
+        self._end(reason)
 
     def _end(self, reason: str) -> None:
-        """Fail the request if the HTTP response ended without a response message."""
-        self._reason = reason
-        if not self._parts and not self._answered and self._request_id is not None:
-            self._answered = True
-            self._owner.on_unanswered(self._request_id, reason)
+        if self._posted is None:
+            self._transport.forget_notification(self)
+        else:
+            self._transport.forget_post(self._posted.request_id)
+            self._owner.on_response_ended(self._posted, reason)
 
     def _remember_version(self, data: bytes) -> None:
         """Remember the protocol revision for the header of later requests."""

@@ -181,16 +181,16 @@ class SharedProcess:
 
     # From the process
 
-    def on_server_message(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
+    def on_server_message(self, data: bytes, posted: object = None) -> None:
         """Route a message to the conversation that it belongs to."""
-        del expected_id
+        del posted
         if self._ping_timeout is not None:
             self._ping_timeout.cancel()  # any message shows that the process is alive
             self._ping_timeout = None
         request_id = to_request_id(guess_response_id(data))
         if request_id is not None:
             self._route_response(request_id, data)
-            return True
+            return
         message = parse_server_value(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
         if type(message) is not dict:
             self._count_undelivered()
@@ -202,7 +202,6 @@ class SharedProcess:
                 self._count_undelivered()
             else:
                 self._route_response(request_id, data)
-        return True
 
     def on_server_lost(self, reason: str) -> None:
         """Fail every open request, because the process ended."""
@@ -398,7 +397,7 @@ class SharedTransport:
             self._enqueue(request_id, data)
 
     def _refuse(self, request_id: RequestId, reason: str) -> None:
-        asyncio.get_running_loop().call_soon(self.owner.on_unanswered, request_id, reason)
+        asyncio.get_running_loop().call_soon(self.owner.on_request_failed, request_id, reason)
 
     def _enqueue(self, request_id: RequestId | None, data: bytes) -> None:
         if self._closed:

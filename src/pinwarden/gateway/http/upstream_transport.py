@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Set
+from collections.abc import Container, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.memory_budget import MemoryBudget
@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.open_requests import ToolCall
 
 SERVER_ENDED = "the server ended"
+
+
+class PostedRequest:
+    """A request that was posted to a remote server, whose HTTP response should contain the JSON-RPC response."""
+
+    __slots__ = ("answered", "request_id", "status")
+
+    def __init__(self, request_id: RequestId) -> None:
+        self.request_id = request_id
+        """The id that is sent to the server."""
+        self.status = 0
+        """The HTTP status, if it is an error; otherwise 0."""
+        self.answered = False
+        """Whether the response has arrived."""
 
 
 class UpstreamTransport(Protocol):
@@ -68,10 +82,10 @@ class ProcessOwner(Protocol):
     def idle(self) -> bool:
         """Whether no request is open."""
 
-    def on_server_message(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """Handle a server message. ``expected_id`` is the request that it should answer, if known.
+    def on_server_message(self, data: bytes, posted: PostedRequest | None = None) -> None:
+        """Handle a server message. ``posted`` is the request in whose HTTP response it came.
 
-        Returns False if it is not the response. The owner then has to fail the request.
+        If the message is the response to that request, `PostedRequest.answered` is set.
         """
 
     def on_server_lost(self, reason: str) -> None:
@@ -81,12 +95,11 @@ class ProcessOwner(Protocol):
 class TransportOwner(ProcessOwner, Protocol):
     """Receives the messages of a server."""
 
-    def on_stream_message(self, data: bytes, expected_id: RequestId, status: int, then: Callable[[bool], None]) -> None:
-        """Handle a message on a response stream, or with an error status. ``then`` is called with True if it
-        may be the response."""
+    def on_response_ended(self, posted: PostedRequest, reason: str) -> None:
+        """Fail a request if its HTTP response ended and contained no JSON-RPC response."""
 
-    def on_unanswered(self, request_id: RequestId, reason: str) -> None:
-        """Fail a request: the server's HTTP response ended without a response message."""
+    def on_request_failed(self, request_id: RequestId, reason: str) -> None:
+        """Fail a request that the transport could not send."""
 
     def on_not_understood(self) -> None:
         """Handle that the server rejected a stateless request without parsing it: it may be of the handshake era."""

@@ -1,0 +1,477 @@
+"""Relays the messages of one conversation. Every message, in either direction, takes four steps:
+
+1. Parse. `endpoint` parses the messages of the client, `_relay_server_message` those of the server.
+2. Decide. The session returns a `SessionOutput`: what to record and what to send.
+3. Record. `_record_and_send` writes the audit events. A refusal is sent only after it is durable, so it continues in a
+   task (`_refuse`) while other messages pass.
+4. Send. `_send_to_server` hands a message to the transport. `_send_to_client` hands it to the request that waits for
+   it, or to the notification stream.
+
+Three paths lead through these steps:
+
+- The general path runs all steps at once, without waiting: `_relay_client_message`, `_relay_server_message`.
+- A message that takes long to check goes through `_relay_on_thread`. The messages that arrive meanwhile are queued
+  (`session_queue`), so that the order stays the same.
+- A call of an approved tool takes the fast path: `call` for the request, the first half of `_relay_server_message` for
+  the result.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.strict_json import Limits
+from pinwarden.gateway.http.connection import ClientConnection
+from pinwarden.gateway.http.header_checks import HeaderMismatch, declared_parameters
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.notifications import LIST_CHANGED_MARK, NotificationStream
+from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
+from pinwarden.gateway.http.session_queue import PendingRefusals, SessionQueue
+from pinwarden.gateway.http.upstream_transport import PostedRequest, UpstreamTransport
+from pinwarden.gateway.recorder import LoopRecorder
+from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
+from pinwarden.gateway.session.messages import (
+    CALL,
+    LISTEN,
+    ParsedMessage,
+    RequestId,
+    encode,
+    is_id,
+    is_slow_client_message,
+    is_slow_server_message,
+    parse_server_message,
+    parse_server_value,
+    recover_id,
+    to_request_id,
+)
+from pinwarden.gateway.session.output import SessionOutput
+from pinwarden.gateway.session.session import Session
+from pinwarden.gateway.session.splice import replace_id
+from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_UNAVAILABLE
+from pinwarden.system.fair_executor import FairExecutor, OverloadedError
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.telemetry import Tracing
+
+
+class Decision:
+    """What the session decided about one message."""
+
+    __slots__ = ("error", "frame", "output", "posted", "recorded", "to_client")
+
+    def __init__(
+        self,
+        output: SessionOutput | None,
+        frame: ParsedMessage | None = None,
+        posted: PostedRequest | None = None,
+    ) -> None:
+        self.output = output
+        """What to record and send; None for a late response whose client has disconnected."""
+        self.frame = frame
+        """The message; None if a timer of the session led to the decision."""
+        self.posted = posted
+        """The request in whose HTTP response the server sent the message."""
+        self.to_client: tuple[ParsedMessage, ...] = ()
+        """The messages for the client, if a thread has parsed them already."""
+        self.recorded = False
+        """Whether a thread has recorded the output already."""
+        self.error: PinwardenError | None = None
+        """Why the thread could not record the output."""
+
+
+class MessageRelay(ABC):
+    """Lets the session decide about each message, records the decision, and sends what the session allows.
+
+    `Conversation` adds how requests and the conversation itself end.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  all dependencies of a conversation
+        self,
+        session: Session,
+        recorder: LoopRecorder,
+        limits: HttpLimits,
+        clock: Callable[[], float],
+        executor: FairExecutor,
+        budget: MemoryBudget,
+        tracing: Tracing | None,
+    ) -> None:
+        self.session = session
+        self.limits = limits
+        self.budget = budget
+        self.transport: UpstreamTransport | None = None
+        self.closed = False
+        self.ended = False
+        """Whether the server ended the session and accepts no further requests."""
+        self.answered_once = False
+        """Whether the server ever sent a message."""
+        self.last_used = self.last_received = clock()
+        self._clock = clock
+        self._recorder = recorder
+        self._tracing = tracing
+        self._executor = executor
+        self._json = Limits(max_bytes=limits.max_answer_bytes)
+        self._fast_path = session.fast_path
+        self._open = OpenRequests(session.name, limits.max_in_flight)
+        self._pending = self._open.by_id
+        self._abandoned = self._open.abandoned
+        self._notifications = NotificationStream(limits)
+        self._queue = SessionQueue(limits.max_unsent_bytes, budget, self._on_overflow, self._on_error)
+        self._refusals = PendingRefusals(limits.max_in_flight)
+        self._slow_requests = 0
+        """Queued requests of the client that take long to check."""
+
+    @property
+    def client(self) -> str:
+        """The name of the client."""
+        return self.session.client
+
+    @property
+    def traced(self) -> bool:
+        """Whether requests get spans."""
+        return self._tracing is not None
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """End the conversation. Open requests fail with the reason."""
+
+    @abstractmethod
+    def cancel(self, request_id: RequestId | None) -> None:
+        """Cancel a request whose client disconnected."""
+
+    @abstractmethod
+    def on_response_ended(self, posted: PostedRequest, reason: str) -> None:
+        """Fail a request if its HTTP response ended and contained no JSON-RPC response."""
+
+    @abstractmethod
+    def _defer_notification(self, data: bytes) -> bool:
+        """Defer a ``list_changed`` notification if too many came before. Returns whether it was deferred."""
+
+    @abstractmethod
+    def _on_overflow(self) -> None:
+        """The memory budget is exceeded, and the queue of this session is the largest."""
+
+    @abstractmethod
+    def _on_error(self, error: BaseException) -> None:
+        """Slow or queued work raised an exception."""
+
+    # Messages of the client
+
+    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+        """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
+        now = self.last_used = self._clock()
+        if self.closed or self._open.full:
+            sink.fail(SERVER_UNAVAILABLE, "too many requests are open at this server" if not self.closed else "closed")
+            return None
+        if self.ended:
+            sink.fail_not_executed("the server ended the session")
+            return None
+        request_id = frame.id
+        if request_id is None or not is_id(request_id[1]):
+            sink.fail(INVALID_REQUEST, "the id of a request must be a number, or a string of at most 1024 characters")
+            return None
+        if parameters and frame.method == CALL and self._select_headers(frame, parameters, sink) is None:
+            return None
+        if is_slow_client_message(frame.message, len(frame.data)) and not self._reserve_slow(sink):
+            return None
+        pending = PendingRequest(frame, sink, parameters)
+        # A subscription is answered when it ends.
+        pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self.limits.answer_seconds
+        frame, request_id = self._open.add(
+            frame, request_id, pending, shared=self.transport is not None and self.transport.shared
+        )
+        if self._tracing is not None:
+            call = f"{self.session.name}/{request_id[1]}"
+            traced = self._tracing.trace(sink, frame, self.session.guard.server, self.session.client, call)
+            pending.sink, pending.on_cancelled = traced, traced.on_cancelled
+        self._on_client_message(frame)
+        return request_id
+
+    def notify(self, frame: ParsedMessage) -> None:
+        """Forward a notification of the client, or its response to a request of the server."""
+        self.last_used = self._clock()
+        if not self.closed:
+            if frame.method == CANCELLED:
+                self._open.cancel(frame.params.get("requestId"))
+            self._on_client_message(frame)
+
+    def call(  # noqa: PLR0913  parsed already by the caller
+        self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, stateless: bool
+    ) -> bool:
+        """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
+        transport, client_id = self.transport, message.get("id")
+        request_id = to_request_id(client_id)
+        if self.closed or self.ended or transport is None or self._open.full or request_id is None:
+            return False
+        if type(client_id) is str and len(client_id) > LONGEST_TEXT_ID:
+            return False
+        meta = message["params"].get("_meta")
+        token = None if meta is None else to_request_id(meta.get("progressToken"))
+        if token is not None and (transport.shared or self._open.is_taken(request_id) or self._open.is_token(token)):
+            return False
+        if transport.shared or self._open.is_taken(request_id):
+            new_id = self._open.new_id() if type(client_id) is int else None
+            changed = None if new_id is None else replace_id(body, client_id, new_id[1])
+            if new_id is None or changed is None:
+                return False
+            request_id, body, message["id"] = new_id, changed, new_id[1]
+        now = self.last_used = self._clock()
+        call = ToolCall(self, connection, request_id, client_id, parameters, now, stateless=stateless)
+        call.deadline = now + self.limits.answer_seconds
+        connection.begin(call)
+        self._open.add_call(request_id, call, token)
+        # A queued server message may announce that the tool changed.
+        if self._recorder.takes_notes and not self._queue.busy:
+            event = self._fast_path.admit(message, now)
+            if event is not None:
+                try:
+                    self._recorder.note(event, request_id[1])
+                except PinwardenError:
+                    # The session will fail to record it too, and will refuse it with the reason.
+                    self._fast_path.withdraw(request_id[1])
+                else:
+                    transport.call(call, body, message, name)
+                    return True
+        self._on_client_message(ParsedMessage(body, message))
+        return True
+
+    def _on_client_message(self, frame: ParsedMessage) -> None:
+        """Relay a message of the client, after the queued messages."""
+        if not self._queue.busy:
+            self._relay_client_message(frame)
+        elif not self._queue.run(partial(self._relay_client_message, frame), len(frame.data)):
+            self.close("too many bytes are queued until this server's list is evaluated")
+
+    def _relay_client_message(self, frame: ParsedMessage) -> None:
+        """Decide about a message of the client, record the decision, and forward the message or answer it."""
+        if self.closed:
+            return
+        now = self._clock()
+        is_slow = is_slow_client_message(frame.message, len(frame.data))
+        if is_slow and frame.is_request:
+            self._release_slow(1)
+        if is_slow or self.session.may_be_slow(now):
+            self._queue.start(self._relay_on_thread(lambda: self._decide_client_message(frame, now)))
+        else:
+            self._record_and_send(self._decide_client_message(frame, now))
+
+    def _decide_client_message(self, frame: ParsedMessage, now: float) -> Decision:
+        return Decision(self.session.on_client_message(frame.data, now, frame.message), frame)
+
+    def _reserve_slow(self, sink: ResponseSink) -> bool:
+        """Reserve capacity on the executor for a slow request. If there is none, fail the request and return False."""
+        try:
+            self._executor.reserve(self.client)
+        except OverloadedError as err:
+            sink.fail(SERVER_UNAVAILABLE, f"{err.message}; try again in {err.retry_after} s")
+            return False
+        self._slow_requests += 1
+        return True
+
+    def _release_slow(self, count: int) -> None:
+        self._slow_requests -= count
+        self._executor.release(self.client, count)
+
+    # Messages of the server
+
+    def on_server_message(self, data: bytes, posted: PostedRequest | None = None) -> None:
+        """Relay a message of the server, after the queued messages.
+
+        ``posted`` is the request in whose HTTP response the message came; None for a line of a process. If the message
+        is the response to that request, `PostedRequest.answered` is set.
+        """
+        if self.closed or (LIST_CHANGED_MARK in data and self._defer_notification(data)):
+            return
+        self.last_received = self._clock()
+        self.answered_once = True
+        if not self._queue.busy:
+            self._relay_server_message(data, posted)
+        elif not self._queue.run(partial(self._relay_server_message, data, posted), len(data)):
+            self.close("the server sends messages faster than they can be evaluated")
+
+    def _relay_server_message(self, data: bytes, posted: PostedRequest | None) -> None:
+        """Parse a message of the server, decide about it, record the decision, and send the message to the client."""
+        if self.closed:
+            return
+        now = self._clock()
+        if len(data) > self.limits.max_bytes_at_once:
+            self._queue.start(self._relay_on_thread(lambda: self._parse_and_decide(data, posted, now)))
+            return
+        message = parse_server_value(data, self._json)
+        if type(message) is dict and "method" not in message:
+            request_id = to_request_id(message.get("id"))
+            call = None if request_id is None else self._pending.get(request_id)
+            if (
+                type(call) is ToolCall
+                and (posted is None or posted.request_id == request_id)
+                and self._fast_path.may_relay(data, message)
+            ):
+                self._open.forget(call.request_id)
+                call.result(data, message)
+                if posted is not None:
+                    posted.answered = True
+                return
+        if is_slow_server_message(message, len(data)) or self.session.may_be_slow(now):
+            self._queue.start(self._relay_on_thread(lambda: self._parse_and_decide(data, posted, now)))
+        else:
+            frame = recover_id(ParsedMessage(data, message), self._json)
+            self._record_and_send(self._decide_server_message(frame, posted, now))
+
+    def _parse_and_decide(self, data: bytes, posted: PostedRequest | None, now: float) -> Decision:
+        return self._decide_server_message(parse_server_message(data, self._json), posted, now)
+
+    def _decide_server_message(self, frame: ParsedMessage, posted: PostedRequest | None, now: float) -> Decision:
+        if self._abandoned and frame.is_response and frame.id in self._abandoned:
+            return Decision(None, frame, posted)
+        return Decision(self.session.on_server_message(frame.data, now, frame.message), frame, posted)
+
+    # Messages that take long to check
+
+    async def _relay_on_thread(self, decide: Callable[[], Decision]) -> None:
+        """Decide and record on a thread, then send."""
+        decision = await self._executor.submit(self.client, partial(self._decide_and_record, decide), required=True)
+        if decision.recorded and decision.output is not None:
+            self._recorder.count(decision.output)
+        self._record_and_send(decision)
+
+    def _decide_and_record(self, decide: Callable[[], Decision]) -> Decision:
+        """Decide, parse the messages for the client, and record the decision unless it is a refusal."""
+        decision = decide()
+        output = decision.output
+        if output is not None:
+            decision.to_client = tuple(self._parse(data, decision.frame) for data in output.to_client)
+            if (output.events or output.sightings) and not output.durable:
+                try:
+                    self._recorder.record_uncounted(output)
+                    decision.recorded = True
+                except PinwardenError as err:
+                    decision.error = err
+        return decision
+
+    # Both directions: record, then send
+
+    def _record_and_send(self, decision: Decision) -> None:
+        """Record a decision, then send its messages. A refusal is sent only after it is durable."""
+        output, frame, posted = decision.output, decision.frame, decision.posted
+        if posted is not None and frame is not None and (output is None or frame.is_response_to(posted.request_id)):
+            posted.answered = True
+        if output is None:
+            if frame is not None and frame.id is not None:
+                self._abandoned.pop(frame.id, None)
+        elif decision.error is not None:
+            self._undo(output, decision.error)
+        elif decision.recorded or not (output.events or output.sightings):
+            self._send(output, decision)
+        elif not output.durable:
+            try:
+                self._recorder.record(output)
+            except PinwardenError as err:
+                self._undo(output, err)
+            else:
+                self._send(output, decision)
+        elif self._refusals.full:
+            self.close("the server causes refusals faster than the gateway can record them")
+        else:
+            self._refusals.start(self._refuse(output, decision))
+
+    async def _refuse(self, output: SessionOutput, decision: Decision) -> None:
+        """Record a refusal, and send it when it is durable."""
+        try:
+            await self._recorder.record_durably(output)
+        except PinwardenError as err:
+            self._queue.run(partial(self._undo, output, err))
+        else:
+            self._send(output, decision)
+
+    def _undo(self, output: SessionOutput, error: PinwardenError) -> None:
+        """Undo an output that could not be recorded, and answer with the reason."""
+        undone = self.session.replace_unrecorded(output, error)
+        self._send(undone, Decision(undone))
+
+    def _send(self, output: SessionOutput, decision: Decision) -> None:
+        """Send the messages of a recorded output."""
+        frame, posted = decision.frame, decision.posted
+        if output.to_server and self.transport is not None and not self.closed:
+            for data in output.to_server:
+                self._send_to_server(self._parse(data, frame), self.transport)
+        for message in decision.to_client or [self._parse(data, frame) for data in output.to_client]:
+            self._send_to_client(message, posted, posted.status if posted is not None and message is frame else 0)
+
+    def _parse(self, data: bytes, known: ParsedMessage | None) -> ParsedMessage:
+        """Parse a message that the session returned, unless it is the known message itself."""
+        return (
+            known
+            if known is not None and data is known.data
+            else ParsedMessage(data, parse_server_value(data, self._json))
+        )
+
+    def _send_to_server(self, frame: ParsedMessage, transport: UpstreamTransport) -> None:
+        request_id = frame.id if frame.is_request else None
+        pending = None if request_id is None else self._pending.get(request_id)
+        if request_id is not None and self._open.is_over(request_id):
+            # It was cancelled while it was being recorded, so the server does not get it.
+            self._abandoned.pop(request_id, None)
+            self._forget(request_id)
+            if pending is not None:
+                pending.sink.drop()
+        elif request_id is None or pending is None or not pending.parameters:
+            transport.send(frame, b"")
+        else:
+            headers = self._select_headers(frame, pending.parameters, pending.sink, pending.client_id)
+            if headers is None:
+                self._forget(request_id)
+            else:
+                transport.send(frame, headers)
+
+    def _forget(self, request_id: RequestId) -> None:
+        """Forget a request that the server does not get."""
+        self._open.forget(request_id)
+        self.session.abandon_request(request_id[1])
+
+    def _select_headers(
+        self, frame: ParsedMessage, parameters: bytes, sink: ResponseSink, client_id: Any = None
+    ) -> bytes | None:
+        """The ``mcp-param-`` header lines that the called tool declares. If one contradicts the arguments of the call,
+        fail the call and return None."""
+        name = frame.params.get("name") if frame.method == CALL else None
+        definition = self.session.find_definition(name) if type(name) is str else None
+        try:
+            return declared_parameters(parameters, definition, frame.params.get("arguments"))
+        except HeaderMismatch as err:
+            request_id = frame.members.get("id") if client_id is None else client_id
+            error = {"code": HEADER_MISMATCH, "message": str(err)}
+            message = {"jsonrpc": "2.0", "id": request_id, "error": error}
+            sink.respond(ParsedMessage(encode(message), message), 400)
+            return None
+
+    def _send_to_client(self, frame: ParsedMessage, posted: PostedRequest | None, status: int) -> None:
+        if "method" not in frame.members:
+            request_id = frame.id
+            pending = None if request_id is None else self._open.forget(request_id)
+            if pending is not None:
+                pending.sink.respond(with_client_id(frame, pending), status)
+            return
+        pending = self._open.find_by_message(frame, None if posted is None else posted.request_id)
+        transport = self.transport
+        if (
+            transport is not None
+            and transport.shared
+            and (frame.is_request or (pending is None and not transport.private))
+        ):
+            return  # the message may be for another client
+        if pending is not None:
+            pending.deadline = max(pending.deadline, self._clock() + self.limits.answer_seconds)
+            frame = with_client_id(frame, pending)
+        if pending is not None and pending.sink.open:
+            pending.sink.send_message(frame)
+        elif not self._notifications.send(frame.data):
+            other = self._open.oldest_open_sink() if pending is None and posted is None else None
+            if other is not None:
+                other.send_message(frame)
+            else:
+                self._notifications.enqueue(frame.data)
