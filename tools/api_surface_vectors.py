@@ -14,7 +14,7 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import encode_json_file
-from pinwarden.surface.interop import api_surface_leaves, hash_of_leaves
+from pinwarden.surface.interop import compute_api_surface_leaves, hash_leaves
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VECTORS = REPOSITORY / "tests" / "vectors"
@@ -322,10 +322,10 @@ CASES: list[tuple[str, str, str, dict[str, str]]] = [
 def expected(tools: bytes, member: str | None = None) -> dict[str, Any]:
     try:
         value = strict_json.parse_json(tools)
-        leaves = api_surface_leaves(value if member is None else value[member])
+        leaves = compute_api_surface_leaves(value if member is None else value[member])
     except PinwardenError as err:
         return {"error": err.code}
-    return {"hash": str(hash_of_leaves(leaves)), "leaves": {name: str(leaf) for name, leaf in leaves.items()}}
+    return {"hash": str(hash_leaves(leaves)), "leaves": {name: str(leaf) for name, leaf in leaves.items()}}
 
 
 def vectors() -> bytes:

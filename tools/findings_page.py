@@ -43,7 +43,7 @@ def text_kinds() -> FindingKinds:
     named = [value for value in vars(toolpin).values() if isinstance(value, toolpin.Advisory)]
     theirs = [
         FindingKind(kind=advisory.code, severity=advisory.severity, reason=f"ToolPin's: {advisory.message}.")
-        for advisory in (*named, toolpin.duplicate_name_advisory(2), toolpin.cross_tool_advisory("NAME"))
+        for advisory in (*named, toolpin.build_duplicate_name_advisory(2), toolpin.build_cross_tool_advisory("NAME"))
     ]
     return {kind.kind: kind for kind in (*ours, *theirs)}
 

@@ -32,7 +32,7 @@ def row(**members: Any) -> Row:
         "entity": "tool",
         "name": "search",
         "path": "/description",
-        "message": "Text that the model or the user reads changed.",
+        "message": "Text that the model or the user reads has changed.",
     }
     return Row(**{**parts, **members})
 
@@ -134,7 +134,7 @@ class TestGitHub:
         placed = row(severity="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
         title = "tool search /description"
         output = workflow_commands(render(report(*rows, placed, exit_code=1, notes=("a note",)), "github"))
-        message = "Text that the model or the user reads changed. (text_changed)"
+        message = "Text that the model or the user reads has changed. (text_changed)"
         assert output == [
             ("error", {"title": "pinwarden diff"}, "no change"),
             ("error", {"title": f"critical: {title}"}, message),

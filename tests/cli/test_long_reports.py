@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.cli.output import FORMATS, render
 from pinwarden.core.report import Report, Row
-from pinwarden.surface.drift.changes import ABSENT, Change, change_row
+from pinwarden.surface.drift.changes import ABSENT, Change, build_change_row
 from pinwarden.surface.drift.text_diff import omit_common_text
 
 WORDS = [f"--word-{number:04}" for number in range(500)]
@@ -34,7 +34,7 @@ def _row(before: Any, after: Any, name: str = "notes") -> Row:
         after=after,
         reason="The arguments of the command changed.",
     )
-    return change_row(change)
+    return build_change_row(change)
 
 
 SHOWN = [form for form in FORMATS if form != "json"]  # which prints facts, and those hold the row as it is

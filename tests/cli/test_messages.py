@@ -213,7 +213,7 @@ class TestNamesFromConfigurations:
             if more and file.endswith(".yaml"):
                 continue
             outcome = world.run("inspect", "notes", *more)
-            assert "not run without consent: uvx a==1" in outcome.err, outcome.err
+            assert "without consent: uvx a==1" in outcome.err, outcome.err
 
     def test_a_missing_file_is_reported_as_missing(self, world: World) -> None:
         (world.root / ".mcp.json").write_text("{ broken")

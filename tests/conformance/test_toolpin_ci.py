@@ -207,7 +207,7 @@ class TestHashesOfLiveTools:
         gate_result = gate(project, "--live", "--offline", "--format", "json")
         (unchecked,) = json.loads(gate_result.out)["unchecked"]
         assert (gate_result.code, unchecked["code"]) == (3, "could_not_check")
-        assert "not run without consent: python3 tiny_mcp_server.py" in unchecked["message"]
+        assert "without consent: python3 tiny_mcp_server.py" in unchecked["message"]
         assert not (project.root / "started").exists()
 
     def test_frozen_checks_start_nothing_and_report_what_was_not_checked(self, project: Project) -> None:

@@ -20,7 +20,7 @@ from pinwarden.lock.target_verification import (
 )
 from pinwarden.lock.trust_explanation import compute_verdict
 from pinwarden.lock.trust_tiers import compute_trust_report
-from pinwarden.surface.interop import toolpin_hashes
+from pinwarden.surface.interop import compute_toolpin_hashes
 from tests.conformance.test_toolpin_scan import scanned
 from tests.conformance.toolpin_world import assert_prints
 from tests.conformance.vectors import REPOSITORY, cases
@@ -73,7 +73,7 @@ def test_a_bundle_has_toolpins_anchor(case: dict[str, Any]) -> None:
 def test_tools_with_names_beyond_ascii_are_hashed_as_toolpin_does_or_said_to_depend_on_the_locale(
     case: dict[str, Any],
 ) -> None:
-    hashes = toolpin_hashes(case["tools"]).to_json()
+    hashes = compute_toolpin_hashes(case["tools"]).to_json()
     known = [name for name in ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash") if name in hashes]
     if hashes["localeDependent"]:
         assert case["id"] == "n1"  # full-width digits, which only ICU orders

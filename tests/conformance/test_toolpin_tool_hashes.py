@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.javascript import sort_by_locale
-from pinwarden.surface.interop import toolpin_hashes
+from pinwarden.surface.interop import compute_toolpin_hashes
 from tests.conformance.vectors import cases, load, vectors_dir
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
@@ -15,7 +15,7 @@ NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/tool-hashes.json")))
 def test_tool_hashes_equal_those_of_toolpin(case: dict[str, Any]) -> None:
-    hashes = toolpin_hashes(case["tools"]).to_json()
+    hashes = compute_toolpin_hashes(case["tools"]).to_json()
     assert hashes["toolSurfaceHash"] == case["toolSurfaceHash"]
     if hashes["localeDependent"]:
         # Only ICU orders such names, and the two older hashes say that they cannot be known without it.
@@ -42,7 +42,7 @@ def pinned() -> list[Any]:
 @pytest.mark.parametrize("case", pinned())
 def test_live_pins_are_the_hashes_of_the_tools_that_were_served(case: dict[str, Any]) -> None:
     tools = load("toolpin/tools-current.json")
-    hashes = toolpin_hashes(tools).to_json()
+    hashes = compute_toolpin_hashes(tools).to_json()
     for name in NAMES:
         pin = case["manifest"][name]
         assert (pin["algorithm"], pin["value"], pin["toolCount"]) == ("sha256", hashes[name], len(tools))
@@ -54,7 +54,7 @@ def test_there_are_live_pins_to_compare_with() -> None:
 
 @pytest.mark.parametrize("change", ["desc-changed", "schema-changed", "tool-removed", "reordered"])
 def test_drift_is_seen_where_toolpin_saw_it(change: str) -> None:
-    before = toolpin_hashes(load("toolpin/tools-current.json"))
-    after = toolpin_hashes(load(f"toolpin/tools-{change}.json"))
+    before = compute_toolpin_hashes(load("toolpin/tools-current.json"))
+    after = compute_toolpin_hashes(load(f"toolpin/tools-{change}.json"))
     accepted: bool = load(f"toolpin/ci/live-stdio.live.{change}.json")["ok"]
     assert (after == before) is accepted

@@ -407,7 +407,7 @@ def test_show_says_why_it_is_blocked_and_where_an_approval_would_be_stored(locke
     lines = locked.run("review", "show", name).out.splitlines()
     assert lines[:6] == [
         "notes: tool search",
-        "blocked  review: Text that the model or the user reads changed. (text_changed)",
+        "blocked  review: Text that the model or the user reads has changed. (text_changed)",
         f"approved {review['expected'][0]}",
         f"served   {review['digest']}",
         f"seen     first {review['opened']}, last {review['last_seen']}",

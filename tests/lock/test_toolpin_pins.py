@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.lock.toolpin_pins import PIN_FINDINGS, compare_tool_hashes, has_tool_hashes
-from pinwarden.surface.interop import toolpin_hashes
+from pinwarden.surface.interop import compute_toolpin_hashes
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
 SEARCH: dict[str, Any] = {"name": "search", "description": "Search.", "inputSchema": {"type": "object"}}
@@ -18,7 +18,7 @@ FAR = [{"name": "さがす"}, {"name": "поиск"}, {"name": "ürün"}]
 
 def manifest(tools: list[Any], *names: str) -> dict[str, Any]:
     """A capability manifest with those of the hashes, or with all three."""
-    hashes = toolpin_hashes(tools).to_json()
+    hashes = compute_toolpin_hashes(tools).to_json()
     pins: dict[str, Any] = {
         name: {"algorithm": "sha256", "value": hashes[name], "toolCount": len(tools)} for name in names or NAMES
     }
@@ -64,7 +64,7 @@ def test_each_older_hash_detects_only_what_it_covers() -> None:
 
 
 def test_an_unknown_locale_order_is_undecided_without_the_newer_hash() -> None:
-    assert toolpin_hashes(FAR).locale_dependent
+    assert compute_toolpin_hashes(FAR).locale_dependent
     changed = [{**FAR[0], "description": "x"}, *FAR[1:]]
     (finding,) = compare_tool_hashes(manifest(FAR, "toolManifestHash"), changed)
     assert (finding.code, finding.is_conclusive) == ("tool_order_unknown", False)

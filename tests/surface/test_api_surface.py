@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import Digest, PinwardenError, canonicalize, parse_json
-from pinwarden.surface.interop import api_surface_hash, api_surface_leaves, hash_of_leaves, leaf_preimage
+from pinwarden.surface.interop import compute_api_surface_hash, compute_api_surface_leaves, encode_leaf, hash_leaves
 from tests.support.javascript import needs_node, run_node
 from tools import api_surface_vectors
 
@@ -47,12 +47,12 @@ def test_hash_leaves_and_errors_are_as_the_vectors_say(case: dict[str, Any]) -> 
     text = case["tools_json"].encode()
     if "error" in case:
         with pytest.raises(PinwardenError) as caught:
-            api_surface_hash(parse_json(text))
+            compute_api_surface_hash(parse_json(text))
         assert caught.value.code == case["error"]
         return
     tools = parse_json(text)
-    assert str(api_surface_hash(tools)) == case["hash"]
-    assert {name: str(leaf) for name, leaf in api_surface_leaves(tools).items()} == case["leaves"]
+    assert str(compute_api_surface_hash(tools)) == case["hash"]
+    assert {name: str(leaf) for name, leaf in compute_api_surface_leaves(tools).items()} == case["leaves"]
 
 
 def test_the_vectors_relate_to_each_other_as_their_notes_say() -> None:
@@ -83,7 +83,7 @@ def test_a_second_implementation_finds_the_same_for_every_real_server() -> None:
     assert len(listings) >= 18
     assert [answer["hash"] for answer in answers] == [row["hash"] for row in listings]
     for text, answer in zip(texts, answers, strict=True):
-        leaves = api_surface_leaves(parse_json(text.encode())["tools"])
+        leaves = compute_api_surface_leaves(parse_json(text.encode())["tools"])
         assert [[name, str(leaf)] for name, leaf in leaves.items()] == answer["leaves"]
 
 
@@ -93,9 +93,9 @@ def test_every_byte_of_the_worked_example_is_true() -> None:
     tools = parse_json(re.findall(r"```json\n(.*?)```", example, re.DOTALL)[0].encode())
     search, ping, whole = (text.encode() for text in re.findall(r"```text\n(.*?)\n```", example, re.DOTALL))
     digests = re.findall(r"`(sha256:[0-9a-f]{64})`", example)
-    assert [leaf_preimage(tool) for tool in tools] == [search, ping]
+    assert [encode_leaf(tool) for tool in tools] == [search, ping]
     assert digests == [str(Digest.of_bytes(preimage)) for preimage in (search, ping, whole)]
-    assert digests[2] == str(api_surface_hash(tools))
+    assert digests[2] == str(compute_api_surface_hash(tools))
     assert all(canonicalize(preimage) == preimage for preimage in (search, ping, whole))
 
 
@@ -129,7 +129,7 @@ def test_a_change_to_any_covered_value_changes_the_hash(path: tuple[Any, ...]) -
     changed = deepcopy(TOOL)
     old = inside(changed, path)
     inside(changed, path[:-1])[path[-1]] = f"{old}\u200b" if isinstance(old, str) else "other"
-    assert api_surface_hash([changed]) != api_surface_hash([TOOL])
+    assert compute_api_surface_hash([changed]) != compute_api_surface_hash([TOOL])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_covered_member_that_is_gone_or_null_changes_the_hash(path: tuple[Any,
     gone, null = deepcopy(TOOL), deepcopy(TOOL)
     del inside(gone, path[:-1])[path[-1]]
     inside(null, path[:-1])[path[-1]] = None
-    assert len({api_surface_hash([tool]) for tool in (TOOL, gone, null)}) == 3
+    assert len({compute_api_surface_hash([tool]) for tool in (TOOL, gone, null)}) == 3
 
 
 @pytest.mark.parametrize("name", ["query", "sort", "filter"])
@@ -147,24 +147,24 @@ def test_a_parameter_of_another_name_changes_the_hash(name: str) -> None:
     changed = deepcopy(TOOL)
     parameters = changed["inputSchema"]["properties"]
     parameters[f"{name}_"] = parameters.pop(name)
-    assert api_surface_hash([changed]) != api_surface_hash([TOOL])
+    assert compute_api_surface_hash([changed]) != compute_api_surface_hash([TOOL])
 
 
 def test_adding_or_removing_a_tool_changes_the_hash_and_no_other_leaf() -> None:
-    one, two = api_surface_leaves([TOOL]), api_surface_leaves([TOOL, {"name": "ping"}])
+    one, two = compute_api_surface_leaves([TOOL]), compute_api_surface_leaves([TOOL, {"name": "ping"}])
     assert two["search"] == one["search"]
-    assert hash_of_leaves(two) != hash_of_leaves(one)
+    assert hash_leaves(two) != hash_leaves(one)
 
 
 def test_the_hash_can_be_checked_from_the_leaves_alone() -> None:
     tools = [TOOL, {"name": "ping"}, {"name": "Äther"}]
-    leaves = api_surface_leaves(tools)
-    assert hash_of_leaves(dict(reversed(leaves.items()))) == api_surface_hash(tools)
+    leaves = compute_api_surface_leaves(tools)
+    assert hash_leaves(dict(reversed(leaves.items()))) == compute_api_surface_hash(tools)
 
 
 def test_what_the_hash_does_not_cover_leaves_it_alone() -> None:
     more = {"title": "x", "annotations": {"readOnlyHint": True}, "outputSchema": {}, "_meta": {}, "icons": [], "x": 1}
-    assert api_surface_hash([TOOL | more]) == api_surface_hash([TOOL])
+    assert compute_api_surface_hash([TOOL | more]) == compute_api_surface_hash([TOOL])
 
 
 # What does not count
@@ -231,7 +231,7 @@ def test_order_of_tools_members_and_sets_does_not_change_the_hash(tools: list[di
         }
         for tool in reversed(tools)
     ]
-    assert api_surface_hash(turned) == api_surface_hash(tools)
+    assert compute_api_surface_hash(turned) == compute_api_surface_hash(tools)
 
 
 @needs_node
@@ -244,13 +244,13 @@ def test_both_implementations_agree_on_random_listings() -> None:
 
     collect()
     answers = run_node(ORACLE, question=[{"text": json.dumps(tools)} for tools in collected])
-    assert [answer["hash"] for answer in answers] == [str(api_surface_hash(tools)) for tools in collected]
+    assert [answer["hash"] for answer in answers] == [str(compute_api_surface_hash(tools)) for tools in collected]
 
 
 @given(tool_lists)
 def test_hashing_leaves_the_tools_as_they_were(tools: list[dict[str, Any]]) -> None:
     before = deepcopy(tools)
-    api_surface_hash(tools)
+    compute_api_surface_hash(tools)
     assert tools == before
     assert json.dumps(tools) == json.dumps(before)
 
@@ -260,7 +260,7 @@ def test_hashing_leaves_the_tools_as_they_were(tools: list[dict[str, Any]]) -> N
 
 def test_a_duplicate_name_is_refused_and_named() -> None:
     with pytest.raises(PinwardenError) as caught:
-        api_surface_hash([TOOL, {"name": "ping"}, {**TOOL, "description": "shadow"}])
+        compute_api_surface_hash([TOOL, {"name": "ping"}, {**TOOL, "description": "shadow"}])
     assert caught.value.code == "TOOL_NAME_DUPLICATE"
     assert caught.value.data == {"name": "search"}
     assert caught.value.exit_code == 1
@@ -268,7 +268,7 @@ def test_a_duplicate_name_is_refused_and_named() -> None:
 
 def test_one_undigestable_tool_makes_the_hash_unavailable_and_never_a_hash_of_the_rest() -> None:
     with pytest.raises(PinwardenError) as caught:
-        api_surface_hash([TOOL, {"name": "x", "description": "\ud800"}])
+        compute_api_surface_hash([TOOL, {"name": "x", "description": "\ud800"}])
     assert caught.value.code == "JSON_CANONICALIZATION_ERROR"
 
 
@@ -278,7 +278,7 @@ def test_a_schema_nested_without_end_is_refused_and_does_not_exhaust_the_stack(k
     for _ in range(100_000):
         schema = {keyword: schema}
     with pytest.raises(PinwardenError) as caught:
-        api_surface_hash([{"name": "t", "inputSchema": schema}])
+        compute_api_surface_hash([{"name": "t", "inputSchema": schema}])
     assert caught.value.code == "JSON_CANONICALIZATION_ERROR"
     while schema:  # taken apart from outside: Python frees nested values recursively
         schema = schema.pop(keyword)
@@ -286,4 +286,6 @@ def test_a_schema_nested_without_end_is_refused_and_does_not_exhaust_the_stack(k
 
 def test_the_deepest_tool_that_can_be_read_can_be_hashed() -> None:
     text = b'[{"name":"t","inputSchema":' + b'{"not":' * 197 + b'{"minimum":0.5}' + b"}" * 197 + b"}]"
-    assert api_surface_hash(parse_json(text)) == api_surface_hash(parse_json(text.replace(b"0.5", b"5e-1")))
+    assert compute_api_surface_hash(parse_json(text)) == compute_api_surface_hash(
+        parse_json(text.replace(b"0.5", b"5e-1"))
+    )

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError, canonicalize, tool_digest
 from pinwarden.core.javascript import sort_by_locale
 from pinwarden.surface.interop import (
-    api_surface_hash,
-    api_surface_leaves,
-    fusion_input_schema_digest,
-    surface_digests,
-    toolpin_hashes,
+    compute_api_surface_hash,
+    compute_api_surface_leaves,
+    compute_fusion_digest,
+    compute_surface_digests,
+    compute_toolpin_hashes,
 )
 from pinwarden.surface.surface import TOOL, Item, Surface, surface_from_listing
 from tests.conformance.vectors import cases, load, vectors_dir
@@ -138,8 +138,8 @@ def test_icu_decides_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_toolpin_hashes_take_absence_as_toolpin_does() -> None:
-    hashes = toolpin_hashes([{"name": "t"}])
-    same_legacy = toolpin_hashes([{"name": "t", "description": None, "inputSchema": None}])
+    hashes = compute_toolpin_hashes([{"name": "t"}])
+    same_legacy = compute_toolpin_hashes([{"name": "t", "description": None, "inputSchema": None}])
     assert same_legacy.tool_description_hash == hashes.tool_description_hash
     assert same_legacy.tool_manifest_hash == hashes.tool_manifest_hash
     assert same_legacy.tool_surface_hash != hashes.tool_surface_hash
@@ -148,7 +148,7 @@ def test_toolpin_hashes_take_absence_as_toolpin_does() -> None:
 
 
 def test_toolpin_sorts_two_hashes_by_locale_and_one_by_utf16() -> None:
-    hashes = toolpin_hashes([{"name": "B"}, {"name": "a"}])
+    hashes = compute_toolpin_hashes([{"name": "B"}, {"name": "a"}])
     assert (
         hashes.tool_description_hash.hex
         == sha256(b'[{"description":"","name":"a"},{"description":"","name":"B"}]').hexdigest()
@@ -159,20 +159,20 @@ def test_toolpin_sorts_two_hashes_by_locale_and_one_by_utf16() -> None:
 @pytest.mark.usefixtures("without_icu")
 def test_toolpin_hashes_of_names_in_unknown_letters_are_marked_as_locale_dependent_without_icu() -> None:
     tools = [{"name": "zebra"}, {"name": "りんご"}]
-    hashes = toolpin_hashes(tools)
+    hashes = compute_toolpin_hashes(tools)
     assert hashes.to_json()["localeDependent"] is True
     assert hashes.tool_surface_hash.hex == sha256('[{"name":"zebra"},{"name":"りんご"}]'.encode()).hexdigest()
 
 
 def test_toolpin_never_sees_annotations_and_we_do() -> None:
     harmless = {**READ, "annotations": {"readOnlyHint": True}}
-    assert toolpin_hashes([harmless]) == toolpin_hashes([READ])
+    assert compute_toolpin_hashes([harmless]) == compute_toolpin_hashes([READ])
     assert tool_digest(harmless) != tool_digest(READ)
 
 
 def test_toolpin_hashes_of_a_tool_without_name_are_refused() -> None:
     with pytest.raises(PinwardenError) as caught:
-        toolpin_hashes([READ, {"description": "d"}])
+        compute_toolpin_hashes([READ, {"description": "d"}])
     assert caught.value.code == "TOOL_INVALID"
 
 
@@ -181,7 +181,7 @@ def test_toolpin_hashes_of_a_tool_without_name_are_refused() -> None:
 
 def test_fusion_digest_is_over_the_input_schema_in_fusions_own_form() -> None:
     tool = {"name": "t", "inputSchema": {"properties": {"10": {}, "9": {}, "__proto__": {}, "a": {}}}}
-    assert fusion_input_schema_digest(tool).hex == sha256(b'{"properties":{"9":{},"10":{},"a":{}}}').hexdigest()
+    assert compute_fusion_digest(tool).hex == sha256(b'{"properties":{"9":{},"10":{},"a":{}}}').hexdigest()
 
 
 def fusion_tools() -> list[Any]:
@@ -198,12 +198,12 @@ def fusion_tools() -> list[Any]:
 
 @pytest.mark.parametrize("case", fusion_tools())
 def test_fusion_digest_equals_that_of_fusion(case: dict[str, Any]) -> None:
-    assert fusion_input_schema_digest(case["tool"]).hex == case["digest"]
+    assert compute_fusion_digest(case["tool"]).hex == case["digest"]
 
 
 def test_fusion_has_no_digest_for_a_tool_without_schema() -> None:
     with pytest.raises(PinwardenError) as caught:
-        fusion_input_schema_digest({"name": "t"})
+        compute_fusion_digest({"name": "t"})
     assert caught.value.code == "TOOL_INVALID"
 
 
@@ -213,33 +213,33 @@ def test_fusion_has_no_digest_for_a_tool_without_schema() -> None:
 def test_a_surface_gives_every_digest_under_its_own_name() -> None:
     surface = surface_from_listing({"instructions": "Be brief.", "tools": [READ, WRITE], "prompts": [{"name": "p"}]})
     tools = [READ, WRITE]
-    assert surface_digests(surface) == {
+    assert compute_surface_digests(surface) == {
         "pinwarden": {
             "surface": str(surface.digest),
             "tools": {tool["name"]: str(tool_digest(tool)) for tool in tools},
             "prompts": {"p": "sha256:" + sha256(b'{"name":"p"}').hexdigest()},
         },
         "api-surface": {
-            "hash": str(api_surface_hash(tools)),
-            "tools": {name: str(leaf) for name, leaf in api_surface_leaves(tools).items()},
+            "hash": str(compute_api_surface_hash(tools)),
+            "tools": {name: str(leaf) for name, leaf in compute_api_surface_leaves(tools).items()},
         },
         "hangar-1.2": {tool["name"]: str(tool_digest(tool, "hangar-1.2")) for tool in tools},
         "hangar": {tool["name"]: str(tool_digest(tool, "hangar")) for tool in tools},
-        "toolpin": toolpin_hashes(tools).to_json(),
-        "fusion": {tool["name"]: str(fusion_input_schema_digest(tool)) for tool in tools},
+        "toolpin": compute_toolpin_hashes(tools).to_json(),
+        "fusion": {tool["name"]: str(compute_fusion_digest(tool)) for tool in tools},
         "unavailable": [],
     }
 
 
 def test_all_digests_are_ready_for_json() -> None:
-    digests = surface_digests(surface_from_listing({"tools": [READ, WRITE]}))
+    digests = compute_surface_digests(surface_from_listing({"tools": [READ, WRITE]}))
     assert json.loads(canonicalize(digests)) == digests
 
 
 def test_one_undigestable_tool_prevents_digests_over_all_tools_and_keeps_those_of_the_others() -> None:
     bad = Item.from_json_text(TOOL, b'{"name":"bad","description":"\\ud800"}')
     surface = Surface(server={}, items={"tools": (Item.from_value(TOOL, READ), bad)}, observed={})
-    digests = surface_digests(surface)
+    digests = compute_surface_digests(surface)
     assert digests["pinwarden"]["surface"] is None
     assert digests["api-surface"] is None
     assert digests["toolpin"] is None
@@ -254,7 +254,7 @@ def test_one_undigestable_tool_prevents_digests_over_all_tools_and_keeps_those_o
 
 
 def test_a_name_shared_by_two_tools_has_no_digest_and_says_why() -> None:
-    digests = surface_digests(surface_from_listing({"tools": [READ, {**READ, "description": "shadow"}, WRITE]}))
+    digests = compute_surface_digests(surface_from_listing({"tools": [READ, {**READ, "description": "shadow"}, WRITE]}))
     assert digests["hangar"] == {"read": None, "Write": str(tool_digest(WRITE, "hangar"))}
     assert digests["api-surface"] is None
     assert {"digest": "hangar", "item": "read", "reason": "2 items share this name"} in digests["unavailable"]
@@ -263,17 +263,17 @@ def test_a_name_shared_by_two_tools_has_no_digest_and_says_why() -> None:
 
 def test_a_server_that_offers_no_tools_differs_from_one_with_an_empty_list() -> None:
     absent, empty = (
-        surface_digests(surface_from_listing({"prompts": []})),
-        surface_digests(surface_from_listing({"tools": []})),
+        compute_surface_digests(surface_from_listing({"prompts": []})),
+        compute_surface_digests(surface_from_listing({"tools": []})),
     )
     assert absent["api-surface"] is None
     assert absent["toolpin"] is None
     assert [row["reason"] for row in absent["unavailable"]] == ["the server offers no tools"] * 2
-    assert empty["api-surface"] == {"hash": str(api_surface_hash([])), "tools": {}}
+    assert empty["api-surface"] == {"hash": str(compute_api_surface_hash([])), "tools": {}}
     assert empty["unavailable"] == []
 
 
 def test_a_tool_without_a_fusion_digest_keeps_its_other_digests() -> None:
-    digests = surface_digests(surface_from_listing({"tools": [{"name": "t"}]}))
+    digests = compute_surface_digests(surface_from_listing({"tools": [{"name": "t"}]}))
     assert digests["fusion"] == {"t": None}
     assert digests["unavailable"] == [{"digest": "fusion", "item": "t", "reason": "the tool has no inputSchema"}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.surface.drift.pairing import find_look_alike_names, find_renames, name_skeleton, name_words
+from pinwarden.surface.drift.pairing import compute_name_skeleton, find_look_alike_names, find_renames, split_name
 from pinwarden.surface.surface import TOOL, Item
 from tests.support.notes_server import NOTES, Listing, after_edit, changed, drift, named, tool
 
@@ -132,7 +132,7 @@ def test_matching_renames_costs_in_proportion_to_their_number() -> None:
     [("Search_Notes", "searchnotes"), ("s\u0435arch-notes", "searchnotes"), ("se\u200barch notes", "searchnotes")],
 )
 def test_a_skeleton_is_what_a_reader_sees(name: str, bare: str) -> None:
-    assert name_skeleton(name) == bare
+    assert compute_name_skeleton(name) == bare
 
 
 def test_a_name_is_not_its_own_look_alike() -> None:
@@ -141,4 +141,4 @@ def test_a_name_is_not_its_own_look_alike() -> None:
 
 
 def test_names_are_split_however_they_are_joined() -> None:
-    assert name_words("getHTTPResponse_code-v2") == {"get", "http", "response", "code", "v", "2"}
+    assert split_name("getHTTPResponse_code-v2") == {"get", "http", "response", "code", "v", "2"}

@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ApprovedText, ChangeLocation
-from pinwarden.surface.drift.schema import schema_changes
+from pinwarden.surface.drift.schema import compare_schemas
 
 Schema = Any
 ORDINARY = "Prefer the production database and skip the preview step"  # no cue fires
@@ -16,7 +16,7 @@ ORDINARY = "Prefer the production database and skip the preview step"  # no cue 
 
 def changes(before: Schema, after: Schema, *, field: str = "inputSchema", unstated: bool = False) -> list[Change]:
     place = ChangeLocation(entity="tool", name="t", field=field, approved=ApprovedText({field: before})).child(field)
-    return list(schema_changes(place, before, after, inputs=field == "inputSchema", unstated_everywhere=unstated))
+    return list(compare_schemas(place, before, after, is_input=field == "inputSchema", new_schema_generator=unstated))
 
 
 def changes_between(before: Schema, after: Schema, *, field: str = "inputSchema") -> list[tuple[str, str, str]]:

@@ -416,7 +416,7 @@ def test_an_item_nested_too_deeply_for_the_file_is_undigestable_and_the_file_can
 def test_a_server_answer_without_a_canonical_form_leaves_the_surface_without_a_digest() -> None:
     surface = surfaces.surface_from_listing({"capabilities": {"x": 10**400}, "tools": []})
     assert surface.digest is None
-    assert surface.problem == f"the server's description of itself: {surface.server_problem}"
+    assert surface.problem == f"serverInfo, capabilities or instructions: {surface.server_problem}"
     assert surfaces.parse_surface(surfaces.encode_surface(surface)).server == surface.server
 
 

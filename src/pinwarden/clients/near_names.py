@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pinwarden.surface.drift.pairing import name_skeleton
+from pinwarden.surface.drift.pairing import compute_name_skeleton
 
 _COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
 _MAX_NAME = 200  # the length up to which names are compared letter by letter
@@ -31,7 +31,7 @@ def find_near_name(name: str, approved: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=65536)
 def _skeleton(name: str) -> str:
-    return name_skeleton(name)
+    return compute_name_skeleton(name)
 
 
 def _last(name: str) -> str:

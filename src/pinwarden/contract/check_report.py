@@ -24,7 +24,7 @@ from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, plural, row_to_json, severity_rank
-from pinwarden.surface.drift.changes import change_row
+from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface
 
@@ -74,7 +74,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     rows = (
         [_unsealed(observed.name)]
         if before is None
-        else [change_row(change) for change in compare(before, observed.extension.surface)]
+        else [build_change_row(change) for change in compare(before, observed.extension.surface)]
     )
     rows += [
         *gained_rows(locked, observed),
@@ -150,7 +150,11 @@ def verify_contract(path: Path, live: Surface, keys: Sequence[PublicKey], subjec
     if promised is None:
         raise PinwardenError("LOCK_INVALID", f"{path} has no surface")
     same = promised.digest is not None and promised.digest == live.digest
-    rows = () if same else tuple(sorted((change_row(change) for change in compare(promised, live)), key=severity_rank))
+    rows = (
+        ()
+        if same
+        else tuple(sorted((build_change_row(change) for change in compare(promised, live)), key=severity_rank))
+    )
     same_meaning = live.problem is None and normalised_digest(promised) == normalised_digest(live)
     unsigned = () if keys else ("the contract's signature was not checked; give its key with --public-key",)
     return Report(

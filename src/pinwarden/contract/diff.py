@@ -21,7 +21,7 @@ from pinwarden.contract.contract import (
 from pinwarden.core.canonical import canonicalize, format_ecmascript_number
 from pinwarden.core.javascript import list_in_property_order
 from pinwarden.core.record import Record
-from pinwarden.surface.drift.location import ApprovedText, new_cues
+from pinwarden.surface.drift.location import ApprovedText, find_new_cues
 
 BREAKING, RISKY, SAFE, COSMETIC = "BREAKING", "RISKY", "SAFE", "COSMETIC"
 SEVERITIES = (BREAKING, RISKY, SAFE, COSMETIC)
@@ -159,7 +159,7 @@ def _surface(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference
 def _text(category: str, field: str, message: str, sides: _Sides, original: str | None) -> _Difference:
     """A difference in text that a model reads: risky, and worse if the new text reads like an attack."""
     old, new = sides
-    attacks = new_cues([new], ApprovedText(old)) if new else ()
+    attacks = find_new_cues([new], ApprovedText(old)) if new else ()
     return _at(category, field, message, sides, (original, BREAKING if attacks else RISKY))
 
 

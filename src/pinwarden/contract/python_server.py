@@ -17,7 +17,7 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.surface.probe.probe import ProbeOptions, probe, values_sent_to
+from pinwarden.surface.probe.probe import ProbeOptions, list_sent_values, probe
 from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets_in
 from pinwarden.surface.surface import Surface
 from pinwarden.system.files import read_file
@@ -120,12 +120,12 @@ def introspect(
             surface = probe(target, allowed)
         except PinwardenError as err:
             raise _introspection_error(
-                err, facts, server, SecretMask(value for _, value in values_sent_to(target, allowed))
+                err, facts, server, SecretMask(value for _, value in list_sent_values(target, allowed))
             ) from err
         parsed = _read(facts)
         if not _is_valid(parsed):
             raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
-        refuse_echoed_secrets_in(parsed, values_sent_to(target, allowed))
+        refuse_echoed_secrets_in(parsed, list_sent_values(target, allowed))
         return Introspected(surface=surface, facts=parsed)
 
 

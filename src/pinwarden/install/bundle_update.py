@@ -27,7 +27,7 @@ from pinwarden.project.installed_bundles import find_yank_reason
 from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
 from pinwarden.project.update import NOTHING_CHANGED
 from pinwarden.surface import surface as surface_document
-from pinwarden.surface.drift.changes import change_row
+from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def _surface_rows(old: BundlePin, approved: Surface | None, staged: StagedBundle
     if before != after:
         yield _build_row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
     for change in compare(approved, staged.surface):
-        row = change_row(change)
+        row = build_change_row(change)
         yield replace(row, entity=f"{old.tool}: {row.entity}")
 
 

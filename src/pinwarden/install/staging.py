@@ -16,7 +16,7 @@ from pinwarden.install.decision import AcceptedBundle
 from pinwarden.install.sources import BundleSource, OciSource, compute_archive_cid
 from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
-from pinwarden.surface.interop import api_surface_hash
+from pinwarden.surface.interop import compute_api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS
 
@@ -105,7 +105,7 @@ def build_bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str 
 
 def compute_api_surface(surface: Surface) -> str:
     """The API surface hash: one hash over the names and schemas of all tools."""
-    return str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
+    return str(compute_api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
 
 
 def store_files(accepted: AcceptedBundle, pin: BundlePin, store: Store) -> None:

@@ -42,10 +42,10 @@ from pinwarden.lock.trust_tiers import (
 from pinwarden.surface.interop import (
     Advisory,
     ToolNames,
-    advisories_of,
-    cross_tool_advisory,
-    duplicate_name_advisory,
-    toolpin_hashes,
+    build_cross_tool_advisory,
+    build_duplicate_name_advisory,
+    compute_toolpin_hashes,
+    find_advisories,
 )
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -166,12 +166,12 @@ def scan_tools(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any
     for name, tool in zip(names, tools, strict=True):
         description = tool.get("description")
         text = description if isinstance(description, str) else ""
-        advisories += [(name, advisory) for advisory, _, _ in advisories_of(f"{name}\n{text}")]
+        advisories += [(name, advisory) for advisory, _, _ in find_advisories(f"{name}\n{text}")]
         advisories += [
-            (name, cross_tool_advisory(other)) for other, _, _ in siblings.find_commands(text) if other != name
+            (name, build_cross_tool_advisory(other)) for other, _, _ in siblings.find_commands(text) if other != name
         ]
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    advisories += [(name, duplicate_name_advisory(count)) for name, count in counts.items() if count > 1]
+    advisories += [(name, build_duplicate_name_advisory(count)) for name, count in counts.items() if count > 1]
     rows = [
         {"severity": advisory.severity, "code": advisory.code, "subject": f"tool:{name}", "message": advisory.message}
         for name, advisory in advisories
@@ -410,7 +410,7 @@ def _build_tools_evidence(status: str, message: str) -> Evidence:
 
 
 def _pin_tools(findings: _Findings, tools: Sequence[Mapping[str, Any]], manifest: dict[str, Any], now: str) -> None:
-    hashes = toolpin_hashes(tools)
+    hashes = compute_toolpin_hashes(tools)
     counted = {"toolCount": len(tools), "generatedAt": now}
     coverage = ["name", "description", "inputSchema"]
     surface = {"algorithm": "sha256", "coverage": coverage, "value": hashes.tool_surface_hash.hex, **counted}

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import TOOL_HASHES
-from pinwarden.surface.interop import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_hashes
+from pinwarden.surface.interop import TOOLPIN_COVERAGE, ToolPinHashes, compute_toolpin_hashes
 
 PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -48,7 +48,7 @@ def has_tool_hashes(manifest: Mapping[str, Any]) -> bool:
 
 def compare_tool_hashes(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:
     """The differences between the live tools and the hashed ones; empty if they are the same."""
-    live = toolpin_hashes(tools)
+    live = compute_toolpin_hashes(tools)
     pin = manifest.get("toolSurfaceHash")
     if pin is None:
         return tuple(_compare_older_hashes(manifest, live, len(tools)))

@@ -27,7 +27,7 @@ from pinwarden.lock.server_entry import (
     Remote,
     ServerEntry,
 )
-from pinwarden.surface.interop import advisories_of
+from pinwarden.surface.interop import find_advisories
 
 Evidence = Mapping[str, Any]
 """One row of evidence in a report: ``code``, ``status``, ``message``, and its source."""
@@ -431,7 +431,7 @@ def _collect_remote(tally: Tally, remote: Remote) -> None:
 
 def scan_metadata(entry: ServerEntry) -> list[TrustIssue]:
     """ToolPin's scan of the entry's name and description. Its findings are advisory."""
-    advisories = {advisory.code: advisory for advisory, _, _ in advisories_of(f"{entry.name}\n{entry.description}")}
+    advisories = {advisory.code: advisory for advisory, _, _ in find_advisories(f"{entry.name}\n{entry.description}")}
     return [
         TrustIssue(
             severity="warning" if advisory.severity == "warning" else "info",

@@ -27,7 +27,7 @@ from pinwarden.lock.target_verification import ArtifactOutcome
 from pinwarden.lock.trust_tiers import Evidence
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.project import load_policies
-from pinwarden.surface.drift.changes import change_row
+from pinwarden.surface.drift.changes import build_change_row
 
 if TYPE_CHECKING:
     from pinwarden.artifacts.mcpb import BundleSettings
@@ -286,7 +286,7 @@ def _build_registry_changed(server: str, locked: str, package: PackageRef, confi
         package=package,
         artifact=FetchedArtifact(package=package, registry=configured, checked_at=now),
         outcome=unavailable_evidence(package, configured, change.reason),
-        rows=(change_row(change),),
+        rows=(build_change_row(change),),
     )
 
 
@@ -294,7 +294,7 @@ def _build_rows(
     server: str, pinned: LockExtension, artifact: FetchedArtifact, outcome: ArtifactOutcome, now: str
 ) -> Iterator[Row]:
     for change in compare_pins(server, pinned, artifact):
-        yield change_row(change)
+        yield build_change_row(change)
     if artifact.package.ecosystem == "pypi" and pinned.artifacts and artifact.missing is None:
         yield from _compare_release_files(server, pinned, artifact, now)
     for issue in outcome.issues:

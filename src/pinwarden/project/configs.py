@@ -283,9 +283,9 @@ def _build_issue(located: LocatedEntry, kind: IssueKind, message: str) -> Config
 
 
 def _build_change_row(change: Change, file: str) -> Row:
-    from pinwarden.surface.drift.changes import change_row
+    from pinwarden.surface.drift.changes import build_change_row
 
-    return replace(change_row(change), file=file)
+    return replace(build_change_row(change), file=file)
 
 
 def _uses_this_lock(project: Project, start: LockedStart) -> bool:

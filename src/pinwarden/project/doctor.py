@@ -33,7 +33,7 @@ from pinwarden.project.configs import (
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
-from pinwarden.surface.drift.changes import change_row
+from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
 from pinwarden.system.target import StdioTarget, program_name
 
@@ -88,7 +88,7 @@ def check_installation(project: Project, scope: str = "all") -> Report:
         *(build_problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _build_issue_rows(project, issue)),
         *(
-            replace(change_row(unknown_server.change), file=project.display_path(unknown_server.server.path))
+            replace(build_change_row(unknown_server.change), file=project.display_path(unknown_server.server.path))
             for unknown_server in unknown
         ),
         *(build_finding_row(project, finding) for finding in findings),
@@ -188,7 +188,7 @@ def _build_program_row(code: str, name: str, message: str) -> Row:
 
 def _build_issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
     file = project.display_path(issue.file) if issue.file and ", " not in issue.file else None
-    rows = [replace(change_row(change), file=file) for change in issue.changes]
+    rows = [replace(build_change_row(change), file=file) for change in issue.changes]
     yield from rows
     if not any(map(is_failing, rows)):
         code = f"config_{issue.kind}"

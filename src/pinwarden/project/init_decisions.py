@@ -18,7 +18,7 @@ from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
 from pinwarden.project.configs import build_config_view, find_config_issues, find_unknown_servers
 from pinwarden.project.configured_entry import find_started_entry
-from pinwarden.surface.drift.changes import change_row
+from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface
 from pinwarden.system.redaction import redact_entry
@@ -121,7 +121,7 @@ class ApprovedServers:
 
         attacks = scan_for_warnings(surface, name, () if approved is None else (approved,))
         if approved is not None:
-            rows = tuple(change_row(change) for change in compare(approved, surface))
+            rows = tuple(build_change_row(change) for change in compare(approved, surface))
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
             state: State = "changed" if status.state == "unchanged" else status.state
             return replace(status, state=state, rows=(*status.rows, *rows, *attacks), scan_warnings=attacks)
@@ -163,7 +163,7 @@ def _locate(server: ConfiguredServer) -> tuple[str, str]:
 
 
 def _build_rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
-    return tuple(replace(change_row(change), file=file) for change in changes)
+    return tuple(replace(build_change_row(change), file=file) for change in changes)
 
 
 class DiscoveredServer(Record):

@@ -14,8 +14,8 @@ from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_rea
 from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
-from pinwarden.surface.drift.changes import stderr_tail
 from pinwarden.system.masking import mask_name
+from pinwarden.system.probe_budget import get_probe_stderr
 from pinwarden.system.redaction import list_redacted_members, redact_entry
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _build_unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) 
             name=mask_name(server.server.name),
             path="",
             message=f"could not be probed, so its tools are not pinned: {server.probe_error.message}",
-            excerpt=stderr_tail(server.probe_error),
+            excerpt=get_probe_stderr(server.probe_error),
             file=project.display_path(server.server.path),
         )
         for server in servers

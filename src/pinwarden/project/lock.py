@@ -43,9 +43,9 @@ from pinwarden.project.approval_candidate import (
 from pinwarden.project.configured_servers import RELEASE_INDEX, identify_entry
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.project import find_broken_rules
-from pinwarden.surface.drift.changes import CRITICAL, change_row
+from pinwarden.surface.drift.changes import CRITICAL, build_change_row
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.interop import api_surface_hash
+from pinwarden.surface.interop import compute_api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.target import StdioTarget
 
@@ -162,7 +162,7 @@ def build_approval_candidate(
     candidate = scan_for_approval(name, seen, approved, warnings_approved=approves)
     if not approved or any(surface.digest == seen.digest for surface in approved):
         return candidate
-    critical = (change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
+    critical = (build_change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
     rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
     return replace(candidate, warnings=(*rows, *candidate.warnings))
 
@@ -263,7 +263,7 @@ def approve_surfaces(
         changed = replace(
             known,
             surface=pin_surface(surface, format_surface_path(entry.key, folder=folder)),
-            api_surface=str(api_surface_hash(_list_tools(surface))),
+            api_surface=str(compute_api_surface_hash(_list_tools(surface))),
             approval=build_approval(approver, now, candidate),
             surface_of=None,
             probed_release=probed_release_of_entry(project, entry, surface),
@@ -304,7 +304,7 @@ def build_extension(
     surface = None if candidate is None else candidate.surface
     return LockExtension(
         surface=None if surface is None else pin_surface(surface, build_surface_path(project, name)),
-        api_surface=None if surface is None else str(api_surface_hash(_list_tools(surface))),
+        api_surface=None if surface is None else str(compute_api_surface_hash(_list_tools(surface))),
         approval=None
         if lock_options.approver is None
         else build_approval(lock_options.approver, lock_options.now, candidate),

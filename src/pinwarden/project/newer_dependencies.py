@@ -30,7 +30,7 @@ from pinwarden.project.install_scripts import report_lost_approvals
 from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.project import Project
 from pinwarden.project.prove import VerifiedArtifact, resolve_closure, verify_bundle, write_pins
-from pinwarden.surface.drift.changes import change_row
+from pinwarden.surface.drift.changes import build_change_row
 
 _MAX_PUBLISHER_LOOKUPS = 50
 """Publishers of further changed packages are not looked up; so many changes are reviewed in the diff of the lock."""
@@ -104,7 +104,7 @@ def compare_package_release(entry: Entry, package: PackageRef, context: FetchCon
         )
         return
     for change in compare_releases(entry.name, before, after):
-        yield change_row(change)
+        yield build_change_row(change)
     for issue in collect_evidence(after).issues:
         if issue.severity == "critical":
             yield Row(

@@ -10,9 +10,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import as_dict
 from pinwarden.core.report import Report, Row, collect_kind_reasons
-from pinwarden.surface.drift.changes import CHANGE_KINDS, change_row
+from pinwarden.surface.drift.changes import CHANGE_KINDS, build_change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
-from pinwarden.surface.interop import surface_digests
+from pinwarden.surface.interop import compute_surface_digests
 from pinwarden.surface.scan.scan import ScanFinding, new_warnings, scan
 from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
@@ -27,7 +27,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
         subject=subject,
         summary=_summarize_changes(counts, blocked),
         exit_code=EXIT_REFUSED if blocked else EXIT_CLEAN,
-        rows=tuple(change_row(change, whole=whole) for change in changes),
+        rows=tuple(build_change_row(change, whole=whole) for change in changes),
         notes=_build_diff_notes(before, after),
         facts={
             "changes": [change.to_json() for change in changes],
@@ -99,7 +99,7 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
         summary=_summarize_surface(surface),
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=refused,
-        facts={"surface": surface_to_json(surface), "digests": surface_digests(surface)},
+        facts={"surface": surface_to_json(surface), "digests": compute_surface_digests(surface)},
     )
 
 
@@ -112,7 +112,7 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
         subject=subject,
         summary=f"the server shows the two clients different surfaces: {len(changes)} differences" if changes else same,
         exit_code=EXIT_REFUSED if changes else EXIT_CLEAN,
-        rows=tuple(change_row(change) for change in changes),
+        rows=tuple(build_change_row(change) for change in changes),
         facts={"differs_per_client": bool(changes), "changes": [change.to_json() for change in changes]},
     )
 

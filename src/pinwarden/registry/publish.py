@@ -28,7 +28,7 @@ from pinwarden.registry.names import check_channel, check_tool, check_version
 from pinwarden.registry.registry import NEVER, REQUIRED, Registry
 from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, PublisherStatement
 from pinwarden.registry.store import pointer_log, publications
-from pinwarden.surface.interop import api_surface_hash
+from pinwarden.surface.interop import compute_api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface, encode_surface
 from pinwarden.system.database import Transaction
 from pinwarden.system.target import StdioTarget
@@ -198,7 +198,7 @@ def examine_bundle(
     content_hash = Digest.of_bytes(archive)
     try:
         surface = _probe_surface(registry.probing, descriptor, manifest, contents)
-        api_surface = str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
+        api_surface = str(compute_api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
     except PinwardenError as err:
         if registry.probing == REQUIRED:
             raise

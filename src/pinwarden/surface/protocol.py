@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 
 STATELESS_VERSIONS = ("2026-07-28",)
-"""Revisions without a handshake."""
+"""Protocol revisions without a handshake."""
 HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Revisions with an ``initialize`` handshake, newest first."""
+"""Protocol revisions with an ``initialize`` handshake, newest first."""
 BATCH_VERSION = "2025-03-26"
-"""The only revision with batches of messages."""
+"""The only protocol revision that allows batches of JSON-RPC messages."""
 
 META = "io.modelcontextprotocol/"
 VERSION_META = f"{META}protocolVersion"
@@ -29,7 +29,7 @@ LIST_CHANGED: Mapping[str, tuple[ItemKind, ...]] = {
     "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
 }
 TASK_NOTIFICATIONS = frozenset({"notifications/tasks", "notifications/tasks/status"})
-"""Notifications about the state of a task; the first may contain its result."""
+"""Notifications about the state of a task. ``notifications/tasks`` may also contain the result."""
 CAPABILITY: Mapping[ItemKind, str] = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
 """The capability that a server declares for each list."""
 
@@ -37,12 +37,12 @@ PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-"""Also for blocked requests, which count as failed validation (SEP-2624); ``data`` has the details."""
+"""Pinwarden also uses this code for blocked requests, as SEP-2624 proposes; ``data`` has the details."""
 INTERNAL_ERROR = -32603
 SERVER_UNAVAILABLE = -32000
-"""The server is unreachable, exited or timed out."""
+"""The server cannot be reached, exited or timed out."""
 HEADER_MISMATCH = -32020
 CAPABILITY_MISSING = -32021
 VERSION_UNSUPPORTED = -32022
 URL_REQUIRED = -32042
-"""The user has to visit an address before the request is repeated."""
+"""The user has to open a URL before the client repeats the request."""

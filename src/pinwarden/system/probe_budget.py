@@ -98,3 +98,9 @@ def probe_limit_error(what: str, allowed: int) -> PinwardenError:
     return PinwardenError(
         "PROBE_LIMIT", f"the server sent too many {what}: more than {allowed}", data={"limit": what, "allowed": allowed}
     )
+
+
+def get_probe_stderr(err: PinwardenError) -> str | None:
+    """The end of the server's stderr that a probe error contains; None if the server wrote nothing."""
+    stderr = err.data.get("stderr")
+    return stderr if isinstance(stderr, str) and stderr else None

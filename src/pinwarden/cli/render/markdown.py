@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pinwarden.core.text import neutralize_log_commands, show_invisible
-from pinwarden.surface.drift.text_diff import shorten_middle, text_diff
+from pinwarden.surface.drift.text_diff import diff_texts, shorten_middle
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -96,7 +96,9 @@ def _texts(row: Row) -> list[str]:
         return []
     marks = {"equal": ("", ""), "delete": ("<del>", "</del>"), "insert": ("<ins>", "</ins>")}
     if row.before is not None and row.after is not None:
-        pieces = [(operation, shorten_middle(text, _MAX_PIECE)) for operation, text in text_diff(row.before, row.after)]
+        pieces = [
+            (operation, shorten_middle(text, _MAX_PIECE)) for operation, text in diff_texts(row.before, row.after)
+        ]
         body = "".join(_escape(text).join(marks[operation]) for operation, text in pieces)
     elif row.before is not None:
         body = _escape(shorten_middle(row.before, _MAX_PIECE)).join(marks["delete"])

@@ -152,9 +152,9 @@ def _file_location(row: Row) -> str:
 
 def _inline_diff(before: str, after: str) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
-    from pinwarden.surface.drift.text_diff import text_diff
+    from pinwarden.surface.drift.text_diff import diff_texts
 
-    return "".join(_mark_text(operation, text) for operation, text in text_diff(before, after))
+    return "".join(_mark_text(operation, text) for operation, text in diff_texts(before, after))
 
 
 _MARKS = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}

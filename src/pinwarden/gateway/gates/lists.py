@@ -222,7 +222,7 @@ def _compare_items(
     """
     # Imported here because the comparison is slow to import and unchanged servers do not need it.
     from pinwarden.surface.drift.compare import compare
-    from pinwarden.surface.drift.item import item_changes
+    from pinwarden.surface.drift.item import compare_items
 
     before = Surface(server=approved.server, items={kind.member: approved.items_of_kind(kind)}, observed={})
     after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
@@ -242,7 +242,7 @@ def _compare_items(
             change
             for approved_item in approved_items
             if approved_item.digest is not None
-            for change in item_changes(approved_item, item)
+            for change in compare_items(approved_item, item)
         )
 
     return changes_of

@@ -34,9 +34,9 @@ def check_server(now: Mapping[str, Any], approved: Surface, policy: ItemPolicy) 
     """Return one verdict per member that the server sends now or that was approved."""
     changes: dict[str, list[Change]] = {}
     if not _is_as_approved(now, approved):
-        from pinwarden.surface.drift.compare import server_changes
+        from pinwarden.surface.drift.compare import compare_server_info
 
-        for change in server_changes(approved.server, now):
+        for change in compare_server_info(approved.server, now):
             changes.setdefault(change.field, []).append(change)
     before = approved.server or {}
     return tuple(

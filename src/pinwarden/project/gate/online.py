@@ -23,9 +23,10 @@ from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
-from pinwarden.surface.drift.changes import change_row, stderr_tail
+from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import TOOL, Surface, parse_surface
+from pinwarden.system.probe_budget import get_probe_stderr
 
 if TYPE_CHECKING:
     from pinwarden.lock.launch_choice import LaunchTarget
@@ -74,7 +75,7 @@ def check_live_servers(
             option = " (--allow-execute)" if outcome.code == "CONSENT_REQUIRED" else ""
             yield replace(
                 _build_unchecked_row(check.entry, f"could not be probed: {outcome.message}{option}"),
-                excerpt=stderr_tail(outcome),
+                excerpt=get_probe_stderr(outcome),
             )
         elif check.approved is not None:
             yield from _compare_surface(check.entry, check.approved, outcome)
@@ -177,7 +178,7 @@ def _prepare_live_check(
 
 def _compare_surface(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
     for change in compare(approved, seen):
-        row = change_row(change)
+        row = build_change_row(change)
         yield replace(row, entity=f"{entry.name}: {row.entity}")
 
 

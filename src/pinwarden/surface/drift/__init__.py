@@ -1,1 +1,1 @@
-"""Compare two surfaces: every change, with its kind and severity. Start with ``surface.py`` and ``changes.py``."""
+"""Compare two surfaces: every change, with its kind and severity. Start with ``compare.py`` and ``changes.py``."""

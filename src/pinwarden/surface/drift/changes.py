@@ -1,31 +1,31 @@
 """`Change`, one difference between two surfaces, and the table of all kinds of change with their severity.
 
-Severities, the reasons in reports and ``docs/reference/changes.md`` come from the table. Kinds are stable, because
-scripts match on them; reasons may be reworded between releases. `change_row` converts a change to a row of a report.
+Reports and ``docs/reference/changes.md`` take severities and reasons from the table. The kinds are stable, so
+scripts may match on them; the reasons can be reworded in any release.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
-
-if TYPE_CHECKING:
-    from pinwarden.core.errors import PinwardenError
 
 CRITICAL = "critical"
 REVIEW = "review"
 INFO = "info"
 SEVERITIES = (CRITICAL, REVIEW, INFO)
-"""From the most to the least severe. ``critical`` looks like an attack. ``review`` changes what a model or host reads,
-accepts more values, or takes a choice from the model or the user. ``info`` cannot change what a reviewed call does."""
+"""All severities, the most severe first.
+
+``critical``: the change looks like an attack. ``review``: the change affects what the model or the host reads, which
+values are accepted, or who chooses them. ``info``: the change cannot affect what a reviewed call does.
+"""
 
 
 class Absence(Enum):
-    """The type of ``ABSENT``, the marker for a missing member, which is neither null nor empty."""
+    """The type of ``ABSENT``, which stands for a missing member. Null and empty members are not absent."""
 
     ABSENT = "absent"
 
@@ -49,67 +49,67 @@ CUE_ORDER = (
     "secret",
     "destination",
 )
-"""The codes of cues, in order of precedence: the first one found gives the change its kind."""
+"""The codes of cues, the most severe first. The first one in a text decides the kind of the change."""
 
 CHANGE_KINDS: FindingKinds = build_kind_table(
     critical=(
-        ("new_hidden_characters", "Text now contains characters that a model reads and a person does not see."),
-        ("new_terminal_escape", "Text now contains control characters that change what a terminal shows."),
-        ("new_homoglyph", "Text now contains letters of another script that look like Latin letters."),
-        ("new_concealment", "Text now asks to hide something from the user."),
-        ("new_exfiltration", "Text now asks to send data to a new destination."),
-        ("new_agent_instruction", "Text now gives instructions to the model."),
-        ("new_impersonation", "Text now poses as the system, the user or another tool."),
-        ("new_encoded_payload", "Text now contains encoded content that a reader cannot check."),
-        ("new_oversized_text", "Text is now too long to read or to check completely."),
-        ("new_secret", "Text now names keys, passwords or files that contain them."),
-        ("new_destination", "Text now names an address that is not in the approved text."),
+        ("new_hidden_characters", "The text now contains characters that a model reads but a person does not see."),
+        ("new_terminal_escape", "The text now contains control characters that change what a terminal shows."),
+        ("new_homoglyph", "The text now contains letters of another script that look like Latin letters."),
+        ("new_concealment", "The text now asks the model to hide something from the user."),
+        ("new_exfiltration", "The text now asks the model to send private data somewhere else."),
+        ("new_agent_instruction", "The text now gives the model instructions instead of describing the item."),
+        ("new_impersonation", "The text now poses as the system, the user or another tool."),
+        ("new_encoded_payload", "The text now contains encoded content that a reviewer cannot read."),
+        ("new_oversized_text", "The text is now too long to be checked completely."),
+        ("new_secret", "The text now mentions keys, passwords or files that contain them."),
+        ("new_destination", "The text now contains an address with a host that the approved text does not contain."),
         (
             "annotation_toward_harmless",
-            "The approved definition stated a hazard and now denies it. Hosts rely on this hint to skip confirmations.",
+            "An annotation that stated a hazard now denies it. Hosts rely on such annotations to skip confirmations.",
         ),
-        ("renamed", "A very similar item with another name, which has no pin, replaced an approved item."),
-        ("duplicate_name", "Another item has the same name, so a call is ambiguous."),
-        ("look_alike_name", "The name looks like the name of another item but is different."),
-        ("remote_reference", "The schema refers to a remote document, which can change without notice."),
-        ("header_exposed", "An argument is also sent as an HTTP header, where it is not reviewed as an argument."),
-        ("undigestable", "The item is ambiguous, so it cannot be compared or approved."),
+        ("renamed", "A new item is nearly the same as an approved item that disappeared, but has another name."),
+        ("duplicate_name", "Another item has the same name, so it is unclear which one a call uses."),
+        ("look_alike_name", "The name looks almost the same as the name of another item."),
+        ("remote_reference", "The schema refers to a document on another host, which can change without notice."),
+        ("header_exposed", "The client now also sends an argument as an HTTP header."),
+        ("undigestable", "The definition is ambiguous or invalid JSON, so Pinwarden cannot compare or approve it."),
         ("address_moved", "The address now has another scheme or host."),
-        ("unsafe_address", "The address has a scheme that runs code or reads local files."),
+        ("unsafe_address", "The address has a scheme that can run code or read local files."),
     ),
     review=(
         ("item_added", "The item did not exist when the server was approved."),
-        ("renamed_in_release", "The item replaces an approved item with another name in a new release of the server."),
-        ("text_changed", "Text that the model or the user reads changed."),
+        ("renamed_in_release", "A new release of the server renamed an approved item."),
+        ("text_changed", "Text that the model or the user reads has changed."),
         ("text_added", "Text that the model or the user reads was added."),
-        ("text_removed", "Approved text was removed."),
-        ("schema_added", "A schema was added."),
-        ("schema_removed", "The approved schema was removed, so nothing limits the values."),
-        ("parameter_added", "A call can pass a parameter that was not reviewed, even if it is optional."),
-        ("parameter_removed", "A parameter of reviewed calls was removed, so these calls may behave differently."),
-        ("parameter_required", "The model must now give a value that it could omit before."),
-        ("parameter_optional", "The model can now omit a value that every reviewed call had."),
+        ("text_removed", "Text that the model or the user reads was removed."),
+        ("schema_added", "The item now has a schema."),
+        ("schema_removed", "The approved schema was removed, so any values are accepted."),
+        ("parameter_added", "The tool has a new parameter that was not reviewed."),
+        ("parameter_removed", "A parameter was removed, so reviewed calls may behave differently."),
+        ("parameter_required", "A parameter is now required that the model could omit before."),
+        ("parameter_optional", "The model can now omit a parameter that was required before."),
         ("required_changed", "The list of required parameters changed."),
-        ("result_added", "Results have a member that was not reviewed."),
+        ("result_added", "Results can contain a new member that was not reviewed."),
         ("result_removed", "The schema of results no longer has this member."),
-        ("promise_dropped", "Results can now lack a member that was required before."),
-        ("bound_added", "Fewer values are accepted: a limit was added."),
-        ("bound_tightened", "Fewer values are accepted: a limit is stricter."),
-        ("enum_shrunk", "Some approved values are no longer offered, so the server makes part of the choice."),
-        ("type_narrowed", "Fewer types are accepted. If null was removed, the model must give a value."),
+        ("promise_dropped", "Results may now omit a member that was always present before."),
+        ("bound_added", "A new limit means that fewer values are accepted."),
+        ("bound_tightened", "A stricter limit means that fewer values are accepted."),
+        ("enum_shrunk", "Some approved values are no longer accepted, so the model has fewer choices."),
+        ("type_narrowed", "Fewer types are accepted. If null is no longer accepted, the model must give a value."),
         ("schema_tightened", "A part of the schema accepts fewer values."),
         ("alternative_removed", "One of the approved alternatives is no longer accepted."),
-        ("negation_tightened", "A part under 'not' excludes more values."),
+        ("negation_tightened", "A schema under 'not' now excludes more values."),
         ("additional_properties_opened", "Members that the schema does not name are now accepted."),
         ("bound_removed", "A limit on values was removed."),
-        ("bound_loosened", "A limit accepts more values."),
-        ("more_demanded", "The model must now give more than before."),
-        ("enum_grown", "More values are accepted."),
+        ("bound_loosened", "A limit was relaxed, so more values are accepted."),
+        ("more_demanded", "A minimum length or size is higher, so the model must give more than before."),
+        ("enum_grown", "The list of accepted values has new entries."),
         ("enum_removed", "Any value is accepted where a list of values was approved."),
         ("constant_changed", "The only accepted value changed."),
         ("constant_removed", "Any value is accepted where only one was approved."),
         ("values_prescribed", "The schema now prescribes values or their format."),
-        ("pattern_changed", "The required format of values changed. Which values it accepts cannot be compared."),
+        ("pattern_changed", "The format of values changed. Which values it accepts cannot be compared."),
         ("pattern_removed", "The format of values is no longer checked."),
         ("type_grown", "Values of more types are accepted."),
         ("type_changed", "The type of values changed."),
@@ -118,16 +118,16 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("subschema_added", "A part of the schema was added."),
         ("subschema_removed", "A part of the schema that limited values was removed."),
         ("alternative_added", "One more alternative is accepted."),
-        ("negation_loosened", "A part under 'not' excludes fewer values."),
+        ("negation_loosened", "A schema under 'not' now excludes fewer values."),
         ("condition_changed", "The condition that chooses between parts of the schema changed."),
-        ("default_changed", "The value that is used if the model gives none changed."),
-        ("examples_changed", "The examples that a model follows changed."),
-        ("reference_changed", "The schema refers to another part of itself."),
-        ("dialect_unknown", "The schema names an unknown dialect."),
-        ("keyword_changed", "A keyword changed, and its effect on accepted values is unknown."),
-        ("annotation_declared", "A hint was added that hosts may now rely on."),
-        ("annotation_withdrawn", "A hint was removed. Hosts differ in what they assume without it."),
-        ("annotation_changed", "The item describes its own behaviour differently."),
+        ("default_changed", "The default value changed, which applies if the model gives no value."),
+        ("examples_changed", "The examples changed, and models tend to follow examples."),
+        ("reference_changed", "A reference now points to another part of the schema."),
+        ("dialect_unknown", "The schema names a dialect that Pinwarden does not know."),
+        ("keyword_changed", "A keyword changed, and Pinwarden does not know which values it accepts."),
+        ("annotation_declared", "An annotation was added, and hosts may rely on it."),
+        ("annotation_withdrawn", "An annotation was removed, and hosts differ in what they assume without it."),
+        ("annotation_changed", "An annotation that describes the behaviour of the tool changed."),
         ("argument_added", "The prompt has a new argument that was not reviewed."),
         ("argument_removed", "The prompt no longer has this argument."),
         ("argument_required", "The prompt now requires this argument."),
@@ -143,26 +143,26 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
     ),
     info=(
         ("item_removed", "The server no longer offers the item. Its approval is kept in case it returns."),
-        ("dialect_changed", "The schema names another known dialect."),
+        ("dialect_changed", "The schema names another JSON Schema dialect."),
         ("additional_properties_closed", "Members that the schema does not name are now refused."),
         (
             "additional_properties_unstated",
-            "All closed input schemas of the server lost this member together, as with a new schema generator. "
+            "All input schemas that had this member lost it together, as after a change of the schema generator. "
             "The model sees no new parameter.",
         ),
-        ("size_limited", "A maximum size is lower. The model still chooses the value."),
+        ("size_limited", "A maximum size is lower, but the model still chooses the value."),
         ("result_narrowed", "The schema of results accepts fewer values."),
         ("result_promised", "Results now always have this member."),
         ("order_changed", "The same entries are in another order."),
-        ("same_meaning", "The notation changed, not the meaning."),
+        ("same_meaning", "The notation changed, but the meaning is the same."),
         ("version_changed", "The server states another version."),
         ("identity_unstated", "The server no longer states its name, which was never verified."),
         ("capability_removed", "The server no longer offers this capability."),
         (
             "notice_changed",
-            "The server changed whether it announces changed lists. Every list is checked when it is read.",
+            "The server changed whether it notifies clients when its lists change.",
         ),
-        ("content_fact_changed", "The size or date of the content changed, as with every edit."),
+        ("content_fact_changed", "The size or the modification date of the content changed."),
     ),
 )
 
@@ -175,18 +175,18 @@ class Change(Record):
     name: str
     """The item's name; empty for the server."""
     field: str
-    """The top-level member that changed, or added, removed, duplicate, undigestable."""
+    """The top-level member that changed, or one of ``added``, ``removed``, ``duplicate``, ``undigestable``."""
     path: str
     """JSON Pointer to the changed value inside the item; empty for the whole item."""
     kind: str
     severity: str
     before: Any
     after: Any
-    """The values at the path; ``ABSENT`` if there is none."""
+    """The value at the path after the change; ``ABSENT`` if there is none. The same holds for ``before``."""
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """The change as a JSON object; a side that is absent has no member."""
+        """The change as a JSON object. It has no member ``before`` or ``after`` if that value is absent."""
         sides = {"before": self.before, "after": self.after}
         return {
             "entity": self.entity,
@@ -202,15 +202,15 @@ class Change(Record):
 
 def sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Sort by severity (critical first), then entity, name and path."""
-    return tuple(sorted(changes, key=_order))
+    return tuple(sorted(changes, key=_sort_key))
 
 
 def blocked_by_default(changes: Iterable[Change]) -> bool:
-    """Whether the changes must be reviewed before the surface may be used."""
+    """Whether a person must review the changes before the surface may be used."""
     return any(change.severity != INFO for change in changes)
 
 
-def _order(change: Change) -> tuple[int, str, str, str, str, str]:
+def _sort_key(change: Change) -> tuple[int, str, str, str, str, str]:
     return (
         SEVERITIES.index(change.severity),
         change.entity,
@@ -221,13 +221,13 @@ def _order(change: Change) -> tuple[int, str, str, str, str, str]:
     )
 
 
-_MAX_VALUE = 400  # characters of a value that is not text
-_MAX_SINGLE_VALUE = 2000  # characters of a value on one side only, such as a server that is not approved
+_MAX_VALUE = 400  # characters that a report shows of a value that is not text
+_MAX_SINGLE_VALUE = 2000  # the same for a value that only one side has, such as an unapproved server
 
 
-def change_row(change: Change, *, whole: bool = False) -> Row:
-    """A change as a row of a report. ``whole`` keeps long values complete, for approvals."""
-    before, after = _text_of(change.before), _text_of(change.after)
+def build_change_row(change: Change, *, whole: bool = False) -> Row:
+    """Convert a change to a row of a report. ``whole`` keeps long values complete, as approvals need it."""
+    before, after = _format_value(change.before), _format_value(change.after)
     if not whole and not isinstance(change.before, str) and not isinstance(change.after, str):
         before, after = _shorten(before, after)
     return Row(
@@ -252,7 +252,7 @@ def _shorten(before: str | None, after: str | None) -> tuple[str | None, str | N
     return before and shorten_middle(before, _MAX_SINGLE_VALUE), after and shorten_middle(after, _MAX_SINGLE_VALUE)
 
 
-def _text_of(value: Any) -> str | None:
+def _format_value(value: Any) -> str | None:
     if value is ABSENT:
         return None
     if isinstance(value, str):
@@ -260,9 +260,3 @@ def _text_of(value: Any) -> str | None:
     from json import dumps
 
     return dumps(value, ensure_ascii=False)
-
-
-def stderr_tail(err: PinwardenError) -> str | None:
-    """The end of the stderr of a server whose probe failed."""
-    stderr = err.data.get("stderr")
-    return stderr if isinstance(stderr, str) and stderr else None

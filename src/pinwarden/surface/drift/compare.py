@@ -1,8 +1,8 @@
-"""The semantic difference between two surfaces: what changed, where, and how much it matters.
+"""Compare an approved surface with the current one: every change with its location and severity.
 
-``compare`` is stateless. It always gets the approved surface, so a tool that was removed and returns is compared with
-its approved text, and a blocked surface never becomes the baseline. The order of items and members, the notation of
-numbers, paging, cache hints and the protocol revision are not differences.
+``compare`` keeps no state. The caller always passes the approved surface, so a tool that disappears and returns is
+compared with its approved text, and a blocked surface never becomes the baseline. The order of items and members, the
+notation of numbers, paging, cache hints and the protocol revision do not count as changes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pinwarden.core.json_values import is_json_equal, iter_strings
 from pinwarden.core.text import show_invisible
 from pinwarden.core.versions import is_exact
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
-from pinwarden.surface.drift.item import MemberRule, icon_changes, item_changes, website_changes
+from pinwarden.surface.drift.item import MemberRule, compare_icons, compare_items, compare_website_urls
 from pinwarden.surface.drift.location import (
     ApprovedText,
     ChangeLocation,
-    new_cues,
-    new_item_cues,
-    schema_alarms,
-    text_changes,
-    value_changes,
+    compare_texts,
+    compare_values,
+    find_new_cues,
+    find_new_item_cues,
+    find_schema_alarms,
 )
 from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, pair_items
 from pinwarden.surface.drift.schema import is_closed
@@ -32,7 +32,7 @@ from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, 
 __all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
 
 _CALLED_BY_NAME = (TOOL, PROMPT)
-_MIN_CLOSED_SCHEMAS = 3  # that must lose the member together, to look like a new schema generator
+_MIN_CLOSED_SCHEMAS = 3  # so many schemas must change together to look like a new schema generator
 _MAX_NAME = 80
 
 
@@ -41,43 +41,49 @@ def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
 
     Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
-    changes = [*server_changes(before.server, after.server), *_undigestable_server(after)]
+    changes = [*compare_server_info(before.server, after.server), *_report_undigestable_server(after)]
     for kind in ITEM_KINDS:
-        changes.extend(_list_changes(kind, before, after))
+        changes.extend(_compare_lists(kind, before, after))
     return sort_changes(changes)
 
 
-def _list_changes(kind: ItemKind, before: Surface, after: Surface) -> Iterator[Change]:
+def _compare_lists(kind: ItemKind, before: Surface, after: Surface) -> Iterator[Change]:
     # 1. Match the items of both lists.
     pairing = pair_items(before.items_of_kind(kind), after.items_of_kind(kind))
     # 2. Compare items that are in both lists.
-    unstated = kind is TOOL and bool(pairing.changed) and _unstated_everywhere(before, after)
+    new_schema_generator = kind is TOOL and bool(pairing.changed) and _has_new_schema_generator(before, after)
     for old, new in pairing.changed:
-        yield from item_changes(old, new, unstated_everywhere=unstated)
+        yield from compare_items(old, new, new_schema_generator=new_schema_generator)
     # 3. Report items that are in only one list.
-    yield from _removed_changes(pairing)
-    yield from _added_changes(kind, pairing, before, after)
-    # 4. Report duplicate and unreadable items.
+    yield from _report_removed_items(pairing)
+    yield from _report_added_items(kind, pairing, before, after)
+    # 4. Report duplicate and undigestable items.
     for approved, item in pairing.duplicates:
-        yield _item_location(item, "duplicate").change_with("duplicate_name", _value(approved), item.value)
+        yield _locate_item(item, "duplicate").build_change_with_alarms(
+            "duplicate_name", _value_or_absent(approved), item.value
+        )
     for approved, item in pairing.undigestable:
-        note = _reason_note(item.problem)
-        yield _item_location(item, "undigestable").change_with("undigestable", _value(approved), item.value, note=note)
+        note = _format_note(item.problem)
+        yield _locate_item(item, "undigestable").build_change_with_alarms(
+            "undigestable", _value_or_absent(approved), item.value, note=note
+        )
 
 
-def _undigestable_server(after: Surface) -> Iterator[Change]:
+def _report_undigestable_server(after: Surface) -> Iterator[Change]:
     problem = after.server_problem
     if problem is not None:
         location = ChangeLocation(entity="server", name="", field="undigestable", approved=ApprovedText(ABSENT))
-        yield location.change_with("undigestable", ABSENT, dict(after.server or {}), note=_reason_note(problem))
+        yield location.build_change_with_alarms(
+            "undigestable", ABSENT, dict(after.server or {}), note=_format_note(problem)
+        )
 
 
-def _removed_changes(pairing: Pairing) -> Iterator[Change]:
+def _report_removed_items(pairing: Pairing) -> Iterator[Change]:
     for item in pairing.removed:
-        yield _item_location(item, "removed").change_with("item_removed", item.value, ABSENT)
+        yield _locate_item(item, "removed").build_change_with_alarms("item_removed", item.value, ABSENT)
 
 
-def _added_changes(kind: ItemKind, pairing: Pairing, before: Surface, after: Surface) -> Iterator[Change]:
+def _report_added_items(kind: ItemKind, pairing: Pairing, before: Surface, after: Surface) -> Iterator[Change]:
     if not pairing.added:
         return
     look_alikes: dict[str, str] = {}
@@ -89,36 +95,39 @@ def _added_changes(kind: ItemKind, pairing: Pairing, before: Surface, after: Sur
     within_release = is_same_release(before.server, after.server)
     for item in pairing.added:
         old = predecessors.get(item.key)
-        yield _added_change(item, old, look_alikes.get(item.key), within_release)
+        yield _build_added_change(item, old, look_alikes.get(item.key), within_release)
 
 
-def _added_change(item: Item, old: Item | None, look_alike: str | None, within_release: bool) -> Change:
-    approved = ApprovedText(_value(old))
-    cues = new_item_cues(item.value) if old is None else new_cues(iter_strings(item.value), approved)
+def _build_added_change(item: Item, old: Item | None, look_alike: str | None, within_release: bool) -> Change:
+    approved = ApprovedText(_value_or_absent(old))
+    cues = find_new_item_cues(item.value) if old is None else find_new_cues(iter_strings(item.value), approved)
     kinds = [f"new_{code}" for code in cues]
-    kinds += schema_alarms(item.value, approved)
+    kinds += find_schema_alarms(item.value, approved)
     notes: list[str] = []
     if old is not None:
-        kinds.insert(0, _kind_of_rename(old, item, within_release))
-        notes.append(f"Approved as {_quote_name(old.key)}.")
+        kinds.insert(0, _choose_rename_kind(old, item, within_release))
+        notes.append(f"It was approved as {_quote_name(old.key)}.")
     if look_alike is not None:
         kinds.insert(0, "look_alike_name")
-        notes.append(f"Compare {_quote_name(look_alike)}.")
+        notes.append(f"The similar name is {_quote_name(look_alike)}.")
     kind = "renamed_in_release" if "renamed_in_release" in kinds else "item_added"
-    return _item_location(item, "added").change_with(kind, _value(old), item.value, kinds, note=" ".join(notes))
+    return _locate_item(item, "added").build_change_with_alarms(
+        kind, _value_or_absent(old), item.value, kinds, note=" ".join(notes)
+    )
 
 
-def _kind_of_rename(old: Item, new: Item, within_release: bool) -> str:
-    """Renaming an item is normal in a new release without critical changes, but not within one release."""
-    if within_release or any(change.severity == CRITICAL for change in item_changes(old, new)):
+def _choose_rename_kind(old: Item, new: Item, within_release: bool) -> str:
+    """Choose the kind: a renamed item is normal in a new release unless its content has critical changes."""
+    if within_release or any(change.severity == CRITICAL for change in compare_items(old, new)):
         return "renamed"
     return "renamed_in_release"
 
 
-def _unstated_everywhere(before: Surface, after: Surface) -> bool:
-    """Whether all closed input schemas, if there are several, lost ``additionalProperties``.
+def _has_new_schema_generator(before: Surface, after: Surface) -> bool:
+    """Whether several input schemas had ``additionalProperties: false`` and all of them lost it.
 
-    A new schema generator does that. An attacker who opens one tool for a new argument does not change the others.
+    This happens when a server starts to use another schema generator. An attacker who wants to pass a new argument to
+    one tool has no reason to change the others.
     """
     now = {item.key: item.value.get("inputSchema") for item in after.items_of_kind(TOOL) if item.digest is not None}
     closed = [
@@ -131,15 +140,15 @@ def _unstated_everywhere(before: Surface, after: Surface) -> bool:
     )
 
 
-def _item_location(item: Item, field: str) -> ChangeLocation:
+def _locate_item(item: Item, field: str) -> ChangeLocation:
     return ChangeLocation(entity=item.kind.entity, name=item.name, field=field, approved=ApprovedText(ABSENT))
 
 
-def _value(item: Item | None) -> object:
+def _value_or_absent(item: Item | None) -> object:
     return ABSENT if item is None else item.value
 
 
-def _reason_note(problem: str | None) -> str:
+def _format_note(problem: str | None) -> str:
     return f"({show_invisible(problem)})" if problem else ""
 
 
@@ -149,76 +158,79 @@ def _quote_name(name: str) -> str:
 
 _NOTIFICATION_FLAGS = frozenset({"listChanged", "subscribe"})
 _MAX_VERSION = 40
-_MAX_WORDS_IN_VERSION = 2  # 1.0.0-alpha.1+build.7
+_MAX_WORDS_IN_VERSION = 2  # as in 1.0.0-alpha.1+build.7
 _VERSION_PART = re.compile(r"[0-9A-Za-z]+")
 
 
-def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
-    """Changes of the server's own members. If the approved ones were not recorded, only new text for the model."""
+def compare_server_info(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
+    """Compare serverInfo, capabilities and instructions.
+
+    If the approved ones were not recorded, only new text for the model is reported.
+    """
     if after is None:
         return
     if before is None:
-        yield from _changes_without_baseline(after)
+        yield from _compare_without_baseline(after)
         return
     approved = ApprovedText(dict(before))
     for member in dict(before) | dict(after):
         old, new = before.get(member, ABSENT), after.get(member, ABSENT)
         if not is_json_equal(old, new):
             location = ChangeLocation(entity="server", name="", field=member, approved=approved).child(member)
-            yield from _SERVER_RULES.get(member, _other_changes)(location, old, new)
+            yield from _SERVER_RULES.get(member, _compare_other_member)(location, old, new)
 
 
-def _changes_without_baseline(after: Mapping[str, Any]) -> Iterator[Change]:
-    """Unapproved text that a model reads: the instructions, and an attack in the server's name.
+def _compare_without_baseline(after: Mapping[str, Any]) -> Iterator[Change]:
+    """Report unapproved text for the model: any instructions, and serverInfo that looks like an attack.
 
-    The approved side may be only a list of tools, so capabilities and an ordinary identity are not reported.
+    The approved surface may be only a list of tools, so capabilities and an ordinary serverInfo are not reported.
     """
     for member in ("instructions", "serverInfo"):
         value = after.get(member)
-        alarms = [f"new_{code}" for code in new_item_cues(value)]
+        alarms = [f"new_{code}" for code in find_new_item_cues(value)]
         if alarms or (member == "instructions" and value):
             location = ChangeLocation(entity="server", name="", field=member, approved=ApprovedText(ABSENT)).child(
                 member
             )
-            yield location.change_with("text_added", ABSENT, value, alarms)
+            yield location.build_change_with_alarms("text_added", ABSENT, value, alarms)
 
 
 def is_same_release(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
-    """Whether both surfaces state the same version. A missing version counts as the same."""
-    old, new = _version(before), _version(after)
+    """Whether both servers state the same version. A server without a version counts as the same release."""
+    old, new = _get_stated_version(before), _get_stated_version(after)
     return old is ABSENT or new is ABSENT or is_json_equal(old, new)
 
 
-def _version(server: Mapping[str, Any] | None) -> Any:
+def _get_stated_version(server: Mapping[str, Any] | None) -> Any:
     info = (server or {}).get("serverInfo")
     return info.get("version", ABSENT) if isinstance(info, dict) else ABSENT
 
 
-def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    yield from value_changes(location, old, new, "member_changed")
+def _compare_other_member(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield from compare_values(location, old, new, "member_changed")
 
 
-def _capability_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """Descend to the first member that was added, removed or changed."""
+def _compare_capabilities(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Compare capabilities member by member and report each that was added, removed or changed."""
     if is_json_equal(old, new):
         return
     if location.member in _NOTIFICATION_FLAGS and all(side is ABSENT or type(side) is bool for side in (old, new)):
-        yield location.change("notice_changed", old, new)
+        yield location.build_change("notice_changed", old, new)
     elif _is_empty(old) and _is_empty(new) and location.path == "/capabilities":
-        yield location.change("same_meaning", old, new)
+        yield location.build_change("same_meaning", old, new)
     elif _has_comparable_members(old, location) and _has_comparable_members(new, location):
         old_members = old if isinstance(old, dict) else {}
         new_members = new if isinstance(new, dict) else {}
         for name in old_members | new_members:
-            yield from _capability_changes(
+            yield from _compare_capabilities(
                 location.child(name), old_members.get(name, ABSENT), new_members.get(name, ABSENT)
             )
     elif old is ABSENT:
-        yield location.change("capability_added", old, new)
+        yield location.build_change("capability_added", old, new)
     elif new is ABSENT:
-        yield location.change("capability_removed", old, new)
+        yield location.build_change("capability_removed", old, new)
     else:
-        yield location.change("capability_changed", old, new)
+        yield location.build_change("capability_changed", old, new)
 
 
 def _is_empty(value: Any) -> bool:
@@ -226,32 +238,34 @@ def _is_empty(value: Any) -> bool:
 
 
 def _has_comparable_members(value: Any, location: ChangeLocation) -> bool:
-    """Whether to compare a value member by member. Only the complete ``capabilities`` member may be absent then."""
+    """Whether to compare a value member by member. Absent ``capabilities`` count as an empty object."""
     return isinstance(value, dict) or (value is ABSENT and location.path == "/capabilities")
 
 
-def _identity_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+def _compare_identities(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     if new is ABSENT:
-        yield location.change("identity_unstated", old, new)
+        yield location.build_change("identity_unstated", old, new)
     elif not isinstance(old, dict) or not isinstance(new, dict):
-        yield location.change("identity_changed", old, new)
+        yield location.build_change("identity_changed", old, new)
     else:
         for member in old | new:
             old_value, new_value = old.get(member, ABSENT), new.get(member, ABSENT)
             if not is_json_equal(old_value, new_value):
-                yield from _IDENTITY_RULES.get(member, _other_changes)(location.child(member), old_value, new_value)
+                yield from _IDENTITY_RULES.get(member, _compare_other_member)(
+                    location.child(member), old_value, new_value
+                )
 
 
-def _name_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    yield location.change("identity_changed", old, new)
+def _compare_names(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield location.build_change("identity_changed", old, new)
 
 
-def _version_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    yield location.change("version_changed" if new is ABSENT or _is_version(new) else "member_changed", old, new)
+def _compare_versions(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield location.build_change("version_changed" if new is ABSENT or _is_version(new) else "member_changed", old, new)
 
 
 def _is_version(value: Any) -> bool:
-    """Whether a value is a version and not a sentence: short, numbers first, at most two words."""
+    """Whether a value is a version and not a sentence: short, starting with numbers, with at most two words."""
     if not isinstance(value, str) or len(value) > _MAX_VERSION or not is_exact(value):
         return False
     words = [part for part in _VERSION_PART.findall(value) if part.isalpha()]
@@ -259,15 +273,15 @@ def _is_version(value: Any) -> bool:
 
 
 _IDENTITY_RULES: dict[str, MemberRule] = {
-    "name": _name_changes,
-    "title": text_changes,
-    "description": text_changes,
-    "version": _version_changes,
-    "websiteUrl": website_changes,
-    "icons": icon_changes,
+    "name": _compare_names,
+    "title": compare_texts,
+    "description": compare_texts,
+    "version": _compare_versions,
+    "websiteUrl": compare_website_urls,
+    "icons": compare_icons,
 }
 _SERVER_RULES: dict[str, MemberRule] = {
-    "instructions": text_changes,
-    "capabilities": _capability_changes,
-    "serverInfo": _identity_changes,
+    "instructions": compare_texts,
+    "capabilities": _compare_capabilities,
+    "serverInfo": _compare_identities,
 }

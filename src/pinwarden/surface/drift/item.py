@@ -1,4 +1,4 @@
-"""Changes inside one item: a tool, prompt, resource or template compared with its approved version, by member."""
+"""Compare one tool, prompt, resource or template with its approved version, member by member."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from pinwarden.core.canonical import is_number
 from pinwarden.core.json_values import is_json_equal
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.location import ApprovedText, ChangeLocation, text_changes, value_changes
-from pinwarden.surface.drift.schema import schema_changes
+from pinwarden.surface.drift.location import ApprovedText, ChangeLocation, compare_texts, compare_values
+from pinwarden.surface.drift.schema import compare_schemas
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)")
-# Schemes for which the part after // is a host. With others (notes://index) it is only a name.
+# In addresses with these schemes, a host follows //. With other schemes (notes://index) it is only a name.
 _NETWORK_SCHEMES = frozenset(
     {
         "http",
@@ -41,14 +41,14 @@ _DATE = re.compile(
     r"(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 _ICON_SCHEMES = frozenset({"https", "http", "data"})
-# Every address is a destination, and an image in a data: address is always encoded.
+# Cues that are normal in an address: it has a host, and an image in a data: URL is encoded.
 _ORDINARY_IN_ADDRESSES = frozenset({"destination", "encoded_payload"})
 
 MemberRule = Callable[[ChangeLocation, Any, Any], Iterator[Change]]
 
 
-def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False) -> Iterator[Change]:
-    """Every change between an approved item and its current version."""
+def compare_items(before: Item, after: Item, *, new_schema_generator: bool = False) -> Iterator[Change]:
+    """Compare an approved item with its current version. Yields at least one change."""
     approved = ApprovedText(before.value)
     no_change_reported = True
     for member in before.value | after.value:
@@ -58,42 +58,42 @@ def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False
         location = ChangeLocation(entity=before.kind.entity, name=before.name, field=member, approved=approved).child(
             member
         )
-        for change in _member_changes(before, location, old, new, unstated_everywhere):
+        for change in _compare_member(before, location, old, new, new_schema_generator):
             no_change_reported = False
             yield change
     if no_change_reported:
-        # The digests differ, but no rule found a change: report it anyway.
+        # The digests differ, so there is a change even if no rule found it.
         location = ChangeLocation(entity=before.kind.entity, name=before.name, field="", approved=approved)
-        yield location.change("changed", before.value, after.value)
+        yield location.build_change("changed", before.value, after.value)
 
 
-def _member_changes(
-    item: Item, location: ChangeLocation, old: Any, new: Any, unstated_everywhere: bool
+def _compare_member(
+    item: Item, location: ChangeLocation, old: Any, new: Any, new_schema_generator: bool
 ) -> Iterator[Change]:
     if item.kind is TOOL and location.field in ("inputSchema", "outputSchema"):
-        inputs = location.field == "inputSchema"
-        return schema_changes(location, old, new, inputs=inputs, unstated_everywhere=unstated_everywhere)
+        is_input = location.field == "inputSchema"
+        return compare_schemas(location, old, new, is_input=is_input, new_schema_generator=new_schema_generator)
     if item.kind is TOOL and location.field == "annotations":
-        return annotation_changes(location, old, new)
+        return _compare_annotations(location, old, new)
     if item.kind is PROMPT and location.field == "arguments":
-        return _argument_changes(location, old, new)
+        return _compare_arguments(location, old, new)
     if item.kind is RESOURCE and location.field == "size" and is_number(new):
-        return iter((location.change("content_fact_changed", old, new),))
-    return MEMBER_RULES.get(location.field, _other_changes)(location, old, new)
+        return iter((location.build_change("content_fact_changed", old, new),))
+    return _MEMBER_RULES.get(location.field, _compare_other_member)(location, old, new)
 
 
-def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    yield from value_changes(location, old, new, "member_changed")
+def _compare_other_member(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield from compare_values(location, old, new, "member_changed")
 
 
-def _address_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """The address of a resource, or the template of one."""
-    kind = "address_changed" if _scheme_and_host(old) == _scheme_and_host(new) else "address_moved"
-    yield location.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
+def _compare_addresses(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Compare the URI of a resource, or the URI template of a resource template."""
+    kind = "address_changed" if _split_scheme_and_host(old) == _split_scheme_and_host(new) else "address_moved"
+    yield location.build_change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
 
 
-def _scheme_and_host(address: Any) -> tuple[str, str]:
-    """Scheme of an address, and its host if the scheme has one."""
+def _split_scheme_and_host(address: Any) -> tuple[str, str]:
+    """Return the scheme of an address, and the host if addresses with this scheme have one."""
     scheme = _SCHEME.match(address) if isinstance(address, str) else None
     if scheme is None:
         return "", ""
@@ -102,9 +102,9 @@ def _scheme_and_host(address: Any) -> tuple[str, str]:
     return name, host[1].lower() if host else ""
 
 
-def icon_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """Icons: the host fetches and shows them, so their addresses must be of a harmless scheme."""
-    for change in value_changes(location, old, new, "icon_changed"):
+def compare_icons(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Compare icons. The host downloads and shows them, so addresses with other schemes than these are unsafe."""
+    for change in compare_values(location, old, new, "icon_changed"):
         icon_location = ChangeLocation(
             entity=location.entity,
             name=location.name,
@@ -112,17 +112,17 @@ def icon_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Chang
             path=change.path,
             approved=location.approved,
         )
-        kind = "unsafe_address" if any(map(_has_unsafe_scheme, _addresses_in(change))) else "icon_changed"
-        yield icon_location.change(kind, change.before, change.after, ignored=_ORDINARY_IN_ADDRESSES)
+        kind = "unsafe_address" if any(map(_has_unsafe_scheme, _list_addresses(change))) else "icon_changed"
+        yield icon_location.build_change(kind, change.before, change.after, ignored=_ORDINARY_IN_ADDRESSES)
 
 
-def website_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """An address that a user may open."""
-    kind = "unsafe_address" if _has_unsafe_scheme(new) or _scheme(new) == "data" else "address_changed"
-    yield location.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
+def compare_website_urls(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Compare the addresses of a website that a user may open."""
+    kind = "unsafe_address" if _has_unsafe_scheme(new) or _parse_scheme(new) == "data" else "address_changed"
+    yield location.build_change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
 
 
-def _addresses_in(change: Change) -> list[Any]:
+def _list_addresses(change: Change) -> list[Any]:
     if change.path.endswith("/src"):
         return [change.after]
     icons = change.after if isinstance(change.after, list) else [change.after]
@@ -130,41 +130,41 @@ def _addresses_in(change: Change) -> list[Any]:
 
 
 def _has_unsafe_scheme(address: Any) -> bool:
-    return _scheme(address) not in _ICON_SCHEMES | {""}
+    return _parse_scheme(address) not in _ICON_SCHEMES | {""}
 
 
-def _scheme(address: Any) -> str:
+def _parse_scheme(address: Any) -> str:
     match = _SCHEME.match(address) if isinstance(address, str) else None
     return match[1].lower() if match else ""
 
 
-def _media_type_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    yield location.change("media_type_changed", old, new)
+def _compare_media_types(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield location.build_change("media_type_changed", old, new)
 
 
-def _content_annotation_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """Annotations of content: audience, priority, date of the last edit."""
+def _compare_content_annotations(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Compare annotations of content: audience, priority, date of the last modification."""
     if not isinstance(old, dict) or not isinstance(new, dict):
-        yield from value_changes(location, old, new, "member_changed")
+        yield from compare_values(location, old, new, "member_changed")
         return
     for name in old | new:
         new_value = new.get(name, ABSENT)
         kind = "content_fact_changed" if name == "lastModified" and _is_date(new_value) else "member_changed"
-        yield from value_changes(location.child(name), old.get(name, ABSENT), new_value, kind)
+        yield from compare_values(location.child(name), old.get(name, ABSENT), new_value, kind)
 
 
 def _is_date(value: Any) -> bool:
-    """Whether a value is absent or an ISO 8601 date, not other text."""
+    """Whether a value is an ISO 8601 date or absent. Any other text counts as a change for review."""
     return value is ABSENT or (isinstance(value, str) and _DATE.fullmatch(value) is not None)
 
 
 # Arguments of a prompt
 
 
-def _argument_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    old_arguments, new_arguments = _arguments_by_name(old), _arguments_by_name(new)
+def _compare_arguments(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    old_arguments, new_arguments = _index_arguments(old), _index_arguments(new)
     if old_arguments is None or new_arguments is None:
-        yield from value_changes(location, old, new, "member_changed")
+        yield from compare_values(location, old, new, "member_changed")
         return
     no_change_reported = True
     for name in old_arguments | new_arguments:
@@ -172,37 +172,37 @@ def _argument_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[
             no_change_reported = False
             yield change
     if no_change_reported:
-        yield location.change("order_changed" if old_arguments else "same_meaning", old, new)
+        yield location.build_change("order_changed" if old_arguments else "same_meaning", old, new)
 
 
 def _compare_argument(
     location: ChangeLocation, old: tuple[int, dict[str, Any]] | None, new: tuple[int, dict[str, Any]] | None
 ) -> Iterator[Change]:
     if old is None and new is not None:
-        yield location.child(new[0]).change("argument_added", ABSENT, new[1])
+        yield location.child(new[0]).build_change("argument_added", ABSENT, new[1])
     elif old is not None and new is None:
-        yield location.child(old[0]).change("argument_removed", old[1], ABSENT)
+        yield location.child(old[0]).build_change("argument_removed", old[1], ABSENT)
     elif old is not None and new is not None:
         for member in old[1] | new[1]:
             inner = location.child(new[0]).child(member)
-            yield from _argument_member_changes(inner, old[1].get(member, ABSENT), new[1].get(member, ABSENT))
+            yield from _compare_argument_member(inner, old[1].get(member, ABSENT), new[1].get(member, ABSENT))
 
 
-def _argument_member_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+def _compare_argument_member(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     if is_json_equal(old, new):
         return
     if location.member in ("title", "description"):
-        yield from text_changes(location, old, new)
+        yield from compare_texts(location, old, new)
     elif location.member == "required" and all(side is ABSENT or type(side) is bool for side in (old, new)):
         is_required = new is True
         kind = "argument_required" if is_required else "argument_optional"
-        yield location.change("same_meaning" if is_required == (old is True) else kind, old, new)
+        yield location.build_change("same_meaning" if is_required == (old is True) else kind, old, new)
     else:
-        yield from value_changes(location, old, new, "member_changed")
+        yield from compare_values(location, old, new, "member_changed")
 
 
-def _arguments_by_name(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | None:
-    """Arguments with their indexes by name; None if they are not a list of objects with distinct names."""
+def _index_arguments(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | None:
+    """Index arguments by name, each with its position; None if they are not a list of objects with unique names."""
     if arguments is ABSENT:
         return {}
     if not isinstance(arguments, list):
@@ -216,54 +216,54 @@ def _arguments_by_name(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] 
     return by_name
 
 
-MEMBER_RULES: dict[str, MemberRule] = {
-    "name": text_changes,
-    "title": text_changes,
-    "description": text_changes,
-    "uri": _address_changes,
-    "uriTemplate": _address_changes,
-    "mimeType": _media_type_changes,
-    "icons": icon_changes,
-    "annotations": _content_annotation_changes,
+_MEMBER_RULES: dict[str, MemberRule] = {
+    "name": compare_texts,
+    "title": compare_texts,
+    "description": compare_texts,
+    "uri": _compare_addresses,
+    "uriTemplate": _compare_addresses,
+    "mimeType": _compare_media_types,
+    "icons": compare_icons,
+    "annotations": _compare_content_annotations,
 }
-"""Rules for members that mean the same in every kind of item. Other members are compared value by value."""
+"""The rule for each member that means the same in all kinds of items."""
 
 
-HARMLESS_VALUE = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-"""By hint, the value that makes a tool look less dangerous. The protocol's default is the opposite."""
+_HARMLESS_VALUES = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+"""For each hint, the value that makes a tool look less dangerous. MCP's default is the opposite value."""
 
 
-def annotation_changes(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
-    """Every changed hint of one tool."""
+def _compare_annotations(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
+    """Compare the annotations of a tool, hint by hint."""
     if not isinstance(before, dict | type(ABSENT)) or not isinstance(after, dict | type(ABSENT)):
-        yield from value_changes(location, before, after, "annotation_changed")
+        yield from compare_values(location, before, after, "annotation_changed")
         return
     old = before if isinstance(before, dict) else {}
     new = after if isinstance(after, dict) else {}
     if not old and not new:
-        yield location.change("same_meaning", before, after)
+        yield location.build_change("same_meaning", before, after)
     for hint in old | new:
-        yield from _hint_changes(location.child(hint), old, new)
+        yield from _compare_hints(location.child(hint), old, new)
 
 
-def _hint_changes(location: ChangeLocation, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
+def _compare_hints(location: ChangeLocation, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
     hint = location.member
     before, after = old.get(hint, ABSENT), new.get(hint, ABSENT)
     if is_json_equal(before, after):
         return
     if hint == "title":
-        yield from text_changes(location, before, after)
-    elif hint not in HARMLESS_VALUE:
-        yield from value_changes(location, before, after, "annotation_changed")
+        yield from compare_texts(location, before, after)
+    elif hint not in _HARMLESS_VALUES:
+        yield from compare_values(location, before, after, "annotation_changed")
     elif _denies_hazard(hint, old, new):
-        yield location.change("annotation_toward_harmless", before, after)
+        yield location.build_change("annotation_toward_harmless", before, after)
     elif before is ABSENT:
-        is_default = after is (not HARMLESS_VALUE[hint])
-        yield location.change("same_meaning" if is_default else "annotation_declared", before, after)
+        is_default = after is (not _HARMLESS_VALUES[hint])
+        yield location.build_change("same_meaning" if is_default else "annotation_declared", before, after)
     elif after is ABSENT:
-        yield location.change("annotation_withdrawn", before, after)
+        yield location.build_change("annotation_withdrawn", before, after)
     else:
-        yield location.change("annotation_changed", before, after)
+        yield location.build_change("annotation_changed", before, after)
 
 
 def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -271,7 +271,7 @@ def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
         return False
     if _states_hazard(hint, old.get(hint, ABSENT)):
         return True
-    # A tool that was declared destructive now also claims to be read-only, which hosts check first.
+    # A tool that was declared destructive now claims to be read-only, and hosts check that hint first.
     return (
         hint == "readOnlyHint"
         and not _looks_harmless(hint, old.get(hint, ABSENT))
@@ -280,9 +280,9 @@ def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _looks_harmless(hint: str, value: Any) -> bool:
-    """Whether a lenient host, which accepts any truthy value as true, considers the tool harmless."""
-    return value is not ABSENT and bool(value) is HARMLESS_VALUE[hint]
+    """Whether a host considers the tool harmless. Some hosts accept any truthy value as true."""
+    return value is not ABSENT and bool(value) is _HARMLESS_VALUES[hint]
 
 
 def _states_hazard(hint: str, value: Any) -> bool:
-    return value is not ABSENT and bool(value) is not HARMLESS_VALUE[hint]
+    return value is not ABSENT and bool(value) is not _HARMLESS_VALUES[hint]

@@ -1,8 +1,8 @@
 """`ChangeLocation` turns a difference at a location of an item into a ``Change``.
 
-A change becomes critical if its new text looks like an attack and the approved text of the item does not already have
-that kind of cue: a tool that always named a password file is not attacked because its wording improved. Destinations
-are compared by host, so that one approved address does not allow any other.
+A change becomes critical if its new text has a cue (a sign of an attack) of a kind that the approved text of the item
+does not have. So a tool that always mentioned a password file can reword that sentence. Addresses are compared by host,
+so that one approved address does not allow any other.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KNOWN_DIALECTS = frozenset(
     }
 )
 NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose members are named by the author, so that these names are not keywords."""
-_DATA = frozenset({"enum", "const", "default", "examples", "example"})
+"""Keywords whose member names the schema's author chooses, so these names are not keywords themselves."""
+_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
 _ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
 _BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNORECASE)
 _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
@@ -47,66 +47,68 @@ class ApprovedText:
 
     @property
     def cue_codes(self) -> frozenset[str]:
-        """The codes of its cues."""
+        """The codes of the cues in the approved text."""
         return self._analyse()[0]
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The hosts it names."""
+        """The hosts of the addresses in the approved text."""
         return self._analyse()[1]
 
     @property
     def references(self) -> frozenset[str]:
-        """The remote references in its schemas."""
+        """The remote references in the approved schemas."""
         return self._analyse()[2]
 
     def _analyse(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         if self._analysis is None:
-            cues = list(_cues_in(iter_strings(self._value), include_quoted=True))
+            cues = list(_find_cue_codes(iter_strings(self._value), include_quoted=True))
             self._analysis = (
                 frozenset(code for code, _ in cues),
                 frozenset(host for code, host in cues if code == "destination"),
-                frozenset(_remote_references(self._value)),
+                frozenset(_find_remote_references(self._value)),
             )
         return self._analysis
 
 
-def new_cues(texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The codes of cues in ``texts`` that the approved text does not have, most severe first."""
-    cues = {(code, host) for code, host in _cues_in(texts, include_quoted=True) if code not in ignored}
+def find_new_cues(
+    texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Find the codes of cues in ``texts`` that the approved text does not have, the most severe first."""
+    cues = {(code, host) for code, host in _find_cue_codes(texts, include_quoted=True) if code not in ignored}
     new_codes = {code for code, host in cues if _is_new(code, host, approved)}
     return tuple(code for code in CUE_ORDER if code in new_codes)
 
 
-def new_item_cues(value: Any) -> tuple[str, ...]:
-    """The codes of cues that make a new item suspicious, most severe first.
+def find_new_item_cues(value: Any) -> tuple[str, ...]:
+    """Find the codes of cues that make a new item critical, the most severe first.
 
-    A new item is pending review in any case. Addresses alone and keys alone are ordinary in tools; both together are
-    not.
+    A new item needs review in any case. Many ordinary tools mention an address or a key; only an item with both is
+    suspicious.
     """
-    codes = {code for code, _ in _cues_in(iter_strings(value), include_quoted=False)}
+    codes = {code for code, _ in _find_cue_codes(iter_strings(value), include_quoted=False)}
     if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS:
         return ()
     return tuple(code for code in CUE_ORDER if code in codes)
 
 
-def schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
-    """The kinds of change that new schema parts always are: remote references, exposed headers."""
+def find_schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
+    """Find the critical kinds of change in new parts of a schema: remote references and exposed headers."""
     kinds: list[str] = []
-    if any(reference not in approved.references for reference in _remote_references(value)):
+    if any(reference not in approved.references for reference in _find_remote_references(value)):
         kinds.append("remote_reference")
-    if any(keyword == HEADER_KEYWORD for keyword, _ in _keywords_in(value)):
+    if any(keyword == HEADER_KEYWORD for keyword, _ in _walk_keywords(value)):
         kinds.append("header_exposed")
     return tuple(kinds)
 
 
 def is_remote(reference: Any) -> bool:
-    """Whether a reference points outside the document, that is, is not a fragment."""
+    """Whether a ``$ref`` points to another document. References within the document begin with ``#``."""
     return isinstance(reference, str) and not reference.startswith("#")
 
 
 def is_known_dialect(value: Any) -> bool:
-    """Whether a ``$schema`` names a published dialect."""
+    """Whether the value of ``$schema`` is a published JSON Schema dialect."""
     return isinstance(value, str) and value.removesuffix("#") in KNOWN_DIALECTS
 
 
@@ -114,73 +116,78 @@ def _is_new(code: str, host: str, approved: ApprovedText) -> bool:
     return host not in approved.hosts if code == "destination" else code not in approved.cue_codes
 
 
-def _cues_in(texts: Iterable[str], *, include_quoted: bool) -> Iterator[tuple[str, str]]:
-    """The code of each cue, with the host for destinations. ``include_quoted`` adds phrases that are only quoted."""
+def _find_cue_codes(texts: Iterable[str], *, include_quoted: bool) -> Iterator[tuple[str, str]]:
+    """Yield the code of each cue in the texts, and the host if the cue is an address.
+
+    ``include_quoted`` adds cues in phrases that the text only quotes.
+    """
     for text in dict.fromkeys(texts):
-        for cue in _cues_of_short_text(text) if len(text) <= _SHORT else find_cues(text):
+        for cue in _find_cues_in_short_text(text) if len(text) <= _MAX_SHORT_TEXT else find_cues(text):
             if cue.mentioned and not include_quoted:
                 continue
             if cue.code != "destination":
                 yield cue.code, ""
             elif not is_known_dialect(text):
-                yield cue.code, _host(text[cue.start : cue.end])
+                yield cue.code, _extract_host(text[cue.start : cue.end])
 
 
-# Names of keywords, parameters and types occur many times.
-_SHORT = 60
-_cues_of_short_text = lru_cache(maxsize=16_384)(find_cues)
+# Short texts are cached, because names of keywords, parameters and types occur many times.
+_MAX_SHORT_TEXT = 60
+_find_cues_in_short_text = lru_cache(maxsize=16_384)(find_cues)
 
 
-def _host(address: str) -> str:
+def _extract_host(address: str) -> str:
     return _AFTER_HOST.sub("", _BEFORE_HOST.sub("", address.strip())).casefold().rstrip(".")
 
 
-def _remote_references(value: Any) -> Iterator[str]:
-    for keyword, target in _keywords_in(value):
+def _find_remote_references(value: Any) -> Iterator[str]:
+    for keyword, target in _walk_keywords(value):
         if keyword in REFERENCE_KEYWORDS and is_remote(target):
             yield target
 
 
-def _keywords_in(value: Any, author_named: bool = False) -> Iterator[tuple[str, Any]]:
-    """Every keyword of the schemas in a value. Names chosen by the author and data are not keywords."""
+def _walk_keywords(value: Any, author_named: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield every keyword of the schemas in a value. Names that the author chose, and data, are not keywords."""
     if type(value) is dict:
         for name, member in value.items():
             if not author_named:
                 yield name, member
-            if author_named or name not in _DATA:
-                yield from _keywords_in(member, author_named=not author_named and name in NAMED_SCHEMAS)
+            if author_named or name not in _DATA_KEYWORDS:
+                yield from _walk_keywords(member, author_named=not author_named and name in NAMED_SCHEMAS)
     elif type(value) is list:
         for element in value:
-            yield from _keywords_in(element)
+            yield from _walk_keywords(element)
 
 
-_SCHEMAS = frozenset({"inputSchema", "outputSchema"})
+_SCHEMA_MEMBERS = frozenset({"inputSchema", "outputSchema"})
 
 
 class ChangeLocation(Record):
-    """A location in an item, with the approved text of the item."""
+    """A location inside an item, together with the approved text of that item."""
 
     entity: str
     name: str
     field: str
     path: str = ""
     member: str = ""
-    """The last token of the path, if it is the name of a member."""
+    """The last token of the path if it is a member name; empty for an index of an array."""
     approved: ApprovedText
 
     def child(self, token: str | int) -> ChangeLocation:
         """The location one level deeper."""
         return replace(self, path=child_pointer(self.path, token), member=token if isinstance(token, str) else "")
 
-    def change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
-        """A change of this kind at this location, raised to critical if the new text looks like an attack.
+    def build_change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
+        """Build a change at this location. The change becomes critical if the new text looks like an attack.
 
-        ``ignored`` are the codes of cues that are normal at such a location.
+        ``ignored`` are codes of cues that are normal at this location.
         """
-        return self.change_with(kind, before, after, self._alarms(before, after, ignored))
+        return self.build_change_with_alarms(kind, before, after, self._find_alarms(before, after, ignored))
 
-    def change_with(self, kind: str, before: Any, after: Any, alarms: Iterable[str] = (), note: str = "") -> Change:
-        """A change at this location. The first critical one of ``kind`` and ``alarms`` is its kind."""
+    def build_change_with_alarms(
+        self, kind: str, before: Any, after: Any, alarms: Iterable[str] = (), note: str = ""
+    ) -> Change:
+        """Build a change at this location. The first critical kind among ``kind`` and ``alarms`` becomes its kind."""
         kinds = list(dict.fromkeys([kind, *alarms]))
         chosen = next((row for row in map(CHANGE_KINDS.__getitem__, kinds) if row.severity == CRITICAL), None)
         row = chosen or CHANGE_KINDS[kind]
@@ -197,34 +204,34 @@ class ChangeLocation(Record):
             reason=" ".join(filter(None, reasons)),
         )
 
-    def _alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[str]:
+    def _find_alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[str]:
         if after is ABSENT:
             return
         texts = iter_strings(after)
         if before is ABSENT and self.member:
             texts = iter((self.member, *texts))
-        for code in new_cues(texts, self.approved, ignored):
+        for code in find_new_cues(texts, self.approved, ignored):
             yield f"new_{code}"
-        if self.field in _SCHEMAS:
-            yield from schema_alarms(after, self.approved)
+        if self.field in _SCHEMA_MEMBERS:
+            yield from find_schema_alarms(after, self.approved)
 
 
-def value_changes(location: ChangeLocation, before: Any, after: Any, kind: str) -> Iterator[Change]:
-    """A change of the given kind for each differing leaf of two values."""
+def compare_values(location: ChangeLocation, before: Any, after: Any, kind: str) -> Iterator[Change]:
+    """Compare two JSON values. Yields a change of the given kind for each leaf that differs."""
     if is_json_equal(before, after):
         return
     if type(before) is dict and type(after) is dict and before and after:
         for name in before | after:
-            yield from value_changes(location.child(name), before.get(name, ABSENT), after.get(name, ABSENT), kind)
+            yield from compare_values(location.child(name), before.get(name, ABSENT), after.get(name, ABSENT), kind)
     elif type(before) is list and type(after) is list and len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from value_changes(location.child(index), old, new, kind)
+            yield from compare_values(location.child(index), old, new, kind)
     else:
-        yield location.change(kind, before, after)
+        yield location.build_change(kind, before, after)
 
 
-def text_changes(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
-    """Text that a model or user reads: any difference counts."""
+def compare_texts(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
+    """Compare text that a model or user reads. Any difference is a change."""
     if not is_json_equal(before, after):
         kind = "text_added" if before is ABSENT else "text_removed" if after is ABSENT else "text_changed"
-        yield location.change(kind, before, after)
+        yield location.build_change(kind, before, after)

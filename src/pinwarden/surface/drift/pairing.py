@@ -1,4 +1,7 @@
-"""Match the items of the approved list with those of the current list, independent of their order."""
+"""Match the items of an approved list with the items of the current list, whatever their order.
+
+Also finds renamed items, and names that look like other names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class Pairing(Record):
     changed: list[tuple[Item, Item]] = field(default_factory=list)
     """Pairs of an approved item and its changed current version."""
     duplicates: list[tuple[Item | None, Item]] = field(default_factory=list)
-    """Further items with a name that another item has, each with the approved item of that name, if any."""
+    """Current items whose name another current item already has, each with the approved item of that name, if any."""
     removed: list[Item] = field(default_factory=list)
     added: list[Item] = field(default_factory=list)
     undigestable: list[tuple[Item | None, Item]] = field(default_factory=list)
@@ -28,9 +31,9 @@ class Pairing(Record):
 
 
 def pair_items(before: Sequence[Item], after: Sequence[Item]) -> Pairing:
-    """Match by key, resources also by name. Among items with the same key, exact copies are matched first."""
+    """Match items by key, and resources also by name. Among items with the same key, exact copies match first."""
     pairing = Pairing()
-    approved, offered = _by_key(before), _by_key(after)
+    approved, offered = _group_by_key(before), _group_by_key(after)
     for key, items in offered.items():
         if key in approved:
             _pair_group(pairing, approved[key], items)
@@ -45,7 +48,7 @@ def pair_items(before: Sequence[Item], after: Sequence[Item]) -> Pairing:
     return pairing
 
 
-def _by_key(items: Iterable[Item]) -> dict[str, list[Item]]:
+def _group_by_key(items: Iterable[Item]) -> dict[str, list[Item]]:
     groups: dict[str, list[Item]] = {}
     for item in items:
         if item.digest is not None:
@@ -55,16 +58,16 @@ def _by_key(items: Iterable[Item]) -> dict[str, list[Item]]:
 
 def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> None:
     if len(approved) == 1 == len(offered):
-        if _digest_bytes(approved[0]) != _digest_bytes(offered[0]):
+        if _get_digest_bytes(approved[0]) != _get_digest_bytes(offered[0]):
             pairing.changed.append((approved[0], offered[0]))
         return
     approved_by_digest: dict[bytes, list[Item]] = {}
     for item in approved:
-        approved_by_digest.setdefault(_digest_bytes(item), []).append(item)
+        approved_by_digest.setdefault(_get_digest_bytes(item), []).append(item)
     copies: list[Item] = []
     remaining: list[Item] = []
     for item in offered:
-        exact_copies = approved_by_digest.get(_digest_bytes(item))
+        exact_copies = approved_by_digest.get(_get_digest_bytes(item))
         if exact_copies:
             exact_copies.pop()
             copies.append(item)
@@ -73,18 +76,18 @@ def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> 
     unmatched = [item for items in approved_by_digest.values() for item in items]
     pairs = min(len(unmatched), len(remaining))
     pairing.changed.extend(zip(unmatched[:pairs], remaining[:pairs], strict=True))
-    # Which of several a host calls depends on their order, so even approved duplicates are reported.
+    # The order of duplicates decides which one a host calls, so even approved duplicates are reported.
     further = [*copies, *remaining][1:]
     pairing.duplicates.extend((approved[0], item) for item in further)
     pairing.removed.extend(unmatched[pairs:])
 
 
-def _digest_bytes(item: Item) -> bytes:
+def _get_digest_bytes(item: Item) -> bytes:
     return item.digest.raw if item.digest else b""
 
 
 def _pair_undigestable(pairing: Pairing, missing: dict[str, list[Item]], after: Sequence[Item]) -> None:
-    """An approved item that can no longer be digested is not removed; it is present but cannot be compared."""
+    """Match undigestable items by key, so that their approved versions do not count as removed."""
     for item in after:
         if item.digest is None:
             approved = missing.pop(item.key, None) if item.key else None
@@ -92,15 +95,15 @@ def _pair_undigestable(pairing: Pairing, missing: dict[str, list[Item]], after: 
 
 
 def _pair_moved(pairing: Pairing) -> None:
-    """Match resources whose address changed by name, if the name is unique on each side."""
-    old, new = _by_unique_name(pairing.removed), _by_unique_name(pairing.added)
+    """Match resources whose address changed: by name, if the name is unique in both lists."""
+    old, new = _index_unique_names(pairing.removed), _index_unique_names(pairing.added)
     moved = old.keys() & new.keys()
     pairing.changed.extend((old[name], new[name]) for name in sorted(moved))
     pairing.removed[:] = [item for item in pairing.removed if item.name not in moved]
     pairing.added[:] = [item for item in pairing.added if item.name not in moved]
 
 
-def _by_unique_name(items: Iterable[Item]) -> dict[str, Item]:
+def _index_unique_names(items: Iterable[Item]) -> dict[str, Item]:
     by_name: dict[str, list[Item]] = {}
     for item in items:
         by_name.setdefault(item.name, []).append(item)
@@ -109,10 +112,10 @@ def _by_unique_name(items: Iterable[Item]) -> dict[str, Item]:
 
 _MIN_SIMILARITY = 0.6
 _MIN_WORDS = 3  # a shorter description fits many tools
-_MAX_WORDS = 60  # of a description; the first sentences say what a tool does
-_MAX_LOOKUPS = 8  # words of one new item that are looked up
-_MAX_ITEMS_PER_WORD = 16  # approved items that are considered for one word
-_MAX_CANDIDATES = 6  # approved items that one new item is compared with completely
+_MAX_WORDS = 60  # words of a description that are compared; the first sentences say what a tool does
+_MAX_LOOKUPS = 8  # index keys of one new item that are looked up
+_MAX_ITEMS_PER_WORD = 16  # approved items that are considered for one index key
+_MAX_CANDIDATES = 6  # approved items with which one new item is compared completely
 _DESCRIPTION_WORD = re.compile(r"\w{3,}")
 _TRIGRAM = 3
 
@@ -121,16 +124,19 @@ class _Traits(Record):
     """The features by which a renamed item is recognised."""
 
     skeleton: str
+    """The name in the form that `compute_name_skeleton` gives it."""
     name: frozenset[str]
+    """The words of the name."""
     trigrams: frozenset[str]
-    """The trigrams of the bare name."""
+    """The trigrams of the skeleton."""
     words: frozenset[str]
+    """The words of the description."""
     parameters: frozenset[str]
     body: bytes
-    """Everything but the name; empty if that is too little to recognise an item."""
+    """The item without its name; empty if the description is too short to identify the item."""
 
-    def index_keys(self) -> set[str]:
-        """Index keys of the item; prefixes keep words of names and descriptions apart."""
+    def list_index_keys(self) -> set[str]:
+        """The index keys of the item. Prefixes distinguish words of names, descriptions and parameters."""
         return {
             *(f"n:{word}" for word in self.name),
             *(f"w:{word}" for word in self.words),
@@ -139,30 +145,30 @@ class _Traits(Record):
 
 
 def find_renames(removed: Sequence[Item], added: Sequence[Item]) -> list[tuple[Item, Item]]:
-    """Pairs of a removed approved item and the new item that replaces it. Each item is in at most one pair."""
+    """Pair each removed item with the new item that replaces it. An item is in at most one pair."""
     if not removed or not added:
         return []
-    old = dict(enumerate(map(_traits, removed)))
-    new = dict(enumerate(map(_traits, added)))
-    # 1. The same name written differently, then the same content with another name.
-    pairs = _equal_pairs(old, new, lambda traits: traits.skeleton)
-    pairs += _equal_pairs(old, new, lambda traits: traits.body)
-    # 2. The most similar of the other items.
-    index = _index(old)
+    old = dict(enumerate(map(_extract_traits, removed)))
+    new = dict(enumerate(map(_extract_traits, added)))
+    # 1. Pair items with the same name in another notation, then items with the same content under another name.
+    pairs = _take_equal_pairs(old, new, lambda traits: traits.skeleton)
+    pairs += _take_equal_pairs(old, new, lambda traits: traits.body)
+    # 2. Pair the most similar of the remaining items.
+    index = _build_index(old)
     scored: list[tuple[float, int, int]] = []
     for position, traits in new.items():
-        for candidate in _candidates(traits, index):
-            similarity = _similarity(old[candidate], traits)
+        for candidate in _find_candidates(traits, index):
+            similarity = _compute_similarity(old[candidate], traits)
             if similarity >= _MIN_SIMILARITY:
                 scored.append((-similarity, candidate, position))
-    pairs += _best_pairs(scored)
+    pairs += _choose_best_pairs(scored)
     return [(removed[candidate], added[position]) for candidate, position in pairs]
 
 
-def _equal_pairs(
+def _take_equal_pairs(
     old: dict[int, _Traits], new: dict[int, _Traits], trait: Callable[[_Traits], str | bytes]
 ) -> list[tuple[int, int]]:
-    """Pairs with an equal trait, removed from both sides. Empty traits do not match."""
+    """Pair the items whose trait is equal, and remove them from both sides. Empty traits do not match."""
     by_trait: dict[str | bytes, deque[int]] = {}
     for position, traits in old.items():
         by_trait.setdefault(trait(traits), deque()).append(position)
@@ -175,8 +181,8 @@ def _equal_pairs(
     return pairs
 
 
-def _best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
-    """The most similar pairs first. Each item is used once."""
+def _choose_best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
+    """Choose pairs, the most similar first, so that each item is in at most one pair."""
     taken_old: set[int] = set()
     taken_new: set[int] = set()
     pairs: list[tuple[int, int]] = []
@@ -188,17 +194,17 @@ def _best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _index(all_traits: dict[int, _Traits]) -> dict[str, list[int]]:
+def _build_index(all_traits: dict[int, _Traits]) -> dict[str, list[int]]:
     index: dict[str, list[int]] = {}
     for position, traits in all_traits.items():
-        for index_key in traits.index_keys():
+        for index_key in traits.list_index_keys():
             index.setdefault(index_key, []).append(position)
     return index
 
 
-def _candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
+def _find_candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
     known_keys = sorted(
-        (index_key for index_key in traits.index_keys() if index_key in index),
+        (index_key for index_key in traits.list_index_keys() if index_key in index),
         key=lambda index_key: (len(index[index_key]), index_key),
     )
     votes: dict[int, float] = {}
@@ -210,40 +216,43 @@ def _candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
     return [position for position, _ in ranked[:_MAX_CANDIDATES]]
 
 
-def _similarity(old: _Traits, new: _Traits) -> float:
-    """From 0 to 1: the weighted similarity of names, descriptions and parameters that at least one of them has."""
-    name = max(_dice_coefficient(old.name, new.name), _dice_coefficient(old.trigrams, new.trigrams))
+def _compute_similarity(old: _Traits, new: _Traits) -> float:
+    """Compute the similarity of two items, from 0 to 1.
+
+    It is the weighted mean for names, descriptions and parameters. Descriptions or parameters that both items lack do
+    not count.
+    """
+    name = max(_compute_dice_coefficient(old.name, new.name), _compute_dice_coefficient(old.trigrams, new.trigrams))
     parts = [(0.4, name)]
     if old.words or new.words:
-        parts.append((0.35, _dice_coefficient(old.words, new.words)))
+        parts.append((0.35, _compute_dice_coefficient(old.words, new.words)))
     if old.parameters or new.parameters:
-        parts.append((0.25, _dice_coefficient(old.parameters, new.parameters)))
+        parts.append((0.25, _compute_dice_coefficient(old.parameters, new.parameters)))
     return sum(weight * value for weight, value in parts) / sum(weight for weight, _ in parts)
 
 
-def _dice_coefficient(first: frozenset[str], second: frozenset[str]) -> float:
-    """Dice's coefficient."""
+def _compute_dice_coefficient(first: frozenset[str], second: frozenset[str]) -> float:
     total = len(first) + len(second)
     return 2 * len(first & second) / total if total else 0.0
 
 
-def _traits(item: Item) -> _Traits:
+def _extract_traits(item: Item) -> _Traits:
     value: dict[str, Any] = item.value
-    skeleton = name_skeleton(item.key)
+    skeleton = compute_name_skeleton(item.key)
     description = value.get("description")
     words = _DESCRIPTION_WORD.findall(description.lower())[:_MAX_WORDS] if isinstance(description, str) else []
     rest = {member: content for member, content in value.items() if member != item.kind.key}
     return _Traits(
         skeleton=skeleton,
-        name=name_words(item.key),
+        name=split_name(item.key),
         trigrams=frozenset(skeleton[start : start + _TRIGRAM] for start in range(max(1, len(skeleton) - _TRIGRAM + 1))),
         words=frozenset(words),
-        parameters=_parameters(value),
+        parameters=_list_parameter_names(value),
         body=json_identity(rest) if len(words) >= _MIN_WORDS else b"",
     )
 
 
-def _parameters(value: dict[str, Any]) -> frozenset[str]:
+def _list_parameter_names(value: dict[str, Any]) -> frozenset[str]:
     schema = value.get("inputSchema")
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if isinstance(properties, dict):
@@ -262,20 +271,20 @@ _DIGITS_LIKE_LETTERS = str.maketrans("01", "ol")
 _NAME_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 
 
-def name_skeleton(name: str) -> str:
-    """A name without case, separators, invisible characters and look-alike letters."""
+def compute_name_skeleton(name: str) -> str:
+    """Reduce a name to what a reader perceives: no case, no separators, plain letters for look-alike ones."""
     return _SEPARATORS.sub("", fold_word(name)).translate(_DIGITS_LIKE_LETTERS)
 
 
 def find_look_alike_names(added: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """For each ``added`` name that looks like a different ``present`` name, that other name."""
-    suspects = {name: name_skeleton(name) for name in added}
+    """Map each ``added`` name to a ``present`` name that looks the same but is another name."""
+    suspects = {name: compute_name_skeleton(name) for name in added}
     if not suspects:
         return {}
     wanted = set(suspects.values())
     by_skeleton: dict[str, list[str]] = {}
     for name in present:
-        skeleton = name_skeleton(name)
+        skeleton = compute_name_skeleton(name)
         if skeleton in wanted:
             by_skeleton.setdefault(skeleton, []).append(name)
     look_alikes: dict[str, str] = {}
@@ -286,6 +295,6 @@ def find_look_alike_names(added: Iterable[str], present: Iterable[str]) -> dict[
     return look_alikes
 
 
-def name_words(name: str) -> frozenset[str]:
-    """The words of a name: ``read_file``, ``read-file`` and ``readFile`` have the same."""
+def split_name(name: str) -> frozenset[str]:
+    """Split a name into words. ``read_file``, ``read-file`` and ``readFile`` have the same words."""
     return frozenset(word.lower() for word in _NAME_WORD.findall(name))

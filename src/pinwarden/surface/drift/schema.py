@@ -1,7 +1,7 @@
-"""Changes of a JSON Schema by their effect: which values it newly accepts or refuses, and which text is new.
+"""Compare two JSON Schemas by effect: which values are newly accepted or refused, and which text is new.
 
-Both schemas are walked together; equal parts are skipped. Under ``not``, the directions are reversed. A completely new
-part is one change, and all its text is checked.
+Both schemas are walked together, and equal parts are skipped. A completely new part is one change, and all its text is
+checked. This module has the rules for keywords that contain schemas; the others are in ``schema_keywords.py``.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from typing import Any
 
 from pinwarden.core.json_values import is_json_equal, json_identity
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.location import ChangeLocation, value_changes
+from pinwarden.surface.drift.location import ChangeLocation, compare_values
 from pinwarden.surface.drift.schema_keywords import (
     KEYWORD_RULES,
-    Rule,
+    KeywordRule,
     Schema,
     SchemaPosition,
-    is_silent,
-    keyword_values,
-    unknown_keyword,
+    compare_unknown_keyword,
+    get_keyword_values,
+    is_textless,
 )
 
 
-def schema_changes(
-    location: ChangeLocation, before: Any, after: Any, *, inputs: bool, unstated_everywhere: bool = False
+def compare_schemas(
+    location: ChangeLocation, before: Any, after: Any, *, is_input: bool, new_schema_generator: bool = False
 ) -> Iterator[Change]:
-    """Every change between two schemas. ``inputs``: they describe the arguments of a call, not its result."""
+    """Compare two schemas. ``is_input`` says that they describe the arguments of a call, not its result."""
     if is_json_equal(before, after):
         return
     if before is ABSENT or after is ABSENT:
-        yield location.change("schema_added" if before is ABSENT else "schema_removed", before, after)
+        yield location.build_change("schema_added" if before is ABSENT else "schema_removed", before, after)
         return
-    yield from _compare_schemas(
-        SchemaPosition(location=location, inputs=inputs, unstated_everywhere=inputs and unstated_everywhere),
+    yield from _compare_present_schemas(
+        SchemaPosition(location=location, is_input=is_input, new_schema_generator=is_input and new_schema_generator),
         before,
         after,
     )
 
 
 def is_closed(schema: Any) -> bool:
-    """Whether a schema refuses members that it does not name."""
+    """Whether a schema refuses members that it does not name (``additionalProperties: false``)."""
     return isinstance(schema, dict) and schema.get("additionalProperties") is False
 
 
-def _compare_schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Change]:
-    """Two schemas at the same location, both present."""
+def _compare_present_schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Change]:
+    """Compare two schemas that are both present."""
     if is_json_equal(before, after):
         return
     if not isinstance(before, dict) or not isinstance(after, dict):
@@ -54,191 +54,202 @@ def _compare_schemas(position: SchemaPosition, before: Any, after: Any) -> Itera
         return
     for keyword in before | after:
         if not is_json_equal(before.get(keyword, ABSENT), after.get(keyword, ABSENT)):
-            yield from _RULES.get(keyword, unknown_keyword)(position.child(keyword), before, after)
+            yield from _RULES.get(keyword, compare_unknown_keyword)(position.child(keyword), before, after)
 
 
 def _compare_boolean_schemas(position: SchemaPosition, before: Any, after: Any) -> Change:
     if not isinstance(before, dict | bool) or not isinstance(after, dict | bool):
-        return position.neutral("keyword_changed", before, after)
-    if _accepts_all(before) and _accepts_all(after):
-        return position.neutral("same_meaning", before, after)
+        return position.neutral_change("keyword_changed", before, after)
+    if _accepts_everything(before) and _accepts_everything(after):
+        return position.neutral_change("same_meaning", before, after)
     if after is False:
-        return position.narrower("schema_tightened", before, after)
-    if _accepts_all(before):
-        return position.narrower("schema_tightened" if is_silent(after) else "subschema_added", before, after)
-    return position.wider("schema_loosened", before, after, silent=is_silent(after))
+        return position.narrowing_change("schema_tightened", before, after)
+    if _accepts_everything(before):
+        return position.narrowing_change("schema_tightened" if is_textless(after) else "subschema_added", before, after)
+    return position.widening_change("schema_loosened", before, after, textless=is_textless(after))
 
 
-def _accepts_all(schema: Any) -> bool:
+def _accepts_everything(schema: Any) -> bool:
     return schema is ABSENT or schema is True or schema == {}
 
 
 # Keywords that contain schemas
 
 
-def _properties(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = keyword_values(position, before, after)
-    kinds = ("parameter_added", "parameter_removed") if position.inputs else ("result_added", "result_removed")
-    yield from _compare_named(position, old, new, kinds)
+def _compare_properties(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
+    kinds = ("parameter_added", "parameter_removed") if position.is_input else ("result_added", "result_removed")
+    yield from _compare_schemas_by_name(position, old, new, kinds)
 
 
-def _named_schemas(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = keyword_values(position, before, after)
-    yield from _compare_named(position, old, new, ("subschema_added", "subschema_removed"))
+def _compare_named_schemas(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
+    yield from _compare_schemas_by_name(position, old, new, ("subschema_added", "subschema_removed"))
 
 
-def _compare_named(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
+def _compare_schemas_by_name(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
     if not all(side is ABSENT or isinstance(side, dict) for side in (old, new)):
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
         return
     old_schemas = old if isinstance(old, dict) else {}
     new_schemas = new if isinstance(new, dict) else {}
     if not old_schemas and not new_schemas:
-        yield position.neutral("same_meaning", old, new)
+        yield position.neutral_change("same_meaning", old, new)
     for name in old_schemas | new_schemas:
         inner = position.child(name)
         if name not in old_schemas:
-            yield inner.neutral(kinds[0], ABSENT, new_schemas[name])
+            yield inner.neutral_change(kinds[0], ABSENT, new_schemas[name])
         elif name not in new_schemas:
-            yield inner.neutral(kinds[1], old_schemas[name], ABSENT)
+            yield inner.neutral_change(kinds[1], old_schemas[name], ABSENT)
         else:
-            yield from _compare_schemas(inner, old_schemas[name], new_schemas[name])
+            yield from _compare_present_schemas(inner, old_schemas[name], new_schemas[name])
 
 
-def _one_schema(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A keyword with one schema. Without it, every value is accepted."""
-    old, new = keyword_values(position, before, after)
+def _compare_single_schema(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare a keyword whose value is one schema. Without the keyword, every value is accepted."""
+    old, new = get_keyword_values(position, before, after)
     if old is not ABSENT and new is not ABSENT:
-        yield from _items_as_list(position, old, new) if isinstance(old, list) else _compare_schemas(position, old, new)
+        yield from (
+            _compare_item_lists(position, old, new)
+            if isinstance(old, list)
+            else _compare_present_schemas(position, old, new)
+        )
     elif new is ABSENT:
-        kind = "same_meaning" if _accepts_all(old) else "subschema_removed"
-        yield position.neutral(kind, old, new) if _accepts_all(old) else position.wider(kind, old, new)
-    elif _accepts_all(new):
-        yield position.neutral("same_meaning", old, new)
+        kind = "same_meaning" if _accepts_everything(old) else "subschema_removed"
+        yield (
+            position.neutral_change(kind, old, new)
+            if _accepts_everything(old)
+            else position.widening_change(kind, old, new)
+        )
+    elif _accepts_everything(new):
+        yield position.neutral_change("same_meaning", old, new)
     else:
-        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
 
 
-def _items_as_list(position: SchemaPosition, old: list[Any], new: Any) -> Iterator[Change]:
-    """``items`` with a list, which is ``prefixItems`` in older dialects."""
+def _compare_item_lists(position: SchemaPosition, old: list[Any], new: Any) -> Iterator[Change]:
+    """Compare ``items`` with a list of schemas, the notation of older dialects for ``prefixItems``."""
     if isinstance(new, list):
-        yield from _compare_positions(position, old, new)
+        yield from _compare_schemas_by_index(position, old, new)
     else:
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
 
 
-def _prefix_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = keyword_values(position, before, after)
+def _compare_prefix_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     if all(side is ABSENT or isinstance(side, list) for side in (old, new)):
-        yield from _compare_positions(position, [] if old is ABSENT else old, [] if new is ABSENT else new)
+        yield from _compare_schemas_by_index(position, [] if old is ABSENT else old, [] if new is ABSENT else new)
     else:
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
 
 
-def _compare_positions(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
+def _compare_schemas_by_index(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
     if not old and not new:
-        yield position.neutral("same_meaning", old, new)
+        yield position.neutral_change("same_meaning", old, new)
     for index in range(max(len(old), len(new))):
         inner = position.child(index)
         if index >= len(old):
-            yield inner.neutral("subschema_added", ABSENT, new[index])
+            yield inner.neutral_change("subschema_added", ABSENT, new[index])
         elif index >= len(new):
-            yield inner.neutral("subschema_removed", old[index], ABSENT)
+            yield inner.neutral_change("subschema_removed", old[index], ABSENT)
         else:
-            yield from _compare_schemas(inner, old[index], new[index])
+            yield from _compare_present_schemas(inner, old[index], new[index])
 
 
-def _unnamed_members(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """Keywords for members or elements that the schema does not name; if absent, all are accepted."""
-    old, new = keyword_values(position, before, after)
-    if _accepts_all(old) and _accepts_all(new):
-        yield position.neutral("same_meaning", old, new)
-    elif new is False and (_accepts_all(old) or isinstance(old, dict)):
-        yield position.narrower(_kind_of_closing(position, old, after), old, new)
-    elif _accepts_all(old) and isinstance(new, dict):
-        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
-    elif old is False and new is ABSENT and position.unstated_everywhere:
-        yield position.wider("additional_properties_unstated", old, new)
+def _compare_unnamed_members(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare keywords such as ``additionalProperties``. Without them, all members and elements are accepted."""
+    old, new = get_keyword_values(position, before, after)
+    if _accepts_everything(old) and _accepts_everything(new):
+        yield position.neutral_change("same_meaning", old, new)
+    elif new is False and (_accepts_everything(old) or isinstance(old, dict)):
+        yield position.narrowing_change(_choose_closing_kind(position, old, after), old, new)
+    elif _accepts_everything(old) and isinstance(new, dict):
+        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
+    elif old is False and new is ABSENT and position.new_schema_generator:
+        yield position.widening_change("additional_properties_unstated", old, new)
     elif isinstance(old, dict) and isinstance(new, dict) and new:
-        yield from _compare_schemas(position, old, new)
+        yield from _compare_present_schemas(position, old, new)
     else:
-        yield position.wider("additional_properties_opened", old, new, silent=is_silent(new))
+        yield position.widening_change("additional_properties_opened", old, new, textless=is_textless(new))
 
 
-def _kind_of_closing(position: SchemaPosition, old: Any, after: Schema) -> str:
-    """The kind of the change if a schema now refuses members that it does not name.
+def _choose_closing_kind(position: SchemaPosition, old: Any, after: Schema) -> str:
+    """Choose the kind of change for a schema that now refuses members that it does not name.
 
-    A tool without parameters accepts no arguments either way. Any other object or list without named members can now
-    only be empty, so the model no longer chooses its content. The same holds if unnamed members had a schema before.
+    For the arguments of a tool, and for objects with named members, this is information. Any other object or list can
+    now only be empty, so the model no longer chooses its content, and the change needs review. The same holds if the
+    unnamed members had a schema before.
     """
     is_call_schema = position.location.path == "/inputSchema/additionalProperties"
     has_named_members = position.location.member.endswith("Properties") and bool(after.get("properties"))
-    mechanical = _accepts_all(old) and (is_call_schema or has_named_members)
-    return "additional_properties_closed" if mechanical or not position.inputs else "schema_tightened"
+    mechanical = _accepts_everything(old) and (is_call_schema or has_named_members)
+    return "additional_properties_closed" if mechanical or not position.is_input else "schema_tightened"
 
 
-def _negation(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = keyword_values(position, before, after)
+def _compare_negations(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     if old is ABSENT:
-        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
     elif new is ABSENT:
-        yield position.wider("subschema_removed", old, new)
+        yield position.widening_change("subschema_removed", old, new)
     else:
-        yield from _compare_schemas(position.with_sense(-1), old, new)
+        yield from _compare_present_schemas(position.with_direction(-1), old, new)
 
 
-def _condition(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = keyword_values(position, before, after)
+def _compare_conditions(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     if old is ABSENT or new is ABSENT:
-        yield position.neutral("condition_changed", old, new)
+        yield position.neutral_change("condition_changed", old, new)
     else:
-        yield from _compare_schemas(position.with_sense(0), old, new)
+        yield from _compare_present_schemas(position.with_direction(0), old, new)
 
 
-def _any_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    yield from _branches(position, before, after, ("alternative_added", "alternative_removed"))
+def _compare_any_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from _compare_branches(position, before, after, ("alternative_added", "alternative_removed"))
 
 
-def _one_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    # A value that two branches accept is refused; without one of them it is accepted.
-    yield from _branches(position, before, after, ("alternative_added", "subschema_removed"))
+def _compare_one_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    # ``oneOf`` refuses a value that two branches accept. If one of them is removed, the value becomes valid.
+    yield from _compare_branches(position, before, after, ("alternative_added", "subschema_removed"))
 
 
-def _all_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    yield from _branches(position, before, after, ("subschema_added", "subschema_removed"))
+def _compare_all_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from _compare_branches(position, before, after, ("subschema_added", "subschema_removed"))
 
 
-def _branches(position: SchemaPosition, before: Schema, after: Schema, kinds: tuple[str, str]) -> Iterator[Change]:
-    old, new = keyword_values(position, before, after)
+def _compare_branches(
+    position: SchemaPosition, before: Schema, after: Schema, kinds: tuple[str, str]
+) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     if not all(side is ABSENT or isinstance(side, list) for side in (old, new)):
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
     elif old is ABSENT:
-        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
     elif new is ABSENT:
-        yield position.wider("subschema_removed", old, new)
+        yield position.widening_change("subschema_removed", old, new)
     else:
-        yield from _branch_changes(position, old, new, kinds)
+        yield from _compare_branch_lists(position, old, new, kinds)
 
 
-def _branch_changes(
+def _compare_branch_lists(
     position: SchemaPosition, old: list[Any], new: list[Any], kinds: tuple[str, str]
 ) -> Iterator[Change]:
-    removed, added = _unmatched_indexes(old, new), _unmatched_indexes(new, old)
+    removed, added = _find_unmatched_indexes(old, new), _find_unmatched_indexes(new, old)
     if not removed and not added:
-        yield position.neutral("order_changed", old, new)
+        yield position.neutral_change("order_changed", old, new)
     pairs = min(len(removed), len(added))
     for old_index, new_index in zip(removed[:pairs], added[:pairs], strict=True):
-        yield from _compare_schemas(position.child(new_index), old[old_index], new[new_index])
+        yield from _compare_present_schemas(position.child(new_index), old[old_index], new[new_index])
     for index in added[pairs:]:
-        yield position.child(index).wider(kinds[0], ABSENT, new[index], silent=is_silent(new[index]))
+        yield position.child(index).widening_change(kinds[0], ABSENT, new[index], textless=is_textless(new[index]))
     for index in removed[pairs:]:
         inner = position.child(index)
-        make_change = inner.narrower if kinds[1] == "alternative_removed" else inner.wider
+        make_change = inner.narrowing_change if kinds[1] == "alternative_removed" else inner.widening_change
         yield make_change(kinds[1], old[index], ABSENT)
 
 
-def _unmatched_indexes(entries: list[Any], others: list[Any]) -> list[int]:
-    """The indexes of the entries that have no equal on the other side."""
+def _find_unmatched_indexes(entries: list[Any], others: list[Any]) -> list[int]:
+    """Find the indexes of the values that have no equal in the other list."""
     equals = Counter(map(json_identity, others))
     unmatched: list[int] = []
     for index, key in enumerate(map(json_identity, entries)):
@@ -249,32 +260,32 @@ def _unmatched_indexes(entries: list[Any], others: list[Any]) -> list[int]:
     return unmatched
 
 
-def _dependent_required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    yield from value_changes(position.location, *keyword_values(position, before, after), "required_changed")
+def _compare_dependent_required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from compare_values(position.location, *get_keyword_values(position, before, after), "required_changed")
 
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, KeywordRule] = {
     **KEYWORD_RULES,
-    "properties": _properties,
-    "patternProperties": _named_schemas,
-    "$defs": _named_schemas,
-    "definitions": _named_schemas,
-    "dependentSchemas": _named_schemas,
-    "dependentRequired": _dependent_required,
-    "items": _one_schema,
-    "contains": _one_schema,
-    "propertyNames": _one_schema,
-    "contentSchema": _one_schema,
-    "prefixItems": _prefix_items,
-    "additionalProperties": _unnamed_members,
-    "unevaluatedProperties": _unnamed_members,
-    "additionalItems": _unnamed_members,
-    "unevaluatedItems": _unnamed_members,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "allOf": _all_of,
-    "not": _negation,
-    "if": _condition,
-    "then": _one_schema,
-    "else": _one_schema,
+    "properties": _compare_properties,
+    "patternProperties": _compare_named_schemas,
+    "$defs": _compare_named_schemas,
+    "definitions": _compare_named_schemas,
+    "dependentSchemas": _compare_named_schemas,
+    "dependentRequired": _compare_dependent_required,
+    "items": _compare_single_schema,
+    "contains": _compare_single_schema,
+    "propertyNames": _compare_single_schema,
+    "contentSchema": _compare_single_schema,
+    "prefixItems": _compare_prefix_items,
+    "additionalProperties": _compare_unnamed_members,
+    "unevaluatedProperties": _compare_unnamed_members,
+    "additionalItems": _compare_unnamed_members,
+    "unevaluatedItems": _compare_unnamed_members,
+    "anyOf": _compare_any_of,
+    "oneOf": _compare_one_of,
+    "allOf": _compare_all_of,
+    "not": _compare_negations,
+    "if": _compare_conditions,
+    "then": _compare_single_schema,
+    "else": _compare_single_schema,
 }

@@ -1,12 +1,12 @@
-"""Changes of one schema keyword that contains no schema: bounds, types, values, texts.
+"""Compare the values of one JSON Schema keyword that contains no schemas: bounds, types, enums, texts.
 
-Each rule knows which direction accepts more values. For the arguments of a call, both directions need review:
-a wider schema accepts values that were not approved, and a narrower one makes a choice that was the model's or the
-user's (one value left of an enum, a higher minimum, null no longer accepted). Two kinds of narrowing leave the choice
-of the value as it was and are information: a maximum size of free text or of a list (``size_limited``), and the
-refusal of members that the schema does not name (``additional_properties_closed``).
+Each rule knows which direction accepts more values. For the arguments of a call, both directions need review. A wider
+schema accepts values that were not approved. A narrower schema takes a choice from the model or the user, for example
+if only one value of an enum is left. Two kinds of narrowing are only information, because the choice stays free: a
+maximum size of free text or of a list (``size_limited``), and the refusal of members that the schema does not name
+(``additional_properties_closed``).
 
-A narrower schema of a result promises more and demands nothing, so it is information (``result_narrowed``).
+A narrower schema of a result is also information (``result_narrowed``), because it demands nothing from the model.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pinwarden.core.canonical import is_number
 from pinwarden.core.json_values import is_json_equal, json_identity
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.location import ChangeLocation, is_known_dialect, is_remote, text_changes, value_changes
+from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values, is_known_dialect, is_remote
 
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
 _TYPE_NAMES = {type(None): "null", bool: "boolean", dict: "object", list: "array", str: "string", int: "integer"}
 _MINIMUM_SIZES = frozenset({"minLength", "minItems", "minProperties"})
 _MINIMUM_OF_MAXIMUM = {"maxLength": "minLength", "maxItems": "minItems", "maxProperties": "minProperties"}
-"""Keywords for a maximum size, and the keyword for the minimum size of the same thing."""
+"""For each maximum-size keyword, the keyword for the corresponding minimum size."""
 _FREE_TEXT_OR_LIST = frozenset({"type", "title", "description", "$comment", "default", "examples", "example", "items"})
-"""If a schema has only these keywords, a maximum size does not select values by their content."""
-_MAX_EXACT_INTEGER = 2**53 - 1  # RFC 8259, section 6; generators state it as the bound of every integer
+"""In a schema with only these keywords, a maximum size cannot select particular values."""
+_MAX_EXACT_INTEGER = 2**53 - 1  # RFC 8259, section 6; schema generators add it as a bound to every integer
 _NARROWING = frozenset(
     {
         "alternative_removed",
@@ -41,10 +41,10 @@ _NARROWING = frozenset(
         "type_narrowed",
     }
 )
-"""Kinds of change that only exclude values; for a result, each of them is ``result_narrowed``."""
+"""Kinds of change that only exclude values. In the schema of a result, they become ``result_narrowed``."""
 _DESTINATION = frozenset({"destination"})
-# Keywords that only limit values. Minimum sizes are not included, because they demand something.
-_SILENT_BOUNDS = frozenset(
+# Keywords that only limit values. Minimum sizes are not among them, because they make the model give more.
+_TEXTLESS_BOUNDS = frozenset(
     {
         "minimum",
         "maximum",
@@ -57,7 +57,7 @@ _SILENT_BOUNDS = frozenset(
         "maxContains",
     }
 )
-_SILENT_SCHEMAS = frozenset(
+_TEXTLESS_SCHEMA_KEYWORDS = frozenset(
     {
         "additionalProperties",
         "unevaluatedProperties",
@@ -70,158 +70,161 @@ _SILENT_SCHEMAS = frozenset(
 
 
 class SchemaPosition(Record):
-    """A location in a schema, and which direction accepts more values there."""
+    """A location in a schema, and the effect of a change there on the complete schema."""
 
     location: ChangeLocation
-    sense: int = 1
-    """1: more values here are more values in total. -1: under 'not', the reverse. 0: in a condition, unknown."""
-    inputs: bool
-    """Whether it is the schema of a call's arguments, not of a result."""
-    unstated_everywhere: bool = False
-    """All closed input schemas of the server lost ``additionalProperties`` together."""
+    direction: int = 1
+    """1: if this part accepts more values, so does the complete schema. -1: the reverse, under ``not``.
+
+    0: unknown, in a condition.
+    """
+    is_input: bool
+    """Whether the schema describes the arguments of a call, not its result."""
+    new_schema_generator: bool = False
+    """Whether all input schemas with ``additionalProperties: false`` lost it together."""
 
     def child(self, token: str | int) -> SchemaPosition:
         """The position one level deeper."""
         return replace(self, location=self.location.child(token))
 
-    def with_sense(self, by: int) -> SchemaPosition:
-        """The same location with the directions reversed (-1) or unknown (0)."""
-        return replace(self, sense=self.sense * by)
+    def with_direction(self, factor: int) -> SchemaPosition:
+        """The same position with the direction multiplied by ``factor``: reversed (-1) or unknown (0)."""
+        return replace(self, direction=self.direction * factor)
 
-    def neutral(self, kind: str, before: Any, after: Any) -> Change:
-        """A change whose kind does not depend on the direction."""
-        return self.location.change(kind, before, after)
+    def neutral_change(self, kind: str, before: Any, after: Any) -> Change:
+        """Build a change whose kind does not depend on the direction."""
+        return self.location.build_change(kind, before, after)
 
-    def wider(self, kind: str, before: Any, after: Any, *, silent: bool = False) -> Change:
-        """A change after which this part of the schema accepts more values.
+    def widening_change(self, kind: str, before: Any, after: Any, *, textless: bool = False) -> Change:
+        """Build a change after which this part of the schema accepts more values.
 
-        ``silent``: the added part has no text that a model could follow; numbers, booleans and removals never have.
-        Under 'not', only a silent change is information, because text there is read like any other.
+        ``textless`` says that the new part has no text that a model could follow. Numbers, booleans and removals never
+        have any. Under ``not``, a new part with text is reported as added, because a model reads text there too.
         """
-        silent = silent or after is ABSENT or type(after) is bool or is_number(after)
-        kind_under_not = "negation_tightened" if self.inputs else "result_narrowed"
-        kinds = {1: kind, -1: kind_under_not if silent else "subschema_added", 0: "condition_changed"}
-        return self.location.change(kinds[self.sense], before, after)
+        textless = textless or after is ABSENT or type(after) is bool or is_number(after)
+        kind_under_not = "negation_tightened" if self.is_input else "result_narrowed"
+        kinds = {1: kind, -1: kind_under_not if textless else "subschema_added", 0: "condition_changed"}
+        return self.location.build_change(kinds[self.direction], before, after)
 
-    def narrower(self, kind: str, before: Any, after: Any) -> Change:
-        """A change after which this part of the schema accepts fewer values."""
-        if not self.inputs and kind in _NARROWING:
+    def narrowing_change(self, kind: str, before: Any, after: Any) -> Change:
+        """Build a change after which this part of the schema accepts fewer values."""
+        if not self.is_input and kind in _NARROWING:
             kind = "result_narrowed"
         kinds = {1: kind, -1: "negation_loosened", 0: "condition_changed"}
-        return self.location.change(kinds[self.sense], before, after)
+        return self.location.build_change(kinds[self.direction], before, after)
 
 
-Rule = Callable[[SchemaPosition, Schema, Schema], Iterator[Change]]
-"""Compares one keyword of two schemas. The position is that of the keyword, whose values differ."""
+KeywordRule = Callable[[SchemaPosition, Schema, Schema], Iterator[Change]]
+"""A function that compares one keyword of two schemas, given the position of the keyword."""
 
 
-def keyword_values(position: SchemaPosition, before: Schema, after: Schema) -> tuple[Any, Any]:
-    """The two values of the keyword at the position."""
+def get_keyword_values(position: SchemaPosition, before: Schema, after: Schema) -> tuple[Any, Any]:
+    """Return the old and the new value of the keyword at the position."""
     return before.get(position.location.member, ABSENT), after.get(position.location.member, ABSENT)
 
 
-def is_silent(schema: Any) -> bool:
-    """Whether a schema, or each of a list, only limits values, without a name, text or value that a model could follow.
+def is_textless(schema: Any) -> bool:
+    """Whether a schema, or every schema in a list, has no name, text or value that a model could follow.
 
-    A value of the wrong type for its keyword is not silent: a model reads text even if it is in place of a number.
+    A value of the wrong type is not textless, because a model also reads a text in place of a number.
     """
     if isinstance(schema, dict):
-        return all(_is_silent_keyword(keyword, value) for keyword, value in schema.items())
+        return all(_is_textless_keyword(keyword, value) for keyword, value in schema.items())
     if isinstance(schema, list):
-        return all(map(is_silent, schema))
+        return all(map(is_textless, schema))
     return type(schema) is bool
 
 
-def _is_silent_keyword(keyword: str, value: Any) -> bool:
+def _is_textless_keyword(keyword: str, value: Any) -> bool:
     if keyword == "type":
-        return _type_set(value) is not None
+        return _parse_types(value) is not None
     if keyword == "uniqueItems":
         return type(value) is bool
-    if keyword in _SILENT_BOUNDS:
+    if keyword in _TEXTLESS_BOUNDS:
         return is_number(value)
-    return keyword in _SILENT_SCHEMAS and is_silent(value)
+    return keyword in _TEXTLESS_SCHEMA_KEYWORDS and is_textless(value)
 
 
-def text(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """Text for the model: title, description, $comment."""
-    yield from text_changes(position.location, *keyword_values(position, before, after))
+def _compare_text(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare text for the model: title, description, $comment."""
+    yield from compare_texts(position.location, *get_keyword_values(position, before, after))
 
 
-def unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A keyword with an unknown effect."""
-    yield from value_changes(position.location, *keyword_values(position, before, after), "keyword_changed")
+def compare_unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare a keyword whose effect Pinwarden does not know."""
+    yield from compare_values(position.location, *get_keyword_values(position, before, after), "keyword_changed")
 
 
-def default(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The default for a missing value."""
-    yield from value_changes(position.location, *keyword_values(position, before, after), "default_changed")
+def _compare_defaults(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from compare_values(position.location, *get_keyword_values(position, before, after), "default_changed")
 
 
-def examples(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """Values that a model imitates."""
-    yield from value_changes(position.location, *keyword_values(position, before, after), "examples_changed")
+def _compare_examples(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from compare_values(position.location, *get_keyword_values(position, before, after), "examples_changed")
 
 
-def dialect(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``$schema``: which published rules a schema follows."""
-    old, new = keyword_values(position, before, after)
+def _compare_dialects(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare ``$schema``, the dialect of the schema."""
+    old, new = get_keyword_values(position, before, after)
     known = all(side is ABSENT or is_known_dialect(side) for side in (old, new))
-    yield position.location.change("dialect_changed" if known else "dialect_unknown", old, new, ignored=_DESTINATION)
+    yield position.location.build_change(
+        "dialect_changed" if known else "dialect_unknown", old, new, ignored=_DESTINATION
+    )
 
 
-def identifier(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``$id``: a name in the form of an address that is not contacted."""
-    yield position.location.change("keyword_changed", *keyword_values(position, before, after), ignored=_DESTINATION)
+def _compare_identifiers(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare ``$id``. It looks like an address but is only a name, so its host does not matter."""
+    yield position.location.build_change(
+        "keyword_changed", *get_keyword_values(position, before, after), ignored=_DESTINATION
+    )
 
 
-def reference(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``$ref``: inside or outside the document."""
-    old, new = keyword_values(position, before, after)
+def _compare_references(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare ``$ref``, which may point into the same document or to another one."""
+    old, new = get_keyword_values(position, before, after)
     if is_remote(new) and new not in position.location.approved.references:
-        yield position.location.change("remote_reference", old, new, ignored=_DESTINATION)
+        yield position.location.build_change("remote_reference", old, new, ignored=_DESTINATION)
     else:
-        yield position.neutral("reference_changed", old, new)
+        yield position.neutral_change("reference_changed", old, new)
 
 
-def header(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``x-mcp-header``: the argument is also sent as a header."""
-    old, new = keyword_values(position, before, after)
-    yield position.neutral("keyword_changed" if new is ABSENT else "header_exposed", old, new)
+def _compare_headers(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare ``x-mcp-header``, which makes the client send the argument also as an HTTP header."""
+    old, new = get_keyword_values(position, before, after)
+    yield position.neutral_change("keyword_changed" if new is ABSENT else "header_exposed", old, new)
 
 
-def upper_bound(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A maximum value or size."""
-    yield _bound(position, before, after, sign=1)
+def _compare_upper_bounds(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield _compare_bounds(position, before, after, sign=1)
 
 
-def lower_bound(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A minimum value or size."""
-    yield _bound(position, before, after, sign=-1)
+def _compare_lower_bounds(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield _compare_bounds(position, before, after, sign=-1)
 
 
-def _bound(position: SchemaPosition, before: Schema, after: Schema, sign: int) -> Change:
-    old, new = keyword_values(position, before, after)
+def _compare_bounds(position: SchemaPosition, before: Schema, after: Schema, sign: int) -> Change:
+    old, new = get_keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
-        return position.neutral("keyword_changed", old, new)
+        return position.neutral_change("keyword_changed", old, new)
     is_minimum_size = position.location.member in _MINIMUM_SIZES
     if is_minimum_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
-        return position.neutral("same_meaning", old, new)
+        return position.neutral_change("same_meaning", old, new)
     if new is ABSENT:
-        return position.wider("bound_removed", old, new)
+        return position.widening_change("bound_removed", old, new)
     if old is not ABSENT and (new - old) * sign > 0:
-        return position.wider("bound_loosened", old, new)
+        return position.widening_change("bound_loosened", old, new)
     if is_minimum_size:
-        return position.narrower("more_demanded", old, new)
+        return position.narrowing_change("more_demanded", old, new)
     if _keeps_choice(position.location.member, after, new * sign):
-        return position.narrower("size_limited", old, new)
-    return position.narrower("bound_added" if old is ABSENT else "bound_tightened", old, new)
+        return position.narrowing_change("size_limited", old, new)
+    return position.narrowing_change("bound_added" if old is ABSENT else "bound_tightened", old, new)
 
 
 def _keeps_choice(keyword: str, schema: Schema, limit: Any) -> bool:
-    """Whether a limit leaves the choice of the value: it excludes only large sizes, or integers beyond 2**53.
+    """Whether the model can still choose freely: the limit excludes only large sizes, or integers from 2**53 on.
 
-    Together with an enum, a pattern or a format, a maximum size can select one value. So can a maximum that allows
-    only the smallest size.
+    This is not so if the schema also has an enum, a pattern or a format, or if the limit allows only the smallest size:
+    then the limit can leave a single value.
     """
     minimum_keyword = _MINIMUM_OF_MAXIMUM.get(keyword)
     if minimum_keyword is None:
@@ -231,34 +234,33 @@ def _keeps_choice(keyword: str, schema: Schema, limit: Any) -> bool:
     return free and is_number(smallest) and bool(limit > max(1, smallest))
 
 
-def multiple_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The step between accepted numbers. A multiple of the old step is tighter."""
-    old, new = keyword_values(position, before, after)
+def _compare_multiples(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare ``multipleOf``. If the new number is a multiple of the old one, fewer values are accepted."""
+    old, new = get_keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
     elif old is ABSENT:
-        yield position.narrower("bound_added", old, new)
+        yield position.narrowing_change("bound_added", old, new)
     elif new is ABSENT:
-        yield position.wider("bound_removed", old, new)
+        yield position.widening_change("bound_removed", old, new)
     elif type(old) is int and type(new) is int and old > 0 and new % old == 0:
-        yield position.narrower("bound_tightened", old, new)
+        yield position.narrowing_change("bound_tightened", old, new)
     else:
-        yield position.wider("bound_loosened", old, new)
+        yield position.widening_change("bound_loosened", old, new)
 
 
-def unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """Whether an element may occur twice."""
-    old, new = keyword_values(position, before, after)
+def _compare_unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     was_unique, is_unique = old is True, new is True
     if not all(side is ABSENT or type(side) is bool for side in (old, new)):
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
     elif was_unique == is_unique:
-        yield position.neutral("same_meaning", old, new)
+        yield position.neutral_change("same_meaning", old, new)
     elif is_unique:
-        # If several elements are required and must differ, only one set of them may be left.
-        yield position.narrower("bound_added" if _requires_several(after) else "size_limited", old, new)
+        # If a list needs several elements and all must differ, perhaps only one list is possible.
+        yield position.narrowing_change("bound_added" if _requires_several(after) else "size_limited", old, new)
     else:
-        yield position.wider("bound_removed", old, new)
+        yield position.widening_change("bound_removed", old, new)
 
 
 def _requires_several(schema: Schema) -> bool:
@@ -266,41 +268,39 @@ def _requires_several(schema: Schema) -> bool:
     return not is_number(min_items) or bool(min_items > 1)
 
 
-def enum(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The list of accepted values."""
-    old, new = keyword_values(position, before, after)
+def _compare_enums(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     if old is ABSENT and isinstance(new, list):
-        yield position.narrower("values_prescribed", old, new)
+        yield position.narrowing_change("values_prescribed", old, new)
     elif new is ABSENT:
-        yield position.wider("enum_removed", old, new)
+        yield position.widening_change("enum_removed", old, new)
     elif not isinstance(old, list) or not isinstance(new, list):
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
     else:
         approved, offered = set(map(json_identity, old)), set(map(json_identity, new))
         if offered == approved:
-            yield position.neutral("order_changed", old, new)
+            yield position.neutral_change("order_changed", old, new)
         elif offered < approved:
-            yield position.narrower("enum_shrunk", old, new)
+            yield position.narrowing_change("enum_shrunk", old, new)
         else:
             added = [value for value in new if json_identity(value) not in approved]
-            yield position.wider("enum_grown", old, new, silent=all(map(_is_silent_value, added)))
+            yield position.widening_change("enum_grown", old, new, textless=all(map(_is_textless_value, added)))
 
 
-def _is_silent_value(value: Any) -> bool:
+def _is_textless_value(value: Any) -> bool:
     return value is None or type(value) is bool or is_number(value)
 
 
-def constant(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The one accepted value."""
-    old, new = keyword_values(position, before, after)
+def _compare_constants(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
     if new is ABSENT:
-        yield position.wider("constant_removed", old, new)
+        yield position.widening_change("constant_removed", old, new)
     elif old is not ABSENT:
-        yield position.neutral("constant_changed", old, new)
+        yield position.neutral_change("constant_changed", old, new)
     elif _was_in_enum(before, new):
-        yield position.narrower("enum_shrunk", old, new)
+        yield position.narrowing_change("enum_shrunk", old, new)
     else:
-        yield position.narrower("values_prescribed", old, new)
+        yield position.narrowing_change("values_prescribed", old, new)
 
 
 def _was_in_enum(before: Schema, value: Any) -> bool:
@@ -308,46 +308,46 @@ def _was_in_enum(before: Schema, value: Any) -> bool:
     return isinstance(choices, list) and any(is_json_equal(choice, value) for choice in choices)
 
 
-def pattern(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The format of a string: pattern, format, encoding, media type."""
-    old, new = keyword_values(position, before, after)
+def _compare_patterns(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare keywords for the format of a string: pattern, format, encoding, media type."""
+    old, new = get_keyword_values(position, before, after)
     if old is ABSENT:
-        yield position.narrower("values_prescribed", old, new)
+        yield position.narrowing_change("values_prescribed", old, new)
     elif new is ABSENT:
-        yield position.wider("pattern_removed", old, new)
+        yield position.widening_change("pattern_removed", old, new)
     else:
-        yield position.neutral("pattern_changed", old, new)
+        yield position.neutral_change("pattern_changed", old, new)
 
 
-def types(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The types of accepted values. An integer is a number."""
-    old, new = keyword_values(position, before, after)
-    old_types, new_types = _type_set(old), _type_set(new)
+def _compare_types(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare the types of accepted values. ``number`` includes ``integer``."""
+    old, new = get_keyword_values(position, before, after)
+    old_types, new_types = _parse_types(old), _parse_types(new)
     if old_types is None or new_types is None:
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
     elif old_types == new_types:
-        yield position.neutral(
+        yield position.neutral_change(
             "order_changed" if isinstance(old, list) and isinstance(new, list) else "same_meaning", old, new
         )
-    elif new_types < old_types and _all_of_types(before, new_types):
-        yield position.neutral("same_meaning", old, new)
+    elif new_types < old_types and _has_only_types(before, new_types):
+        yield position.neutral_change("same_meaning", old, new)
     elif new_types < old_types:
-        yield position.narrower("type_narrowed", old, new)
+        yield position.narrowing_change("type_narrowed", old, new)
     elif new is ABSENT:
-        yield position.wider("type_removed", old, new)
+        yield position.widening_change("type_removed", old, new)
     elif old_types < new_types:
-        yield position.wider("type_grown", old, new, silent=True)
+        yield position.widening_change("type_grown", old, new, textless=True)
     else:
-        yield position.neutral("type_changed", old, new)
+        yield position.neutral_change("type_changed", old, new)
 
 
-def _all_of_types(schema: Schema, names: frozenset[str]) -> bool:
-    """Whether a schema lists its values and all of them have these types, so that the types exclude none."""
+def _has_only_types(schema: Schema, names: frozenset[str]) -> bool:
+    """Whether the schema has an enum whose values all have one of these types."""
     values = schema.get("enum")
     return isinstance(values, list) and bool(values) and all(_TYPE_NAMES.get(type(value)) in names for value in values)
 
 
-def _type_set(value: Any) -> frozenset[str] | None:
+def _parse_types(value: Any) -> frozenset[str] | None:
     if value is ABSENT:
         return _ALL_TYPES
     names = [value] if isinstance(value, str) else value
@@ -358,75 +358,79 @@ def _type_set(value: Any) -> frozenset[str] | None:
     return frozenset(names) | ({"integer"} if "number" in names else set())
 
 
-def required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """Required members. If a property was removed, its requirement is not reported separately."""
-    old, new = keyword_values(position, before, after)
-    old_names, new_names = _name_set(old), _name_set(new)
+def _compare_required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    """Compare the required members. If a property was removed, its requirement is not reported separately."""
+    old, new = get_keyword_values(position, before, after)
+    old_names, new_names = _parse_names(old), _parse_names(new)
     if old_names is None or new_names is None:
-        yield position.neutral("keyword_changed", old, new)
+        yield position.neutral_change("keyword_changed", old, new)
         return
     gained, lost = new_names - old_names, old_names - new_names
     if not gained and not lost:
-        yield position.neutral("order_changed" if old_names else "same_meaning", old, new)
+        yield position.neutral_change("order_changed" if old_names else "same_meaning", old, new)
         return
-    lost -= _property_names(before) - _property_names(after)
+    lost -= _list_property_names(before) - _list_property_names(after)
     if gained and lost:
-        yield position.neutral("required_changed", old, new)
+        yield position.neutral_change("required_changed", old, new)
     elif lost:
-        yield position.wider("parameter_optional" if position.inputs else "promise_dropped", old, new, silent=True)
-    elif gained and position.inputs:
-        yield position.narrower("parameter_required", old, new)
+        yield position.widening_change(
+            "parameter_optional" if position.is_input else "promise_dropped", old, new, textless=True
+        )
+    elif gained and position.is_input:
+        yield position.narrowing_change("parameter_required", old, new)
     elif gained:
-        # A name without a property is text, not a promise.
-        yield position.narrower("result_promised" if gained <= _property_names(after) else "required_changed", old, new)
+        # A required name without a property is only text, and says nothing about results.
+        yield position.narrowing_change(
+            "result_promised" if gained <= _list_property_names(after) else "required_changed", old, new
+        )
 
 
-def _name_set(value: Any) -> frozenset[str] | None:
+def _parse_names(value: Any) -> frozenset[str] | None:
     names = [] if value is ABSENT else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None
     return frozenset(names)
 
 
-def _property_names(schema: Schema) -> set[str]:
+def _list_property_names(schema: Schema) -> set[str]:
     properties = schema.get("properties")
     return set(properties) if isinstance(properties, dict) else set()
 
 
-KEYWORD_RULES: dict[str, Rule] = {
-    "$schema": dialect,
-    "$id": identifier,
-    "$ref": reference,
-    "$dynamicRef": reference,
-    "$recursiveRef": reference,
-    "x-mcp-header": header,
-    "title": text,
-    "description": text,
-    "$comment": text,
-    "default": default,
-    "examples": examples,
-    "example": examples,
-    "maximum": upper_bound,
-    "exclusiveMaximum": upper_bound,
-    "maxLength": upper_bound,
-    "maxItems": upper_bound,
-    "maxProperties": upper_bound,
-    "maxContains": upper_bound,
-    "minimum": lower_bound,
-    "exclusiveMinimum": lower_bound,
-    "minLength": lower_bound,
-    "minItems": lower_bound,
-    "minProperties": lower_bound,
-    "minContains": lower_bound,
-    "multipleOf": multiple_of,
-    "uniqueItems": unique_items,
-    "enum": enum,
-    "const": constant,
-    "pattern": pattern,
-    "format": pattern,
-    "contentEncoding": pattern,
-    "contentMediaType": pattern,
-    "type": types,
-    "required": required,
+KEYWORD_RULES: dict[str, KeywordRule] = {
+    "$schema": _compare_dialects,
+    "$id": _compare_identifiers,
+    "$ref": _compare_references,
+    "$dynamicRef": _compare_references,
+    "$recursiveRef": _compare_references,
+    "x-mcp-header": _compare_headers,
+    "title": _compare_text,
+    "description": _compare_text,
+    "$comment": _compare_text,
+    "default": _compare_defaults,
+    "examples": _compare_examples,
+    "example": _compare_examples,
+    "maximum": _compare_upper_bounds,
+    "exclusiveMaximum": _compare_upper_bounds,
+    "maxLength": _compare_upper_bounds,
+    "maxItems": _compare_upper_bounds,
+    "maxProperties": _compare_upper_bounds,
+    "maxContains": _compare_upper_bounds,
+    "minimum": _compare_lower_bounds,
+    "exclusiveMinimum": _compare_lower_bounds,
+    "minLength": _compare_lower_bounds,
+    "minItems": _compare_lower_bounds,
+    "minProperties": _compare_lower_bounds,
+    "minContains": _compare_lower_bounds,
+    "multipleOf": _compare_multiples,
+    "uniqueItems": _compare_unique_items,
+    "enum": _compare_enums,
+    "const": _compare_constants,
+    "pattern": _compare_patterns,
+    "format": _compare_patterns,
+    "contentEncoding": _compare_patterns,
+    "contentMediaType": _compare_patterns,
+    "type": _compare_types,
+    "required": _compare_required,
 }
-"""Rules for keywords without schemas in them; all others use ``unknown_keyword``."""
+"""The rule for each known keyword that contains no schemas."""

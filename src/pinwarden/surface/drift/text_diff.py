@@ -1,7 +1,7 @@
-"""The difference of two texts, word by word, with invisible characters made visible.
+"""Compare two texts word by word for output, with invisible characters made visible.
 
-The shortest edit script (Myers, 1986) takes time proportional to the length times the number of differences. Both are
-limited: texts that differ too much are shown as one deleted and one inserted text.
+The algorithm (Myers, 1986) finds the shortest edit script. Its time grows with the length of the texts times the number
+of differences, so both are limited: texts that differ more are shown as one deleted and one inserted text.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from pinwarden.core.text import show_invisible
 
 Operation = Literal["equal", "delete", "insert"]
 MAX_DIFFERENCES = 400
-"""Deleted plus inserted words up to which the difference is shown word by word. More are not readable."""
+"""The number of deleted and inserted words up to which texts are compared word by word."""
 MAX_WORDS = 20_000
-"""Words of each text that are compared, without the common beginning and end."""
+"""The number of words up to which texts are compared word by word, without their common beginning and end."""
 
-_WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that joining all pieces gives the text
+_WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that the joined words give the text again
 
 
 class DiffPiece(NamedTuple):
-    """A piece of text that is on both sides, only on the first (delete), or only on the second (insert)."""
+    """A piece of text that both texts have (equal), only the first (delete), or only the second (insert)."""
 
     operation: Operation
     text: str
 
 
-def text_diff(before: str, after: str) -> list[DiffPiece]:
-    """The pieces of both texts, ready for output.
+def diff_texts(before: str, after: str) -> list[DiffPiece]:
+    """Split two texts into equal, deleted and inserted pieces, ready for output.
 
-    Invisible characters become ``<U+XXXX>``. Inserted and deleted line feeds are also shown like this.
+    Invisible characters become ``<U+XXXX>``. So do inserted and deleted line feeds.
     """
     return [
         DiffPiece(operation, _make_visible(operation, text))
-        for operation, text in _merge_steps(_edit_steps(before, after))
+        for operation, text in _merge_steps(_compute_edit_steps(before, after))
     ]
 
 
 def omit_common_text(before: str, after: str, max_length: int) -> tuple[str, str]:
-    """Two texts without their common parts, if at least one of them is too long for output.
+    """Shorten two texts by omitting what they have in common, if one of them is longer than ``max_length``.
 
-    Cutting both at the same length could show two equal texts.
+    If both were only cut at the same length, the results could be equal.
     """
     if max(len(before), len(after)) <= max_length:
         return before, after
     sides: dict[str, list[str]] = {"delete": [], "insert": []}
-    for operation, text in text_diff(before, after):
+    for operation, text in diff_texts(before, after):
         for side in ("delete", "insert") if operation == "equal" else (operation,):
             sides[side].append(_elide_middle(text, _CONTEXT_LENGTH) if operation == "equal" else text)
     return shorten_middle("".join(sides["delete"]), max_length), shorten_middle("".join(sides["insert"]), max_length)
 
 
-_CONTEXT_LENGTH = 120  # characters of common text around a difference
+_CONTEXT_LENGTH = 120  # characters of common text that are kept around a difference
 
 
 def shorten_middle(text: str, max_length: int) -> str:
-    """A text of about ``max_length`` characters: its beginning, the number of omitted characters, and its end."""
+    """Shorten a text to about ``max_length`` characters: beginning, number of omitted characters, end."""
     return text if len(text) <= max_length else _elide_middle(text, max_length)
 
 
@@ -73,7 +73,7 @@ def _make_visible(operation: Operation, text: str) -> str:
 
 
 def _merge_steps(steps: Iterator[DiffPiece]) -> Iterator[DiffPiece]:
-    """Merge neighbours with the same operation. Between two equal pieces, deleted text comes before inserted text."""
+    """Merge adjacent pieces with the same operation. Deleted text comes before inserted text."""
     deleted: list[str] = []
     inserted: list[str] = []
     equal: list[str] = []
@@ -104,15 +104,17 @@ def _join_texts(
             texts.clear()
 
 
-def _edit_steps(before: str, after: str) -> Iterator[DiffPiece]:
+def _compute_edit_steps(before: str, after: str) -> Iterator[DiffPiece]:
     old, new = _WORD.findall(before), _WORD.findall(after)
-    # 1. The common beginning and end need no search.
+    # 1. Find the common beginning and end.
     start = _common_prefix_length(old, new)
     end = min(_common_prefix_length(old[::-1], new[::-1]), len(old) - start, len(new) - start)
     yield DiffPiece("equal", "".join(old[:start]))
-    # 2. The shortest script between them, unless it exceeds the limits.
+    # 2. Find the shortest script for the words between them, unless it exceeds the limits.
     old_middle, new_middle = old[start : len(old) - end], new[start : len(new) - end]
-    script = _shortest_script(old_middle, new_middle) if max(len(old_middle), len(new_middle)) <= MAX_WORDS else None
+    script = (
+        _find_shortest_script(old_middle, new_middle) if max(len(old_middle), len(new_middle)) <= MAX_WORDS else None
+    )
     if script is None:
         yield DiffPiece("delete", "".join(old_middle))
         yield DiffPiece("insert", "".join(new_middle))
@@ -130,9 +132,9 @@ def _common_prefix_length(old: list[str], new: list[str]) -> int:
     return count
 
 
-def _shortest_script(old: list[str], new: list[str]) -> list[DiffPiece] | None:
-    """The shortest edit script, or None if it has more than ``MAX_DIFFERENCES`` steps."""
-    reach = {1: 0}  # by diagonal (words of old minus words of new), the furthest position in old
+def _find_shortest_script(old: list[str], new: list[str]) -> list[DiffPiece] | None:
+    """Find the shortest edit script. Returns None if it has more than ``MAX_DIFFERENCES`` steps."""
+    reach = {1: 0}  # the furthest position in ``old`` on each diagonal (position in old minus position in new)
     history: list[dict[int, int]] = []
     for differences in range(min(len(old) + len(new), MAX_DIFFERENCES) + 1):
         history.append(dict(reach))

@@ -1,1 +1,1 @@
-"""Ask a live MCP server for its complete surface, over stdio, Streamable HTTP or SSE."""
+"""Read the complete surface of a live MCP server over stdio, Streamable HTTP or SSE. Start with ``probe.py``."""

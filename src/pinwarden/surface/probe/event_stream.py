@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, events out, in linear time and bounded memory."""
+"""A parser for server-sent events that needs linear time and bounded memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Event(Record):
-    """One event with data."""
+    """One server-sent event that has data."""
 
     name: str
     data: bytes
@@ -20,9 +20,9 @@ class EventParser:
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_bytes = max_event_bytes
+        # Byte arrays, because a list of many small byte strings can take twenty times as much memory.
         self._line = bytearray()
         self._data: bytearray | None = None
-        # Byte arrays, because a list of small parts can take twenty times their size.
         self._name = ""
         self._size = 0
         self._started = False
@@ -30,11 +30,11 @@ class EventParser:
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of the incomplete event."""
+        """The bytes that the parser keeps of an incomplete event."""
         return len(self._line) + (0 if self._data is None else len(self._data))
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that this chunk completes."""
+        """Parse the next bytes of the stream. Returns the events that they complete."""
         if not chunk:
             return []
         self._size += len(chunk)

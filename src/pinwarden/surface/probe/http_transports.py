@@ -1,4 +1,4 @@
-"""MCP over Streamable HTTP (each message is a POST with a JSON or event stream response) and the older HTTP+SSE."""
+"""The two HTTP transports of MCP, as a client: Streamable HTTP and the older HTTP+SSE."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpReques
 from pinwarden.system.probe_budget import ProbeBudget, probe_error
 from pinwarden.system.target import HttpAddress
 
-_ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-_EVENTS = "text/event-stream"
+_POST_HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+_EVENT_STREAM_TYPE = "text/event-stream"
 _MAX_SESSION_ID = 1024
 _DELETE_SECONDS = 2.0
 _RESPONSE_ENDED = NoMessage(reason="ended", detail="the server's response ended without a message")
 _CONNECTION_CLOSED = NoMessage(
     reason="ended", detail="the server closed the connection before its response was complete"
 )
-_TIMED_OUT = NoMessage(reason="quiet", detail="the server sent nothing")
+_TIMED_OUT = NoMessage(reason="quiet", detail="the server sent nothing in time")
 
 
 class StreamableHttpTransport:
-    """One MCP endpoint. The session id of the older revisions stays inside this class."""
+    """Streamable HTTP: each message is a POST, and the response is JSON or an event stream.
+
+    The transport also manages the session id that older protocol revisions use.
+    """
 
     name = "streamable-http"
     line_based = False
@@ -37,15 +40,15 @@ class StreamableHttpTransport:
         self._version: Mapping[str, str] = {}
         self._messages: Iterator[bytes] = iter(())
         self._response: HttpResponse | None = None
-        self._if_no_message = _RESPONSE_ENDED
+        self._no_message = _RESPONSE_ENDED
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
-        """Post one message. If a response is expected, ``receive`` returns it."""
+        """Send one message as a POST. If ``expects_response``, the next ``receive`` reads the response."""
         if expects_response:
             self._discard_response()
-        all_headers = {**_ACCEPT, **self._session, **headers}
+        all_headers = {**_POST_HEADERS, **self._session, **headers}
         request = HttpRequest(method="POST", address=self._client.address, headers=all_headers, body=message, wait=wait)
         try:
             response = self._client.request(request)
@@ -56,13 +59,13 @@ class StreamableHttpTransport:
                 response.close()
         except NoResponse as err:
             if expects_response:
-                self._if_no_message = _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
+                self._no_message = _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The next message of the response to the last request."""
-        del wait  # the request was sent with it
+        """Return the next message of the response to the last request."""
+        del wait  # ``send`` already applied it to the request
         try:
-            return next(self._messages, self._if_no_message)
+            return next(self._messages, self._no_message)
         except NoResponse as err:
             return _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
 
@@ -93,27 +96,27 @@ class StreamableHttpTransport:
             self._session = {"Mcp-Session-Id": session}
 
     def _read_response(self, response: HttpResponse) -> None:
-        self._if_no_message = _RESPONSE_ENDED
-        if response.content_type == _EVENTS and response.status < 400:
+        self._no_message = _RESPONSE_ENDED
+        if response.content_type == _EVENT_STREAM_TYPE and response.status < 400:
             self._response = response
-            self._messages = self._event_messages(response)
+            self._messages = self._read_event_messages(response)
             return
         body = response.body(self._budget.limits.max_message_bytes).strip()
         if body.startswith(b"{") or (response.status < 300 and body):
             self._messages = iter((body,))
         else:
-            self._if_no_message = NoMessage(
-                reason="refused", detail=f"HTTP status {response.status}", status=response.status
+            self._no_message = NoMessage(
+                reason="refused", detail=f"HTTP status {response.status} without a message", status=response.status
             )
 
-    def _event_messages(self, response: HttpResponse) -> Iterator[bytes]:
+    def _read_event_messages(self, response: HttpResponse) -> Iterator[bytes]:
         parser = EventParser(self._budget.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from (event.data for event in parser.feed(chunk) if event.name == "message")
 
     def _discard_response(self) -> None:
         self._messages = iter(())
-        self._if_no_message = _RESPONSE_ENDED
+        self._no_message = _RESPONSE_ENDED
         response, self._response = self._response, None
         if response is not None:
             response.close()
@@ -123,7 +126,10 @@ _MAX_IGNORED_BODY = 1 << 16
 
 
 class SseTransport:
-    """HTTP+SSE: the stream is opened with the first message, and its first event is the address to post to."""
+    """HTTP+SSE: the server sends all messages on one event stream, whose first event is the URL to POST to.
+
+    The first ``send`` opens the stream.
+    """
 
     name = "sse"
     line_based = False
@@ -138,25 +144,26 @@ class SseTransport:
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
-        """Post one message. The response arrives on the stream."""
+        """Send one message as a POST. The response arrives on the event stream."""
         if self._endpoint is None:
-            self._response = self._open()
-            self._events = self._read(self._response)
-            self._endpoint = self._find_endpoint()
+            self._response = self._open_stream()
+            self._events = self._read_events(self._response)
+            self._endpoint = self._read_endpoint()
         all_headers = {"Content-Type": "application/json", **headers}
         request = HttpRequest(method="POST", address=self._endpoint, headers=all_headers, body=message, wait=wait)
         try:
             response = self._client.request(request)
         except NoResponse as err:
-            raise probe_error("ended", "the server did not accept a message") from err
+            raise probe_error("ended", "the server did not accept a POST request with a message") from err
         if response.status >= 400 and expects_response:
             response.close()
-            raise probe_error("refused", f"HTTP status {response.status} for a message", {"status": response.status})
+            details = {"status": response.status}
+            raise probe_error("refused", f"the server refused a message: HTTP status {response.status}", details)
         with suppress(NoResponse):  # the body of this response is not used
             response.body(_MAX_IGNORED_BODY)
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The next message of the stream."""
+        """Return the next message of the event stream."""
         del wait  # messages arrive on the open stream, which has its own timeout
         with suppress(NoResponse):
             for event in self._events:
@@ -165,10 +172,10 @@ class SseTransport:
         return NoMessage(reason="ended", detail="the server ended its stream")
 
     def restart(self) -> None:
-        """Do nothing: the stream is the session."""
+        """Do nothing: the session lasts as long as the event stream."""
 
     def close(self) -> None:
-        """End the stream."""
+        """Close the event stream and all connections."""
         if self._response is not None:
             self._response.close()
         self._client.close()
@@ -177,7 +184,7 @@ class SseTransport:
         """Close all connections immediately."""
         self._client.abort()
 
-    def _open(self) -> HttpResponse:
+    def _open_stream(self) -> HttpResponse:
         try:
             headers = {"Accept": "text/event-stream"}
             response = self._client.request(HttpRequest(method="GET", address=self._client.address, headers=headers))
@@ -186,32 +193,32 @@ class SseTransport:
         if response.status != 200 or response.content_type != "text/event-stream":
             response.close()
             details = {"status": response.status}
-            raise probe_error("refused", f"no event stream: HTTP status {response.status}", details)
+            raise probe_error("refused", f"the server opened no event stream: HTTP status {response.status}", details)
         return response
 
-    def _read(self, response: HttpResponse) -> Iterator[Event]:
+    def _read_events(self, response: HttpResponse) -> Iterator[Event]:
         parser = EventParser(self._budget.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from parser.feed(chunk)
 
-    def _find_endpoint(self) -> HttpAddress:
+    def _read_endpoint(self) -> HttpAddress:
         try:
             event = next(self._events, None)
         except NoResponse as err:
             raise probe_error("ended", "the event stream ended before its first event") from err
         if event is None or event.name != "endpoint":
-            raise probe_error("protocol", "the event stream does not begin with the endpoint")
+            raise probe_error("protocol", "the first event of the event stream is not the endpoint")
         base = self._client.address
         text = event.data.decode("utf-8", "replace")
         try:
             endpoint = HttpAddress.parse(urljoin(f"{base.scheme}://{base.host_header}{base.path}", text))
         except (PinwardenError, ValueError) as err:
-            raise probe_error("protocol", "the endpoint of the event stream is not a web address") from err
+            raise probe_error("protocol", "the endpoint in the event stream is not a valid URL") from err
         if endpoint.origin != base.origin:
-            # Otherwise the server could have our headers sent to any host.
+            # Otherwise a server could make Pinwarden send the user's headers to any host.
             raise PinwardenError(
                 "ADDRESS_REFUSED",
-                "the endpoint and its event stream are on different hosts",
+                "the event stream names an endpoint on another host",
                 data={"reason": "endpoint"},
             )
         return endpoint

@@ -1,4 +1,7 @@
-"""JSON-RPC messages from a probed server, and the transport interface. One invalid item does not hide the others."""
+"""JSON-RPC messages from a probed server, and the interface of the probe's transports.
+
+Messages that are not strict JSON are split as text, so that one invalid item does not hide the others.
+"""
 
 from __future__ import annotations
 
@@ -13,98 +16,101 @@ from pinwarden.core.strict_json import Limits
 from pinwarden.surface.surface import Item, ItemKind
 from pinwarden.system.probe_budget import probe_error
 
-_RAW_MEMBERS = frozenset({"result", "params"})  # members that are kept as text and parsed later
+_RAW_MEMBERS = frozenset({"result", "params"})  # members that stay bytes until they are needed
 
 
 class Message(Record):
     """A request, notification or response from the server."""
 
     members: dict[str, Any]
-    """The members of the envelope. Members that are not strict JSON are bytes."""
+    """The members of the JSON-RPC object. If it is not strict JSON, ``result`` and ``params`` are bytes."""
     problem: PinwardenError | None
-    """Why the message is not strict JSON; then ``result`` and ``params`` are bytes."""
+    """Why the message is not strict JSON; None if it is."""
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a request or notification, not a response."""
+        """Whether the message is a request or a notification, not a response."""
         return isinstance(self.members.get("method"), str)
 
 
 class ListPage(Record):
-    """One page of a list. An empty string is a cursor; only its absence ends the list."""
+    """One page of a list."""
 
     items: list[Item]
     cursor: str | None
+    """The cursor of the next page, which may be an empty string; None on the last page."""
 
 
 def parse_message(text: bytes, limits: Limits) -> Message:
-    """Parse a message. Raises if its envelope is ambiguous."""
+    """Parse a message. Raises PROBE_FAILED if it is not an object, or repeats a member."""
     try:
         members = strict_json.parse_json(text, limits)
     except PinwardenError as err:
         return Message(members=_split_members(text, limits, err), problem=err)
     if not isinstance(members, dict):
-        raise probe_error("protocol", "the server sent JSON that is not a message")
+        raise probe_error("protocol", "the server sent JSON that is not a JSON-RPC message")
     return Message(members=members, problem=None)
 
 
 def parse_result(message: Message) -> dict[str, Any]:
-    """The result of a response that must be strict JSON."""
+    """Return the result of a response. Raises PROBE_FAILED if the response is not strict JSON."""
     if message.problem is not None:
         raise probe_error(
             "protocol", f"the server's response is not strict JSON: {message.problem}"
         ) from message.problem
-    return _result_object(message.members.get("result"))
+    return _require_result(message.members.get("result"))
 
 
 def parse_page(message: Message, kind: ItemKind, limits: Limits, max_items: int | None = None) -> ListPage:
-    """The items of one list response. Raises for more than ``max_items``; invalid items are kept as undigestable."""
+    """Parse one page of a list. Raises PROBE_LIMIT for more than ``max_items``; invalid items become undigestable."""
     if message.problem is None:
-        result = _result_object(message.members.get("result"))
-        values = _list_member(result, kind)
+        result = _require_result(message.members.get("result"))
+        values = _require_list(result, kind)
         if not isinstance(values, list):
             raise probe_error("protocol", f"the server's response to {kind.method} has no list of {kind.member}")
         _check_count(values, kind, max_items)
-        return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_next_cursor(result, kind))
-    texts = _split_members(message.members.get("result", b""), limits, message.problem, raw_member=kind.member)
-    values = _list_member(texts, kind)
+        return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_parse_cursor(result, kind))
+    members = _split_members(message.members.get("result", b""), limits, message.problem, raw_member=kind.member)
+    values = _require_list(members, kind)
     elements = _split_elements(values, message.problem)
     _check_count(elements, kind, max_items)
     items = [Item.from_json_text(kind, element, limits) for element in elements]
-    return ListPage(items=items, cursor=_next_cursor(texts, kind))
+    return ListPage(items=items, cursor=_parse_cursor(members, kind))
 
 
 def _check_count(items: list[Any], kind: ItemKind, max_items: int | None) -> None:
     if max_items is not None and len(items) > max_items:
         raise PinwardenError(
             "PROBE_LIMIT",
-            f"the server's response to {kind.method} has {len(items)} items; at most {max_items} are read",
+            f"the server's response to {kind.method} has {len(items)} items; at most {max_items} are allowed",
         )
 
 
 def _split_members(
     text: bytes, limits: Limits, problem: PinwardenError, raw_member: str | None = None
 ) -> dict[str, Any]:
-    """The members of an object that has a member which is not strict JSON. Raises if a member name is repeated."""
+    """Split an object that is not strict JSON into members, and parse all except the raw ones.
+
+    The raw members are ``raw_member``, or else ``result`` and ``params``. Raises if a member is repeated.
+    """
     try:
         texts_by_name = split_object(text)
     except PinwardenError as err:
-        raise probe_error("protocol", f"the server sent text that is not a message: {problem}") from err
+        raise probe_error("protocol", f"the server sent text that is not a JSON-RPC message: {problem}") from err
     members: dict[str, Any] = {}
-    for name, part in texts_by_name:
+    for name, member_text in texts_by_name:
         if name in members:
             raise probe_error(
                 "protocol", f"the server's response has the member {name[:80]!a} more than once"
             ) from problem
-        members[name] = (
-            part if name == raw_member or (raw_member is None and name in _RAW_MEMBERS) else _parse_member(part, limits)
-        )
+        is_raw = name == raw_member or (raw_member is None and name in _RAW_MEMBERS)
+        members[name] = member_text if is_raw else _parse_member(member_text, limits)
     return members
 
 
-def _parse_member(part: bytes, limits: Limits) -> Any:
+def _parse_member(text: bytes, limits: Limits) -> Any:
     try:
-        return strict_json.parse_json(part, limits)
+        return strict_json.parse_json(text, limits)
     except PinwardenError as err:
         raise probe_error("protocol", f"the server's response is not strict JSON: {err}") from err
 
@@ -116,13 +122,13 @@ def _split_elements(text: Any, problem: PinwardenError) -> list[bytes]:
         raise probe_error("protocol", f"the server sent a list that cannot be split into items: {problem}") from err
 
 
-def _result_object(result: Any) -> dict[str, Any]:
+def _require_result(result: Any) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise probe_error("protocol", "the server's response has no result object")
     return result
 
 
-def _list_member(result: dict[str, Any], kind: ItemKind) -> Any:
+def _require_list(result: dict[str, Any], kind: ItemKind) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise probe_error("protocol", f"the server requests input before it responds to {kind.method}")
     if kind.member not in result:
@@ -130,7 +136,7 @@ def _list_member(result: dict[str, Any], kind: ItemKind) -> Any:
     return result[kind.member]
 
 
-def _next_cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
+def _parse_cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
     cursor = result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
         raise probe_error("protocol", f"the server's response to {kind.method} has a nextCursor that is not a string")
@@ -138,12 +144,16 @@ def _next_cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
 
 
 class NoMessage(Record):
-    """No message was received. The reason decides whether another protocol era or transport is tried."""
+    """The outcome of a wait that ended without a message.
+
+    Depending on the reason, the probe tries another protocol era or transport.
+    """
 
     reason: Literal["quiet", "refused", "ended"]
-    """No message within the wait, an HTTP error status, or the end of the stream."""
+    """``quiet``: nothing arrived in time. ``refused``: an HTTP error status. ``ended``: the connection closed."""
     detail: str
     status: int | None = None
+    """The HTTP status, if there is one."""
 
 
 class ProbeTransport(Protocol):
@@ -151,7 +161,7 @@ class ProbeTransport(Protocol):
 
     name: str
     line_based: bool
-    """Whether messages are lines: other lines may occur between them, and requests can overlap."""
+    """Whether each message is a line. Then log lines can occur between messages, and requests can overlap."""
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
@@ -159,10 +169,10 @@ class ProbeTransport(Protocol):
         """Send one message. Only HTTP uses the headers."""
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The text of the next message. Waits ``wait`` seconds, or until the end of the probe."""
+        """Return the bytes of the next message. Waits ``wait`` seconds; None waits until the probe's time limit."""
 
     def restart(self) -> None:
-        """Start again after the server ended."""
+        """Start a new session after the server ended the last one."""
 
     def close(self) -> None:
         """End the session and release all resources."""

@@ -1,7 +1,7 @@
-"""Probe a live MCP server: read its complete surface.
+"""Probe a live MCP server, that is, read its complete surface.
 
-Without consent, no command is started and no private address is contacted. A probe always ends within its time limit,
-with a surface or an error.
+A probe starts commands and contacts private addresses only if its options allow it. It always ends within its time
+limit, with a surface or an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.core.text import show_invisible
 from pinwarden.surface.probe.message import NoMessage, ProbeTransport
 from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets
-from pinwarden.surface.probe.session import ClientIdentity, Opening, ProbeSession, no_response
+from pinwarden.surface.probe.session import ClientIdentity, NegotiatedSession, ProbeSession, build_no_response_error
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.masking import mask_words
@@ -34,34 +34,36 @@ from pinwarden.system.target import (
     find_placeholder_values,
 )
 
-_MAX_WORKERS = 32  # more parallel probes need memory and save little time
+_MAX_WORKERS = 32  # more parallel probes need more memory and save little time
 _DENIED_STATUSES = frozenset({401, 403})
 
 
 class ProbeOptions(Record):
-    """What a probe may do, and as which client."""
+    """The permissions and limits of a probe, and the client that it identifies as."""
 
     allow_execute: bool = False
-    """Whether the command of a stdio target may be run."""
+    """Whether the probe may run the command of a stdio server."""
     client: ClientIdentity = field(default_factory=ClientIdentity)
     timeout: float = 60.0
-    """Seconds for one complete probe. A launcher that has to download a package first takes 20 or more."""
+    """Seconds for one complete probe. A launcher such as npx may need 20 seconds to download the package first."""
     allow_private: bool = False
-    """Whether the host of a target may be at a private or local address."""
+    """Whether the probe may contact private and local IP addresses."""
     allow_plain_http: bool = False
-    """Whether http:// may be used for hosts other than this machine."""
+    """Whether the probe may use http:// for hosts other than this machine."""
     allow_redirects: bool = False
     env_allow: tuple[str, ...] = ()
-    """Names of further variables that a command inherits."""
+    """Names of environment variables that the command inherits in addition to the default ones."""
     send_only: tuple[str, ...] | None = None
-    """Names of the variables that may be sent in an address and its headers; None for all, if the user typed the
-    target. Anyone may have written a configuration file and the host in it."""
+    """Names of the environment variables that may be sent in the URL and headers; None allows all.
+
+    None is only for targets that the user typed. A configuration file, and the host in it, may come from anyone.
+    """
     sandbox: Sandbox | None = None
     limits: ProbeLimits = field(default_factory=ProbeLimits)
 
 
 class ProbeProgress(Record):
-    """Reported after each of several probes."""
+    """Passed to the progress callback of `probe_all` after each probe."""
 
     index: int
     done: int
@@ -69,14 +71,14 @@ class ProbeProgress(Record):
 
 
 def probe(target: Target, options: ProbeOptions | None = None) -> Surface:
-    """The complete surface of one server."""
+    """Read the complete surface of one server."""
     return _probe(target, options or ProbeOptions(), _OpenTransports())
 
 
 def probe_as_two_clients(
     target: Target, options: ProbeOptions, other_identity: ClientIdentity
 ) -> tuple[Surface, Surface]:
-    """The surface for the client of the options, and the surface for another client."""
+    """Probe a server twice: as the client in ``options``, and as ``other_identity``. Returns both surfaces."""
     return probe(target, options), probe(target, replace(options, client=other_identity))
 
 
@@ -89,7 +91,7 @@ def probe_all(
 ) -> list[Surface | PinwardenError]:
     """Probe many servers in parallel. Returns a surface or an error for each target, in order.
 
-    The options are the same for all, or one per target. ``on_progress`` is called in the calling thread.
+    ``options`` apply to all targets, or there is one per target. ``on_progress`` is called in the calling thread.
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -118,7 +120,7 @@ def probe_all(
 
 
 class _OpenTransports:
-    """The transports of running probes, so that an interrupt can end all of them."""
+    """The transports of all running probes, so that an interrupt can close them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -151,7 +153,7 @@ class _OpenTransports:
 
     @property
     def aborted(self) -> bool:
-        """Whether probes were aborted."""
+        """Whether `abort` was called."""
         return self._aborted
 
 
@@ -169,12 +171,12 @@ def _probe(target: Target, options: ProbeOptions, transports: _OpenTransports) -
         surface = _probe_stdio(target, options, transports)
     else:
         surface = _probe_http(target, options, transports)
-    refuse_echoed_secrets(surface, values_sent_to(target, options))
+    refuse_echoed_secrets(surface, list_sent_values(target, options))
     return surface
 
 
-def values_sent_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
-    """Names and values of the variables, headers and query parameters that a server gets."""
+def list_sent_values(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
+    """Names and values of all environment variables, headers and query parameters that the server receives."""
     variables, texts = (
         (target.env, (*target.command, target.cwd or ""))
         if isinstance(target, StdioTarget)
@@ -191,7 +193,8 @@ def values_sent_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str,
 
 def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTransports) -> Surface:
     if not options.allow_execute:
-        raise PinwardenError("CONSENT_REQUIRED", f"not run without consent: {_displayable_command(target.command)}")
+        command_text = _format_command(target.command)
+        raise PinwardenError("CONSENT_REQUIRED", f"Pinwarden does not run this command without consent: {command_text}")
     from pinwarden.surface.probe.stdio import StdioCommand, StdioTransport
 
     variables = os.environ
@@ -199,8 +202,8 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTr
     command = tuple(expand_placeholders(word, variables) for word in target.command)
     cwd = None if target.cwd is None else expand_placeholders(target.cwd, variables)
     environment = build_child_environment(target_env, variables, options.env_allow)
-    mask = _secret_mask(
-        (*target.command, target.cwd or ""), (*target_env.values(), *_inherited_values(options.env_allow))
+    mask = _build_secret_mask(
+        (*target.command, target.cwd or ""), (*target_env.values(), *_get_inherited_values(options.env_allow))
     )
     transport: StdioTransport | None = None
     try:
@@ -211,16 +214,18 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTr
         with transports.track(transport):
             surface = _read_surface(transport, options, budget, discover=True)
     except PinwardenError as err:
-        # The transport is closed here, so the output of the server is complete.
+        # The transport is closed at this point, so the stderr of the server is complete.
         tail = "" if transport is None else mask.mask_text(transport.stderr_tail())
-        raise mask.mask_error(err, {"stderr": _displayable_lines(tail)} if tail else {}) from err
+        raise mask.mask_error(err, {"stderr": _format_lines(tail)} if tail else {}) from err
     if isinstance(surface, NoMessage):
         tail = mask.mask_text(transport.stderr_tail())
-        raise mask.mask_error(no_response("initialize", surface), {"stderr": _displayable_lines(tail)} if tail else {})
+        raise mask.mask_error(
+            build_no_response_error("initialize", surface), {"stderr": _format_lines(tail)} if tail else {}
+        )
     return surface
 
 
-def _displayable_command(command: Sequence[str]) -> str:
+def _format_command(command: Sequence[str]) -> str:
     return show_invisible(" ".join(mask_words(command)))
 
 
@@ -242,7 +247,7 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, transports: _OpenTran
         allow_redirects=options.allow_redirects,
     )
     budget = ProbeBudget(options.limits, options.timeout)
-    mask = _secret_mask((target.url,), (*expanded.headers.values(), http.address.path.partition("?")[2]))
+    mask = _build_secret_mask((target.url,), (*expanded.headers.values(), http.address.path.partition("?")[2]))
     try:
         refused: NoMessage | None = None
         if target.transport != "sse":
@@ -253,19 +258,19 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, transports: _OpenTran
                 return outcome
             refused = outcome
             if target.transport != "auto" or refused.status is None or refused.status in _DENIED_STATUSES:
-                raise no_response("initialize", refused)
+                raise build_no_response_error("initialize", refused)
         sse = SseTransport(http, budget)
         with transports.track(sse):
             outcome = _read_surface(sse, options, budget, discover=False)
         if isinstance(outcome, NoMessage):
-            raise no_response("initialize", outcome)
+            raise build_no_response_error("initialize", outcome)
         return outcome
     except PinwardenError as err:
         raise mask.mask_error(err, {}) from err
 
 
 def _refuse_unnamed_variables(target: HttpTarget, options: ProbeOptions) -> None:
-    """Refuse to send variables to a host from a file unless the user named them."""
+    """Refuse to send environment variables that ``send_only`` does not list."""
     if options.send_only is None:
         return
     texts = (target.url, *target.headers.values())
@@ -275,7 +280,7 @@ def _refuse_unnamed_variables(target: HttpTarget, options: ProbeOptions) -> None
         host = show_invisible(target.url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2])
         raise PinwardenError(
             "CONSENT_REQUIRED",
-            f"not sent to {host[:200]} without consent: the variables {', '.join(unnamed)[:400]}",
+            f"Pinwarden does not send these variables to {host[:200]} without consent: {', '.join(unnamed)[:400]}",
             hint=f"To send them to this host, add {' '.join(f'--pass-env {name}' for name in unnamed)}.",
             data={"host": host, "variables": unnamed},
         )
@@ -284,33 +289,38 @@ def _refuse_unnamed_variables(target: HttpTarget, options: ProbeOptions) -> None
 def _read_surface(
     transport: ProbeTransport, options: ProbeOptions, budget: ProbeBudget, *, discover: bool
 ) -> Surface | NoMessage:
-    """1. Find the protocol era. 2. Read every list. 3. Record the surface and how it was read."""
+    """Read a surface over an open transport.
+
+    1. Find the protocol era.
+    2. Read every list.
+    3. Record how the surface was read.
+    """
     session = ProbeSession(transport, options.client, budget)
-    opening = session.open(discover=discover)
-    if isinstance(opening, NoMessage):
-        return opening
-    listings, unsettled = session.read_lists(opening)
-    observed = _probe_metadata(transport, options.client, opening)
-    observed["pages"] = {kind.member: listing.pages for kind, listing in listings.items()}
+    negotiated = session.open(discover=discover)
+    if isinstance(negotiated, NoMessage):
+        return negotiated
+    lists, unsettled = session.read_lists(negotiated)
+    observed = _build_metadata(transport, options.client, negotiated)
+    observed["pages"] = {kind.member: item_list.pages for kind, item_list in lists.items()}
     if session.noise_lines:
         observed["noiseLines"] = session.noise_lines
     if unsettled:
         observed["unsettled"] = unsettled
-    items = {kind.member: listing.items for kind, listing in listings.items()}
-    return Surface(server=opening.server, items=items, observed=observed)
+    items = {kind.member: item_list.items for kind, item_list in lists.items()}
+    return Surface(server=negotiated.server, items=items, observed=observed)
 
 
-def _probe_metadata(transport: ProbeTransport, client: ClientIdentity, opening: Opening) -> dict[str, Any]:
+def _build_metadata(transport: ProbeTransport, client: ClientIdentity, negotiated: NegotiatedSession) -> dict[str, Any]:
     return {
         "client": client.to_json(),
-        "era": opening.era,
-        "protocolVersion": opening.version,
+        "era": negotiated.era,
+        "protocolVersion": negotiated.version,
         "transport": transport.name,
     }
 
 
-def _secret_mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
-    """A mask for these secrets and for the values of placeholders in ``texts``."""
+def _build_secret_mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
+    """Build a mask for these secrets and for the values of the placeholders in ``texts``."""
     expanded: list[str] = []
     for text in texts:
         with suppress(PinwardenError):
@@ -318,11 +328,11 @@ def _secret_mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
     return SecretMask([*expanded, *secrets])
 
 
-def _inherited_values(names: Sequence[str]) -> list[str]:
+def _get_inherited_values(names: Sequence[str]) -> list[str]:
     variables: Mapping[str, str] = os.environ
     return [variables[name] for name in names if name in variables]
 
 
-def _displayable_lines(text: str) -> str:
-    """Output of the server for display, with line breaks but without other control characters."""
+def _format_lines(text: str) -> str:
+    """Format output of the server for display: line breaks stay, other control characters become visible."""
     return "\n".join(show_invisible(line) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Keep secrets out of output and files, even if a server echoes them."""
+"""Keep secrets out of output and files, even if a server repeats them in its responses."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.surface import Surface
 from pinwarden.system.masking import is_safe_to_show
 
-_MIN_SECRET = 4  # shorter values are not secrets, and masking them would make text unreadable
-_MIN_ECHOED = 8  # shorter values occur by chance
+_MIN_SECRET = 4  # masking shorter values would make messages unreadable
+_MIN_ECHOED = 8  # shorter values can occur in a response by chance
 _MASK = "***"
 
 
 class SecretMask:
-    """Masks the secrets of one probe in text."""
+    """Replaces the secrets of one probe in messages by ``***``."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        # Both "Bearer abc" and "abc" are secrets.
+        # For the header "Bearer abc", mask both "Bearer abc" and "abc".
         parts = {part for secret in secrets for part in (secret, *secret.split()[1:])}
         self._secrets = sorted((part for part in parts if len(part) >= _MIN_SECRET), key=len, reverse=True)
 
     def mask_text(self, text: str) -> str:
-        """The text with all secrets masked."""
+        """Mask all secrets in a text."""
         for secret in self._secrets:
             text = text.replace(secret, _MASK)
         return text
 
     def mask_error(self, err: PinwardenError, details: Mapping[str, object]) -> PinwardenError:
-        """The error with more details, and with all secrets masked."""
+        """Copy an error with additional details and with all secrets masked."""
         data = {name: self._mask_value(value) for name, value in {**err.data, **details}.items()}
         return PinwardenError(err.code, self.mask_text(err.message), hint=err.hint, data=data)
 
@@ -39,15 +39,16 @@ class SecretMask:
 
 
 def refuse_echoed_secrets(surface: Surface, sent_values: Iterable[tuple[str, str]]) -> None:
-    """Raise SECRET_REPEATED if a surface contains a secret that was sent to the server: files would then contain it.
+    """Raise SECRET_REPEATED if a surface contains a secret that was sent to the server.
 
-    Finds only the exact value and its JSON-escaped form. A server can still leak an encoded secret.
+    Such a surface would put the secret into files. Only the exact value and its JSON-escaped form are found; a server
+    can still repeat a secret in another encoding.
     """
     refuse_echoed_secrets_in([surface.server, [item.value for item in surface.all_items()]], sent_values)
 
 
 def refuse_echoed_secrets_in(responses: Any, sent_values: Iterable[tuple[str, str]]) -> None:
-    """Like `refuse_echoed_secrets`, for any response of a server."""
+    """Do the same as `refuse_echoed_secrets` for any JSON value that a server sent."""
     secret_names = {
         part: name
         for name, value in sent_values
@@ -58,7 +59,7 @@ def refuse_echoed_secrets_in(responses: Any, sent_values: Iterable[tuple[str, st
     if not secret_names:
         return
     encoded_names = {json.dumps(part)[1:-1]: name for part, name in secret_names.items()} | secret_names
-    text = "\n".join(_texts(responses))
+    text = "\n".join(_walk_strings(responses))
     names = sorted({name for part, name in encoded_names.items() if part in text})
     if names:
         raise PinwardenError(
@@ -68,8 +69,8 @@ def refuse_echoed_secrets_in(responses: Any, sent_values: Iterable[tuple[str, st
         )
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every string in a value, including member names."""
+def _walk_strings(value: Any) -> Iterator[str]:
+    """Yield every string in a JSON value, including member names."""
     pending = [value]
     while pending:
         current = pending.pop()

@@ -1,6 +1,6 @@
-"""The MCP session of a probe: find the protocol era, read every page of every list, within limits.
+"""The MCP session of a probe: finds the protocol era and reads every page of every list, within limits.
 
-It does not use an SDK, because the models of SDKs drop unknown members, which a reviewer must see.
+The probe does not use an MCP SDK, because SDKs drop members that they do not know, and a reviewer must see these.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _MAX_REQUEST_ID = 200  # characters of a server's request id that are sent back
 
 
 class ClientIdentity(Record):
-    """The client that a probe poses as, because servers may respond differently to different clients."""
+    """The client that a probe identifies as. Servers may respond differently to different clients."""
 
     name: str = "pinwarden"
     version: str = __version__
     capabilities: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The identity as it is recorded."""
+        """The identity as surface files record it."""
         return {"name": self.name, "version": self.version, "capabilities": dict(self.capabilities)}
 
 
-class Opening(Record):
-    """The first response: the protocol era and the server's information about itself."""
+class NegotiatedSession(Record):
+    """The protocol era and version of a session, and the server information from its first response."""
 
     era: str
     """``discover`` (2026-07-28, no handshake) or ``initialize``."""
@@ -55,15 +55,15 @@ class Opening(Record):
     server: dict[str, Any]
 
 
-class Listing(Record):
-    """One complete list."""
+class ItemList(Record):
+    """One complete list, with the number of pages in which the server sent it."""
 
     items: tuple[Item, ...]
     pages: int
 
 
 class ProbeSession:
-    """One session over one transport."""
+    """One MCP session over one transport."""
 
     def __init__(self, transport: ProbeTransport, client: ClientIdentity, budget: ProbeBudget) -> None:
         self.noise_lines = 0
@@ -75,83 +75,89 @@ class ProbeSession:
         self._last_id = 0
         self._unsolicited = 0
         self._server_requests = 0
-        self._changed: set[ItemKind] = set()
+        self._changed_kinds: set[ItemKind] = set()
         self._stateless = False
         self._version_header: dict[str, str] = {}
         self._initialize_id: int | None = None
         self._initialize_response: Message | None = None
 
-    def open(self, *, discover: bool) -> Opening | NoMessage:
-        """Find the protocol era. `NoMessage` means that no MCP server responded to ``initialize`` on this transport."""
-        opening = self._discover() if discover else None
-        return self._initialize() if opening is None else opening
+    def open(self, *, discover: bool) -> NegotiatedSession | NoMessage:
+        """Find the protocol era. Returns `NoMessage` if the server does not respond to ``initialize``.
 
-    def read_lists(self, opening: Opening) -> tuple[dict[ItemKind, Listing], list[str]]:
-        """Every list that the server offers, and the names of lists that kept changing while they were read."""
-        offered = [kind for kind in ITEM_KINDS if _offers(opening.server["capabilities"], kind)]
-        listings: dict[ItemKind, Listing] = {}
+        With ``discover``, the session first tries ``server/discover``, which needs no handshake.
+        """
+        negotiated = self._discover() if discover else None
+        return self._initialize() if negotiated is None else negotiated
+
+    def read_lists(self, negotiated: NegotiatedSession) -> tuple[dict[ItemKind, ItemList], list[str]]:
+        """Read every list that the server offers.
+
+        Lists that change in the meantime are read again. Also returns the names of lists that kept changing.
+        """
+        offered = [kind for kind in ITEM_KINDS if _is_offered(negotiated.server["capabilities"], kind)]
+        lists: dict[ItemKind, ItemList] = {}
         pending = offered
         for _ in range(self._limits.max_rounds):
-            self._changed.clear()
+            self._changed_kinds.clear()
             for kind in pending:
-                listing = self._read_list(kind)
-                if listing is not None:
-                    listings[kind] = listing
-            pending = [kind for kind in listings if kind in self._changed]
+                item_list = self._read_list(kind)
+                if item_list is not None:
+                    lists[kind] = item_list
+            pending = [kind for kind in lists if kind in self._changed_kinds]
             if not pending:
                 break
-        return listings, [kind.member for kind in pending]
+        return lists, [kind.member for kind in pending]
 
-    def _discover(self) -> Opening | None:
-        """Open the era without a handshake, if the server supports it."""
+    def _discover(self) -> NegotiatedSession | None:
+        """Try ``server/discover``, which needs no handshake. Returns None if the server does not support it."""
         wait = min(self._limits.max_discovery_seconds, self._budget.seconds / 3)
         self._stateless = True
         discover_id = self._send("server/discover", {}, wait)
         self._stateless = False
         response = self._receive_response({discover_id}, wait)
         if isinstance(response, NoMessage) and response.reason == "quiet" and self._transport.line_based:
-            # Some old servers ignore unknown requests. A slow server still responds to the first request first.
-            self._initialize_id = self._send("initialize", self._initialize_params())
+            # Some old servers ignore unknown requests. A slow server responds to ``server/discover`` first.
+            self._initialize_id = self._send("initialize", self._build_initialize_params())
             response = self._receive_response({discover_id, self._initialize_id}, None)
         if isinstance(response, NoMessage):
             if response.status in (401, 403):
-                raise no_response("server/discover", response)
+                raise build_no_response_error("server/discover", response)
             if response.reason == "ended":
-                self._transport.restart()  # some old servers exit on an unknown request
+                self._transport.restart()  # some old servers exit when they receive an unknown request
                 self._initialize_id = None
             return None
-        if _is_id(response, self._initialize_id):
+        if _has_id(response, self._initialize_id):
             self._initialize_response = response
             return None
-        opening = self._parse_discovery(response)
-        self._stateless = opening is not None
-        return opening
+        negotiated = self._parse_discovery(response)
+        self._stateless = negotiated is not None
+        return negotiated
 
-    def _parse_discovery(self, response: Message) -> Opening | None:
+    def _parse_discovery(self, response: Message) -> NegotiatedSession | None:
         error = response.members.get("error")
         if error is not None:
-            supported = _supported_versions(error)
+            supported = _parse_supported_versions(error)
             if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
-                raise probe_error("protocol", "the server supports no protocol version that Pinwarden supports")
+                raise probe_error("protocol", "the server and Pinwarden support no common protocol version")
             return None
         result = parse_result(response)
         versions = result.get("supportedVersions")
         if not isinstance(versions, list) or STATELESS_VERSIONS[0] not in versions:
             return None
         self._version_header = {"MCP-Protocol-Version": STATELESS_VERSIONS[0]}
-        return Opening(
+        return NegotiatedSession(
             era="discover",
             version=STATELESS_VERSIONS[0],
-            server={**_server_info_from_meta(result), **_capabilities_and_instructions(result)},
+            server={**_select_server_info(result), **_select_capabilities_and_instructions(result)},
         )
 
-    def _initialize(self) -> Opening | NoMessage:
+    def _initialize(self) -> NegotiatedSession | NoMessage:
         if self._initialize_id is None:
-            self._initialize_id = self._send("initialize", self._initialize_params())
+            self._initialize_id = self._send("initialize", self._build_initialize_params())
         response = self._initialize_response or self._receive_response({self._initialize_id}, None)
         if isinstance(response, NoMessage):
             return response
-        _refuse_error("initialize", response)
+        _raise_if_error("initialize", response)
         result = parse_result(response)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_VERSIONS:
@@ -159,16 +165,18 @@ class ProbeSession:
         self._version_header = {"MCP-Protocol-Version": version}
         self._notify(INITIALIZED)
         info = {"serverInfo": result["serverInfo"]} if "serverInfo" in result else {}
-        return Opening(era="initialize", version=version, server={**info, **_capabilities_and_instructions(result)})
+        return NegotiatedSession(
+            era="initialize", version=version, server={**info, **_select_capabilities_and_instructions(result)}
+        )
 
-    def _initialize_params(self) -> dict[str, Any]:
+    def _build_initialize_params(self) -> dict[str, Any]:
         return {
             "protocolVersion": HANDSHAKE_VERSIONS[0],
             "capabilities": dict(self._client.capabilities),
             "clientInfo": {"name": self._client.name, "version": self._client.version},
         }
 
-    def _read_list(self, kind: ItemKind) -> Listing | None:
+    def _read_list(self, kind: ItemKind) -> ItemList | None:
         items: list[Item] = []
         cursors: set[str] = set()
         params: dict[str, Any] = {}
@@ -176,18 +184,18 @@ class ProbeSession:
             request_id = self._send(kind.method, params)
             response = self._receive_response({request_id}, None)
             if isinstance(response, NoMessage):
-                raise no_response(kind.method, response)
-            if page_number == 1 and _error_code(response) == METHOD_NOT_FOUND:
+                raise build_no_response_error(kind.method, response)
+            if page_number == 1 and _get_error_code(response) == METHOD_NOT_FOUND:
                 return None
-            _refuse_error(kind.method, response)
+            _raise_if_error(kind.method, response)
             page = parse_page(response, kind, self._json_limits)
             items.extend(page.items)
             if len(items) > self._limits.max_items:
                 raise probe_limit_error(kind.member, self._limits.max_items)
             if page.cursor is None:
-                return Listing(items=tuple(items), pages=page_number)
+                return ItemList(items=tuple(items), pages=page_number)
             if page.cursor in cursors:
-                message = f"the list of {kind.member} loops: the server repeats a cursor"
+                message = f"the list of {kind.member} never ends: the server repeats a cursor"
                 raise PinwardenError("PROBE_LIMIT", message, data={"limit": "loop"})
             cursors.add(page.cursor)
             params = {"cursor": page.cursor}
@@ -198,14 +206,14 @@ class ProbeSession:
         call: dict[str, Any] = {"jsonrpc": "2.0", "id": self._last_id, "method": method}
         headers = dict(self._version_header)
         if self._stateless:
-            params = {**params, "_meta": self._request_meta()}
+            params = {**params, "_meta": self._build_request_meta()}
             headers = {"MCP-Protocol-Version": STATELESS_VERSIONS[0], "Mcp-Method": method}
         if params:
             call["params"] = params
         self._transport.send(_encode(call), headers, expects_response=True, wait=wait)
         return self._last_id
 
-    def _request_meta(self) -> dict[str, Any]:
+    def _build_request_meta(self) -> dict[str, Any]:
         return {
             VERSION_META: STATELESS_VERSIONS[0],
             CLIENT_META: {"name": self._client.name, "version": self._client.version},
@@ -217,24 +225,24 @@ class ProbeSession:
         self._transport.send(message, self._version_header, expects_response=False)
 
     def _receive_response(self, request_ids: set[int | None], wait: float | None) -> Message | NoMessage:
-        """The response to one of the requests. Other messages before it are counted and handled."""
+        """Wait for the response to one of the requests. Other messages that arrive first are handled and counted."""
         end = None if wait is None else monotonic() + wait
         while True:
             received = self._transport.receive(None if end is None else max(end - monotonic(), 0))
             if isinstance(received, NoMessage):
                 return received
-            message = self._read(received)
+            message = self._parse_line(received)
             if message is None:
                 continue
             if message.is_call:
-                self._respond(message)
-            elif any(_is_id(message, request_id) for request_id in request_ids) or _is_error_without_id(message):
+                self._handle_server_call(message)
+            elif any(_has_id(message, request_id) for request_id in request_ids) or _is_error_without_id(message):
                 return message
             else:
                 self._count_unsolicited()
 
-    def _read(self, text: bytes) -> Message | None:
-        """The message, or None for a line that is not a message."""
+    def _parse_line(self, text: bytes) -> Message | None:
+        """Parse a message. Returns None for a line on stdout that is not a message."""
         if not text.lstrip().startswith(b"{"):
             if not self._transport.line_based:
                 raise probe_error("protocol", "the server's response is not a JSON-RPC message")
@@ -246,10 +254,10 @@ class ProbeSession:
             return None
         return message
 
-    def _respond(self, call: Message) -> None:
+    def _handle_server_call(self, call: Message) -> None:
         method = call.members["method"]
         self._count_unsolicited()
-        self._changed.update(LIST_CHANGED.get(method, ()))
+        self._changed_kinds.update(LIST_CHANGED.get(method, ()))
         if "id" not in call.members:
             return
         self._server_requests += 1
@@ -275,62 +283,62 @@ class ProbeSession:
     def _count_noise(self) -> None:
         self.noise_lines += 1
         if self.noise_lines > self._limits.max_noise_lines:
-            raise probe_error("protocol", "the server writes text instead of messages to stdout")
+            raise probe_error("protocol", "the server writes text to stdout, where only JSON-RPC messages are allowed")
 
 
-def no_response(method: str, outcome: NoMessage) -> PinwardenError:
-    """The error for a request without a response."""
+def build_no_response_error(method: str, outcome: NoMessage) -> PinwardenError:
+    """Build the error for a request that got no response."""
     details: dict[str, object] = {"method": method}
     if outcome.status is not None:
         details["status"] = outcome.status
     return probe_error(outcome.reason, f"no response to {method}: {outcome.detail}", details)
 
 
-def _refuse_error(method: str, response: Message) -> None:
+def _raise_if_error(method: str, response: Message) -> None:
     error = response.members.get("error")
     if error is None:
         return
     text = error.get("message") if isinstance(error, dict) else None
     detail = f": {show_invisible(text[:200])}" if isinstance(text, str) else ""
     raise probe_error(
-        "error", f"the server responded to {method} with error {_error_code(response)}{detail}", {"method": method}
+        "error", f"the server responded to {method} with error {_get_error_code(response)}{detail}", {"method": method}
     )
 
 
-def _error_code(response: Message) -> int | None:
+def _get_error_code(response: Message) -> int | None:
     error = response.members.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) else None
 
 
-def _supported_versions(error: Any) -> list[str]:
+def _parse_supported_versions(error: Any) -> list[str]:
     data = error.get("data") if isinstance(error, dict) and error.get("code") == VERSION_UNSUPPORTED else None
     supported = data.get("supported") if isinstance(data, dict) else None
     return [version for version in supported if isinstance(version, str)] if isinstance(supported, list) else []
 
 
-def _is_id(message: Message, request_id: int | None) -> bool:
+def _has_id(message: Message, request_id: int | None) -> bool:
     message_id = message.members.get("id")
     return request_id is not None and type(message_id) is int and message_id == request_id
 
 
 def _is_error_without_id(message: Message) -> bool:
-    """An error without an id belongs to the only open request (JSON-RPC 2.0, section 5)."""
+    """Whether the message is an error without an id; it belongs to the only open request (JSON-RPC 2.0, section 5)."""
     return message.members.get("id") is None and message.members.get("error") is not None
 
 
-def _capabilities_and_instructions(result: Mapping[str, Any]) -> dict[str, Any]:
+def _select_capabilities_and_instructions(result: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(result.get("capabilities"), dict):
         raise probe_error("protocol", "the server's response has no capabilities")
     return {member: result[member] for member in ("capabilities", "instructions") if member in result}
 
 
-def _offers(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
+def _is_offered(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
     return capabilities.get(CAPABILITY[kind]) not in (None, False)
 
 
-def _server_info_from_meta(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Without a handshake, the server's name and version are in the ``_meta`` of the result."""
+def _select_server_info(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return serverInfo, which servers without a handshake send in the ``_meta`` of the result."""
     meta = result.get("_meta")
     return {"serverInfo": meta[SERVER_META]} if isinstance(meta, dict) and SERVER_META in meta else {}
 

@@ -1,4 +1,4 @@
-"""A server as a child process: one message per line on its standard streams."""
+"""The stdio transport: the server is a child process that reads and writes one message per line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pinwarden.system.probe_budget import ProbeBudget, probe_error, probe_limit_
 from pinwarden.system.processes import ProcessTree
 
 _CHUNK = 1 << 16
-_QUEUED_CHUNKS = 64  # a server that writes more has to wait
+_QUEUED_CHUNKS = 64  # output that is buffered before the server has to wait
 _HAS_POLL = hasattr(select, "poll")
-_LAST_OUTPUT_SECONDS = 0.5  # to read the last output of an ended server
+_LAST_OUTPUT_SECONDS = 0.5  # time to read the last output after the server ended
 
 
 class StdioCommand(Record):
-    """A command with all placeholders expanded."""
+    """A command line with its environment, all placeholders expanded."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -33,7 +33,10 @@ class StdioCommand(Record):
 
 
 class StdioTransport:
-    """Runs the command. One thread per output stream reads it, so that the server never blocks on one of them."""
+    """Runs the server as a child process.
+
+    One thread reads stdout and another stderr, so that the server never blocks on either of them.
+    """
 
     name = "stdio"
     line_based = True
@@ -43,44 +46,44 @@ class StdioTransport:
         self._budget = budget
         self._aborted = False
         self._closing = Lock()
-        self._child = _Child(command, budget)
+        self._server = _ServerProcess(command, budget)
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
-        """Write one line."""
+        """Write one message as a line to the server's stdin."""
         del headers, expects_response, wait
-        self._child.write(message + b"\n")
+        self._server.write(message + b"\n")
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The next line that is not empty."""
-        return self._child.next_line(wait)
+        """Return the next line of stdout that is not empty."""
+        return self._server.next_line(wait)
 
     def restart(self) -> None:
-        """Run the command once more."""
-        self._child.close(immediately=True)
+        """Kill the server and start it again."""
+        self._server.close(immediately=True)
         with self._closing:
             if self._aborted:
                 raise probe_error("ended", "the probe was stopped")
-            self._child = _Child(self._command, self._budget)
+            self._server = _ServerProcess(self._command, self._budget)
 
     def stderr_tail(self) -> str:
-        """The end of the server's stderr."""
-        return self._child.stderr_tail.decode("utf-8", "backslashreplace")
+        """The last bytes that the server wrote to stderr, as text."""
+        return self._server.stderr_tail.decode("utf-8", "backslashreplace")
 
     def close(self) -> None:
-        """End the server and its descendants, with a grace period if there is time."""
-        self._child.close(immediately=self._budget.is_expired or self._aborted)
+        """Stop the server and its descendants, with a grace period if the probe has time left."""
+        self._server.close(immediately=self._budget.is_expired or self._aborted)
 
     def abort(self) -> None:
-        """End the server now, from any thread."""
+        """Kill the server immediately. Can be called from any thread."""
         with self._closing:
             self._aborted = True
-            self._child.tree.kill()
+            self._server.tree.kill()
 
 
-class _Child:
-    """One run of the command."""
+class _ServerProcess:
+    """One run of the server, with the threads that read its output."""
 
     def __init__(self, command: StdioCommand, budget: ProbeBudget) -> None:
         self._budget = budget
@@ -104,7 +107,7 @@ class _Child:
             raise
         self.tree = ProcessTree(self._process)
         try:
-            self._stdin, stdout, stderr = _standard_streams(self._process)
+            self._stdin, stdout, stderr = _require_streams(self._process)
             if _HAS_POLL:
                 os.set_blocking(self._stdin.fileno(), False)
             self._start_thread(stdout, self._chunks.put)
@@ -119,7 +122,10 @@ class _Child:
         self._threads.append(thread)
 
     def write(self, data: bytes) -> None:
-        """Write all data. Raises if the server does not read in time; ``next_line`` reports a server that ended."""
+        """Write all data. Raises if the server does not read it in time.
+
+        If the server has ended, nothing is raised here, and ``next_line`` reports it.
+        """
         view = memoryview(data)
         while view:
             try:
@@ -132,14 +138,14 @@ class _Child:
                 return
 
     def next_line(self, wait: float | None) -> bytes | NoMessage:
-        """The next line that is not empty. Waits at most ``wait`` seconds."""
+        """Return the next line that is not empty. Waits at most ``wait`` seconds."""
         end = None if wait is None else monotonic() + wait
         while not self._lines:
             if self._ended:
                 return NoMessage(reason="ended", detail=self._describe_end())
             left = None if end is None else end - monotonic()
             if left is not None and left <= 0:
-                return NoMessage(reason="quiet", detail="the server sent nothing")
+                return NoMessage(reason="quiet", detail="the server sent nothing in time")
             try:
                 chunk = self._chunks.get(timeout=self._budget.remaining(left))
             except Empty:
@@ -150,7 +156,7 @@ class _Child:
         return self._lines.pop()
 
     def close(self, *, immediately: bool) -> None:
-        """End the process and the threads."""
+        """Stop the process and the threads."""
         if self._closed:
             return
         self._closed = True
@@ -216,7 +222,7 @@ class _Child:
     def _read_chunk(self, stream: IO[bytes]) -> bytes:
         try:
             if _HAS_POLL:
-                # ``close`` can end this wait: a process that left the process tree could keep the stream open forever.
+                # Also wake up when ``close`` is called: a detached descendant could keep the stream open forever.
                 readable = select.poll()
                 readable.register(stream, select.POLLIN)
                 readable.register(self._wake_read, select.POLLIN)
@@ -237,7 +243,7 @@ class _Child:
 
 def _start_process(command: StdioCommand) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(  # noqa: S603  the user allowed this command; no shell is involved
+        return subprocess.Popen(  # noqa: S603  the user allowed this command, and it runs without a shell
             list(command.words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -252,14 +258,14 @@ def _start_process(command: StdioCommand) -> subprocess.Popen[bytes]:
         raise probe_error("start", f"{command.words[0]} could not be started: {reason}") from err
 
 
-def _standard_streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+def _require_streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
     if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise probe_error("start", "the server has no standard streams")
+        raise probe_error("start", "the server was started without stdin, stdout and stderr")
     return process.stdin, process.stdout, process.stderr
 
 
 def _close_all(process: subprocess.Popen[bytes], wake_read: int) -> None:
-    for stream in _standard_streams(process):
+    for stream in _require_streams(process):
         with suppress(OSError):
             stream.close()
     with suppress(OSError):

@@ -165,13 +165,13 @@ class _Scanner:
 
     def _facts_of(self, text: str) -> Iterator[_Fact]:
         cues = tuple(find_cues(text))
-        for advisory, start, end in toolpin.advisories_of(text):
+        for advisory, start, end in toolpin.find_advisories(text):
             fact = _advisory_fact(advisory, text[start:end])
             if fact.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
                 fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin reports as hidden
             yield fact
         for sibling, start, end in self._siblings.find_commands(text):
-            yield _advisory_fact(toolpin.cross_tool_advisory(sibling), text[start:end], sibling)
+            yield _advisory_fact(toolpin.build_cross_tool_advisory(sibling), text[start:end], sibling)
         yield from _cue_facts(cues)
         for reason, excerpt in self.other_servers.find_references(text):
             yield _shadowing_fact(reason, excerpt)
@@ -193,7 +193,7 @@ def _cue_facts(cues: Iterable[Cue]) -> Iterator[_Fact]:
 def _duplicate_findings(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
     for name, count in names.items():
         if count > 1:
-            yield _advisory_fact(toolpin.duplicate_name_advisory(count), name).at_location(entity, name, "/name")
+            yield _advisory_fact(toolpin.build_duplicate_name_advisory(count), name).at_location(entity, name, "/name")
 
 
 def _look_alike_findings(names: Iterable[str]) -> Iterator[ScanFinding]:
