@@ -18,9 +18,9 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.artifact_drift import (
     ARTIFACT_KINDS,
+    build_registry_change,
     compare_pins,
     compare_releases,
-    registry_change,
 )
 from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
 from pinwarden.artifacts.oci_manifest import OciDescriptor
@@ -296,7 +296,7 @@ class TestPins:
 
     def test_a_registry_change_is_reported_without_contacting_the_registry(self) -> None:
         expected = change("registry_changed", "registry", REGISTRY, "https://evil.example.com/")
-        assert registry_change("notes", REGISTRY, "https://evil.example.com/") == expected
+        assert build_registry_change("notes", REGISTRY, "https://evil.example.com/") == expected
 
 
 class TestReleases:

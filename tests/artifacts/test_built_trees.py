@@ -17,8 +17,8 @@ from pinwarden.artifacts.environments.tree import (
     MANIFEST,
     TREE,
     audit_tree,
+    format_file_list,
     hash_tree,
-    tree_text,
     write_file,
     write_manifest,
 )
@@ -82,7 +82,7 @@ class Tree:
         paths = [f"d{number * 7 // COUNT}/f{number}.js" for number in range(COUNT)]
         rows = [write_file(self.place, path, path.encode() * 40, executable=path.endswith("7.js")) for path in paths]
         write_manifest(folder, {SECTION: rows})
-        self.locked = hashlib.sha256(tree_text(rows)).digest()
+        self.locked = hashlib.sha256(format_file_list(rows)).digest()
 
     @property
     def problem(self) -> str | None:

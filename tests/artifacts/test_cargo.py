@@ -12,7 +12,7 @@ import pytest
 from pinwarden.artifacts import cargo
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.cargo_package import build_index_path
-from pinwarden.artifacts.endpoints.cargo import default_index, registry_for
+from pinwarden.artifacts.endpoints.cargo import find_registry, get_default_index
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
@@ -164,7 +164,7 @@ class TestSettings:
     @staticmethod
     def endpoint(root: Path, registry: str | None = None, **variables: str) -> ServiceEndpoint:
         settings = SettingsSources(home=root / "home", project=root / "project", variables=variables)
-        return registry_for(settings, registry=registry)
+        return find_registry(settings, registry=registry)
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -179,7 +179,7 @@ class TestSettings:
 
     def test_without_settings_it_is_the_default(self, root: Path) -> None:
         found = self.endpoint(root)
-        assert (found.url, found.configured_by, found.authorization) == (default_index(), "default", None)
+        assert (found.url, found.configured_by, found.authorization) == (get_default_index(), "default", None)
         assert found.url.startswith("https://index.")
 
     def test_a_replaced_source_is_followed_to_its_end(self, root: Path) -> None:

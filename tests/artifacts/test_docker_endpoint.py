@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.artifacts.endpoints.docker import HelperLimits, registry_endpoint
+from pinwarden.artifacts.endpoints.docker import HelperLimits, find_registry_endpoint
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry
 from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
@@ -41,7 +41,7 @@ def settings(home: Path, **variables: str) -> SettingsSources:
 
 
 def found(reference: str, where: SettingsSources, configured_by: Origin = "argument") -> ServiceEndpoint:
-    return registry_endpoint(parse_reference(reference), where, configured_by=configured_by)
+    return find_registry_endpoint(parse_reference(reference), where, configured_by=configured_by)
 
 
 def refused(reference: str, where: SettingsSources) -> PinwardenError:
@@ -172,7 +172,7 @@ def test_a_helper_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
     write(tmp_path / ".docker" / "config.json", {"credHelpers": {"ghcr.io": "lab"}})
     started = time.monotonic()
     with pytest.raises(PinwardenError) as caught:
-        registry_endpoint(
+        find_registry_endpoint(
             parse_reference("ghcr.io/a/b"),
             settings(tmp_path, PATH=path),
             configured_by="argument",
@@ -229,11 +229,11 @@ def test_attack_an_image_that_a_repository_names_does_not_reach_a_local_service(
     fetcher = Fetcher(FetchRules(limits=FetchLimits(attempts=1)))
     with scripted() as server:
         reference = parse_reference(f"{server.host}/a/b:v1")
-        endpoint = registry_endpoint(reference, settings(tmp_path), configured_by="project")
+        endpoint = find_registry_endpoint(reference, settings(tmp_path), configured_by="project")
         with pytest.raises(PinwardenError) as caught:
-            OciRegistry(reference, fetcher, endpoint).document(reference.tag_or_digest)
+            OciRegistry(reference, fetcher, endpoint).fetch_document(reference.tag_or_digest)
         assert (caught.value.code, caught.value.data) == ("ADDRESS_REFUSED", {"reason": "private"})
         assert server.asked == []
-        endpoint = registry_endpoint(reference, settings(tmp_path), configured_by="argument")
-        assert OciRegistry(reference, fetcher, endpoint).document(reference.tag_or_digest) is None
+        endpoint = find_registry_endpoint(reference, settings(tmp_path), configured_by="argument")
+        assert OciRegistry(reference, fetcher, endpoint).fetch_document(reference.tag_or_digest) is None
     fetcher.close()

@@ -32,9 +32,9 @@ NODE = needs("node", install="apt-get install nodejs")
 
 def put(store: Store, data: bytes) -> Digest:
     digest = Digest.of_bytes(data)
-    with store.incoming() as stream:
+    with store.open_incoming() as stream:
         stream.write(data)
-        store.keep(stream, digest)
+        store.add_file(stream, digest)
     return digest
 
 
@@ -54,7 +54,7 @@ def npm_package(store: Store, name: str, archive: bytes, path: str, **about: obj
     place = store.find(digest)
     assert place is not None
     file = ClosureFile(
-        name=f"{digest.hex[:8]}.tgz", url="https://x.example/", digest=digest, tree=node.package_tree_digest(place)
+        name=f"{digest.hex[:8]}.tgz", url="https://x.example/", digest=digest, tree=node.compute_package_digest(place)
     )
     return ClosurePackage(name=name, version="1.0.0", path=path, files=(file,), **about)  # type: ignore[arg-type]
 
@@ -85,8 +85,8 @@ def npm_closure(store: Store) -> Closure:
 
 def built_node(store: Store, closure: Closure) -> Path:
     packages = node.choose_packages(closure, HERE)
-    key = node.environment_key(Digest.of_bytes(to_bytes(closure)), HERE)
-    return store.build(
+    key = node.compute_environment_key(Digest.of_bytes(to_bytes(closure)), HERE)
+    return store.build_environment(
         key,
         lambda folder: node.build(folder, key, packages, store),
         is_intact=lambda folder: node.audit(folder, packages, store) is None,
@@ -105,7 +105,7 @@ def test_a_package_runs_from_its_verified_archives_and_its_install_scripts_do_no
     assert node.audit(folder, node.choose_packages(closure, HERE), store) is None
     assert not (folder / TREE / "node_modules" / "other-os").exists()
     assert not Path("/tmp/pwned").exists()
-    command = node.start_command(folder, closure.root, None, Path("/usr/bin/env"))
+    command = node.build_start_command(folder, closure.root, None, Path("/usr/bin/env"))
     done = subprocess.run(["node", command[1], "a", "b"], check=True, capture_output=True, text=True)
     assert done.stdout == "approved a,b\n"
 
@@ -231,7 +231,7 @@ def test_a_program_outside_its_package_is_refused(store: Store) -> None:
         ecosystem="npm", name="evil", version="1.0.0", resolver="", registry="https://x.example/", packages=(package,)
     )
     with pytest.raises(PinwardenError) as caught:
-        node.start_command(built_node(store, closure), closure.root, None, Path("node"))
+        node.build_start_command(built_node(store, closure), closure.root, None, Path("node"))
     assert caught.value.code == "PROGRAM_UNKNOWN"
 
 
@@ -246,7 +246,7 @@ def test_a_package_whose_own_description_cannot_be_read_has_no_program(store: St
         ecosystem="npm", name="evil", version="1.0.0", resolver="", registry="https://x.example/", packages=(package,)
     )
     with pytest.raises(PinwardenError) as caught:
-        node.start_command(built_node(store, closure), closure.root, None, Path("node"))
+        node.build_start_command(built_node(store, closure), closure.root, None, Path("node"))
     assert caught.value.code == "PROGRAM_UNKNOWN"
 
 
@@ -257,7 +257,7 @@ def test_a_program_whose_path_holds_a_nul_is_refused(store: Store) -> None:
         ecosystem="npm", name="evil", version="1.0.0", resolver="", registry="https://x.example/", packages=(package,)
     )
     with pytest.raises(PinwardenError) as caught:
-        node.start_command(built_node(store, closure), closure.root, None, Path("node"))
+        node.build_start_command(built_node(store, closure), closure.root, None, Path("node"))
     assert caught.value.code == "PROGRAM_UNKNOWN"
 
 
@@ -286,7 +286,7 @@ def wheel_package(store: Store, name: str, archive: bytes) -> ClosurePackage:
         name=f"{name}-1.0.0-py3-none-any.whl",
         url="https://x.example/",
         digest=digest,
-        tree=python.wheel_tree_digest(place),
+        tree=python.compute_wheel_digest(place),
     )
     return ClosurePackage(name=name, version="1.0.0", files=(file,))
 
@@ -317,9 +317,9 @@ INTERPRETER = python.Interpreter.current()
 
 
 def built_python(store: Store, closure: Closure) -> Path:
-    key = python.environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
-    final = store.environment(key)
-    return store.build(
+    key = python.compute_environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
+    final = store.environment_folder(key)
+    return store.build_environment(
         key,
         lambda folder: python.build(folder, final, python.choose_packages(closure), INTERPRETER, store),
         is_intact=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None,
@@ -327,7 +327,7 @@ def built_python(store: Store, closure: Closure) -> Path:
 
 
 def run_python(folder: Path, closure: Closure, **environment: str) -> str:
-    command = [*python.start_command(folder, closure.root, None), "a"]
+    command = [*python.build_start_command(folder, closure.root, None), "a"]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
@@ -351,7 +351,7 @@ def test_a_server_does_not_see_packages_of_its_interpreter_nor_of_the_environmen
     assert run_python(folder, closure, PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "dep.py")).startswith(
         "approved"
     )
-    command = [*python.start_command(folder, closure.root, None)[:-1], "import pinwarden"]
+    command = [*python.build_start_command(folder, closure.root, None)[:-1], "import pinwarden"]
     assert subprocess.run(command, check=False, capture_output=True).returncode != 0
 
 
@@ -503,14 +503,16 @@ def test_a_package_without_a_wheel_for_this_platform_is_never_built_from_source(
 def _build_and_count(root: str, counter: str) -> None:
     store = Store(Path(root))
     closure = python_closure(store)
-    key = python.environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
+    key = python.compute_environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
 
     def make(folder: Path) -> None:
         with Path(counter).open("a") as stream:
             stream.write("built\n")
-        python.build(folder, store.environment(key), python.choose_packages(closure), INTERPRETER, store)
+        python.build(folder, store.environment_folder(key), python.choose_packages(closure), INTERPRETER, store)
 
-    store.build(key, make, is_intact=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None)
+    store.build_environment(
+        key, make, is_intact=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None
+    )
 
 
 def test_two_starts_at_once_share_one_build(store: Store, tmp_path: Path) -> None:
@@ -552,7 +554,7 @@ def test_a_kill_at_any_instant_leaves_no_half_built_environment_in_use(store: St
     done = subprocess.run([sys.executable, "-c", KILLED, str(store.root), str(instant)], check=False, cwd=root)
     assert done.returncode in (0, -signal.SIGKILL)
     closure = python_closure(store)
-    folder = store.environment(python.environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER))
+    folder = store.environment_folder(python.compute_environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER))
     if folder.exists():
         assert python.audit(folder, closure, INTERPRETER, store) is None
     built_python(store, closure)

@@ -313,21 +313,21 @@ class World:
     def __init__(self, folder: Path, bundle: Path) -> None:
         self.store = Store(folder / "store")
         self.digest = Digest.of_bytes(bundle.read_bytes())
-        with self.store.incoming() as stream:
+        with self.store.open_incoming() as stream:
             stream.write(bundle.read_bytes())
-            place = self.store.keep(stream, self.digest)
-        self.tree = environment.bundle_tree_digest(place)
+            place = self.store.add_file(stream, self.digest)
+        self.tree = environment.compute_bundle_digest(place)
 
     def built(self) -> Path:
-        return self.store.build(
-            environment.environment_key(self.digest),
+        return self.store.build_environment(
+            environment.compute_environment_key(self.digest),
             lambda fresh: environment.build(fresh, self.digest, self.tree, self.store),
             is_intact=lambda place: environment.audit(place, self.tree) is None,
         )
 
     def output(self, **settings: str | tuple[str, ...]) -> str:
         place = self.built()
-        start = environment.start_command(place, RUNTIMES, settings, folders={"HOME": "/home/somebody"})
+        start = environment.build_start_command(place, RUNTIMES, settings, folders={"HOME": "/home/somebody"})
         done = subprocess.run(start.command, env=dict(start.env), capture_output=True, text=True, check=True)
         assert environment.audit(place, self.tree) is None
         return done.stdout
@@ -343,7 +343,7 @@ class TestEnvironment:
         for number, data in enumerate((signed[0], content)):
             path = tmp_path / f"{number}.mcpb"
             path.write_bytes(data)
-            trees.append(environment.bundle_tree_digest(path))
+            trees.append(environment.compute_bundle_digest(path))
         assert trees[0] == trees[1]
 
     def test_a_node_server_starts_with_the_settings_of_its_user(self, tmp_path: Path) -> None:
@@ -373,7 +373,9 @@ class TestEnvironment:
         with pytest.raises(PinwardenError) as caught:
             world.output()
         assert (caught.value.code, caught.value.data) == ("VARIABLE_MISSING", {"variable": "key"})
-        shown = repr(environment.start_command(world.built(), RUNTIMES, {"key": "s3cret"}, folders={"HOME": "/h"}))
+        shown = repr(
+            environment.build_start_command(world.built(), RUNTIMES, {"key": "s3cret"}, folders={"HOME": "/h"})
+        )
         assert "s3cret" not in shown
 
     def test_a_python_server_finds_its_libraries_and_leaves_no_trace(self, tmp_path: Path) -> None:
@@ -421,9 +423,9 @@ class TestEnvironment:
         script = world.built() / TREE / "server/index.js"
         script.chmod(0o644)
         script.write_text("console.log('evil')")
-        assert environment.audit(world.store.environment(environment.environment_key(world.digest)), world.tree) == (
-            "server/index.js was changed"
-        )
+        assert environment.audit(
+            world.store.environment_folder(environment.compute_environment_key(world.digest)), world.tree
+        ) == ("server/index.js was changed")
         assert world.output() == "notes \n"
         (world.built() / TREE / "server/extra.js").write_text("")
         assert world.output() == "notes \n"
@@ -445,4 +447,4 @@ class TestEnvironment:
         with pytest.raises(PinwardenError) as caught:
             world.built()
         assert caught.value.code == "ARTIFACT_MISMATCH"
-        assert not world.store.environment(environment.environment_key(world.digest)).exists()
+        assert not world.store.environment_folder(environment.compute_environment_key(world.digest)).exists()

@@ -196,9 +196,9 @@ class TestManifest:
                 args=["a"], env={"A": "1"}, platform_overrides={"win32": {"command": "node.exe"}, "linux": {"args": []}}
             )
         )
-        assert (found.start_on("win32").command, found.start_on("win32").args) == ("node.exe", ("a",))
-        assert (found.start_on("linux").command, found.start_on("linux").args) == ("node", ())
-        assert found.start_on("darwin") == found.start
+        assert (found.get_start("win32").command, found.get_start("win32").args) == ("node.exe", ("a",))
+        assert (found.get_start("linux").command, found.get_start("linux").args) == ("node", ())
+        assert found.get_start("darwin") == found.start
 
 
 def setting(kind: str = "string", **more: Any) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class TestFilling:
     def filled(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> FilledStartCommand:
         found = read(server=server(**config), user_config=settings)
         return fill_start_command(
-            found.start_on("linux"), found, given, {"__dirname": "/bundle", "HOME": "/home/me", "/": "/"}
+            found.get_start("linux"), found, given, {"__dirname": "/bundle", "HOME": "/home/me", "/": "/"}
         )
 
     def failure(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> tuple[str, object]:

@@ -30,7 +30,7 @@ from pinwarden.artifacts.artifact import (
     PackageRef,
     RegistrySignature,
 )
-from pinwarden.artifacts.endpoints.npm import default_registry, registry_for
+from pinwarden.artifacts.endpoints.npm import find_registry, get_default_registry
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -172,7 +172,7 @@ class TestARealRegistry:
         place = registry.url.removeprefix("http:")
         (tmp_path / ".npmrc").write_text(f"@locked:registry={registry.url}\n{place}:_authToken=${{TOKEN}}\n")
         settings = SettingsSources(home=tmp_path, project=None, variables={"TOKEN": registry.token})
-        endpoint = registry_for("@locked/tool", settings).endpoint
+        endpoint = find_registry("@locked/tool", settings).endpoint
         wanted = PackageRef(ecosystem="npm", name="@locked/tool", version="1.0.0")
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
         artifact = npm.fetch_artifact(wanted, client, endpoint, now=NOW)
@@ -317,7 +317,7 @@ class TestTarballAddresses:
         assert lies.failure() == ("ADDRESS_REFUSED", "private")
 
     def test_a_mirror_serves_the_tarballs_of_the_default_registry_as_npm_has_it(self) -> None:
-        lies = Lies(dist={"tarball": f"{default_registry()}tool/-/tool-1.0.0.tgz"})
+        lies = Lies(dist={"tarball": f"{get_default_registry()}tool/-/tool-1.0.0.tgz"})
         with plain_server(lies.answer) as server:
             artifact = fetch(server.url, "tool")
         assert server.paths == ["/tool", "/tool/-/tool-1.0.0.tgz"]
@@ -582,7 +582,7 @@ class TestTheRegistryThatThisMachineReaches:
     def test_a_published_server_has_the_bytes_that_its_registry_claims(self) -> None:
         settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
         name = "@modelcontextprotocol/server-everything"
-        endpoint = registry_for(name, settings).endpoint
+        endpoint = find_registry(name, settings).endpoint
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=2, idle_seconds=20)), os.environ)
         try:
             wanted = PackageRef(ecosystem="npm", name=name, version="2026.8.31")

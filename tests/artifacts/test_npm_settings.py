@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.artifacts.endpoints.npm import NpmRegistry, default_registry, parse_npmrc, registry_for
+from pinwarden.artifacts.endpoints.npm import NpmRegistry, find_registry, get_default_registry, parse_npmrc
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import SettingsSources
 from tests.support.needs import needs
@@ -35,7 +35,7 @@ class Machine:
 
     def registry(self, name: str = "tool", **members: str) -> NpmRegistry:
         settings = SettingsSources(home=self.home, project=self.project, variables=self.variables)
-        return registry_for(name, settings, **members)
+        return find_registry(name, settings, **members)
 
     def url(self, name: str = "tool") -> str:
         return self.registry(name).endpoint.url
@@ -64,7 +64,7 @@ def write(machine: Machine, **files: str) -> None:
 class TestWhichRegistry:
     def test_without_settings_it_is_the_default_of_the_table_of_package_addresses(self, machine: Machine) -> None:
         found = machine.registry()
-        assert (found.endpoint.url, found.endpoint.configured_by) == (default_registry(), "default")
+        assert (found.endpoint.url, found.endpoint.configured_by) == (get_default_registry(), "default")
         assert found.endpoint.url.startswith("https://")
         assert found.endpoint.url.endswith("/")
         assert (found.endpoint.authorization, found.endpoint.ca_file, found.notes) == (None, None, ())
@@ -109,7 +109,7 @@ class TestWhichRegistry:
     def test_a_repository_in_the_home_folder_is_the_user(self, machine: Machine) -> None:
         write(machine, user="registry=https://user.example/")
         settings = SettingsSources(home=machine.home, project=machine.home, variables=machine.variables)
-        assert registry_for("tool", settings).endpoint.configured_by == "user"
+        assert find_registry("tool", settings).endpoint.configured_by == "user"
 
     @pytest.mark.parametrize(
         "value",
@@ -288,7 +288,7 @@ class TestSyntax:
             registry = effective[f"@{scope}:registry"]
             expected = effective["registry"] if registry == "undefined" else registry
             try:
-                ours = registry_for(f"@{scope}/x", settings).endpoint.url
+                ours = find_registry(f"@{scope}/x", settings).endpoint.url
             except PinwardenError as err:
                 ours = err.code
             assert ours == ("CONFIG_INVALID" if "${" in expected else f"{expected.rstrip('/')}/"), scope
@@ -302,7 +302,7 @@ class TestSyntax:
         variables = {"PATH": os.environ["PATH"], "npm_config_prefix": str(tmp_path)}
         theirs = _npm(["config", "get", "registry"], tmp_path, variables).strip()
         settings = SettingsSources(home=tmp_path / "home", project=tmp_path / "project", variables=variables)
-        assert registry_for("x", settings).endpoint.url == theirs == "https://machine.example/"
+        assert find_registry("x", settings).endpoint.url == theirs == "https://machine.example/"
 
 
 def _npm(arguments: list[str], root: Path, variables: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from pinwarden.artifacts import nuget
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
-from pinwarden.artifacts.endpoints.nuget import NugetSources, default_source, sources
+from pinwarden.artifacts.endpoints.nuget import NugetSources, find_sources, get_default_source
 from pinwarden.artifacts.nuget_package import normalize_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -264,11 +264,11 @@ class TestSettings:
             (root / place).parent.mkdir(parents=True, exist_ok=True)
             if text:
                 (root / place).write_text(text)
-        return sources(SettingsSources(home=root / "home", project=root / "project", variables=variables))
+        return find_sources(SettingsSources(home=root / "home", project=root / "project", variables=variables))
 
     def test_without_settings_it_is_the_default_of_the_table_of_package_addresses(self, tmp_path: Path) -> None:
         found = self.find(tmp_path)
-        assert (found.main.url, found.main.configured_by, found.extra) == (default_source(), "default", ())
+        assert (found.main.url, found.main.configured_by, found.extra) == (get_default_source(), "default", ())
         assert found.main.url.startswith("https://")
         assert found.main.url.endswith("/")
 

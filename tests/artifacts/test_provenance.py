@@ -13,16 +13,16 @@ from pinwarden.artifacts.provenance import (
     ProvenanceOutcome,
     ProvenanceStatement,
     Subject,
-    expected_file,
-    expected_image,
+    choose_strongest_identity,
+    expect_file,
+    expect_image,
     identity_from_json,
     identity_to_json,
+    normalize_repository_url,
     parse_registry_keys,
     parse_simple_signing,
     parse_statement,
     ref_class,
-    repository_uri,
-    strongest_identity,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -117,7 +117,7 @@ def test_the_class_of_a_ref_follows_from_its_full_name(ref: str, expected: str) 
     ],
 )
 def test_every_spelling_of_a_repository_has_the_same_address(text: str) -> None:
-    assert repository_uri(text) == "https://github.com/acme/slack"
+    assert normalize_repository_url(text) == "https://github.com/acme/slack"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_every_spelling_of_a_repository_has_the_same_address(text: str) -> None:
     ],
 )
 def test_other_hosts_keep_their_paths_and_invalid_addresses_are_empty(text: str, expected: str) -> None:
-    assert repository_uri(text) == expected
+    assert normalize_repository_url(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_a_file_is_known_by_its_own_name_on_pypi_and_by_its_package_elsewhere() 
     file = ArtifactFile(name="a-1.tgz", size=1, digests=(DIGEST,))
 
     def about(ecosystem: Any) -> ExpectedSubject:
-        return expected_file(PackageRef(ecosystem=ecosystem, name="a", version="1"), file)
+        return expect_file(PackageRef(ecosystem=ecosystem, name="a", version="1"), file)
 
     assert about("pypi") == ExpectedSubject(ecosystem="pypi", name="a-1.tgz", version="1", digests=(DIGEST,))
     assert about("npm") == ExpectedSubject(ecosystem="npm", name="a", version="1", digests=(DIGEST,))
     image = PackageRef(ecosystem="oci", name="host/a:1")
-    assert expected_image(image, DIGEST) == ExpectedSubject(ecosystem="oci", name="host/a:1", digests=(DIGEST,))
+    assert expect_image(image, DIGEST) == ExpectedSubject(ecosystem="oci", name="host/a:1", digests=(DIGEST,))
 
 
 def test_the_strongest_verified_identity_is_pinned() -> None:
@@ -198,6 +198,6 @@ def test_the_strongest_verified_identity_is_pinned() -> None:
     def outcome(state: Any, identity: Identity | None) -> ProvenanceOutcome:
         return ProvenanceOutcome(state=state, signer="certificate", method="m", identity=identity)
 
-    assert strongest_identity((outcome("verified", publish), outcome("verified", build))) == build
-    assert strongest_identity((outcome("verified", publish), outcome("failed", None))) == publish
-    assert strongest_identity((outcome("failed", None), outcome("unavailable", None))) is None
+    assert choose_strongest_identity((outcome("verified", publish), outcome("verified", build))) == build
+    assert choose_strongest_identity((outcome("verified", publish), outcome("failed", None))) == publish
+    assert choose_strongest_identity((outcome("failed", None), outcome("unavailable", None))) is None

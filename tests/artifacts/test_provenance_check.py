@@ -23,10 +23,10 @@ from pinwarden.artifacts.provenance import (
     Identity,
     ProvenanceOutcome,
     RegistryKey,
+    choose_strongest_identity,
     identity_from_json,
     identity_to_json,
     parse_registry_keys,
-    strongest_identity,
 )
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier
 from pinwarden.artifacts.pypi_index import parse_provenance
@@ -137,7 +137,7 @@ def attestation(document: Any) -> ArtifactAttestation:
 
 
 def check(verifier: ProvenanceVerifier, document: Any, about: ExpectedSubject = NPM) -> ProvenanceOutcome:
-    return verifier.check(attestation(document), about)
+    return verifier.verify(attestation(document), about)
 
 
 def failed(outcome: ProvenanceOutcome) -> str:
@@ -756,10 +756,10 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
     package = PackageRef(ecosystem="pypi", name="slack-mcp", version="1.2.0")
     artifact = FetchedArtifact(package=package, registry="x", checked_at=NOW, files=files, attestations=tuple(came))
 
-    outcomes = verifier.check_all(artifact)
+    outcomes = verifier.verify_all(artifact)
 
     assert [outcome.state for outcome in outcomes] == ["verified", "failed", "verified", "unavailable"]
-    assert strongest_identity(outcomes) == record.replace(IDENTITY, kind="pypi-publish")
+    assert choose_strongest_identity(outcomes) == record.replace(IDENTITY, kind="pypi-publish")
 
 
 def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, verifier: ProvenanceVerifier) -> None:
@@ -772,7 +772,7 @@ def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, ver
     package = PackageRef(ecosystem="oci", name="ghcr.example/acme/slack:v1")
     artifact = FetchedArtifact(package=package, registry="x", checked_at=NOW, image=image, attestations=came)
 
-    assert [outcome.state for outcome in verifier.check_all(artifact)] == ["verified", "unavailable"]
+    assert [outcome.state for outcome in verifier.verify_all(artifact)] == ["verified", "unavailable"]
 
 
 # What the machine lacks
@@ -892,8 +892,8 @@ def test_a_real_pypi_attestation_is_verified_offline_with_the_public_root(
 ) -> None:
     verifier = ProvenanceVerifier(now=NOW)
 
-    outcome = verifier.check(real_pypi(file), real_about(name, sha256))
-    other = verifier.check(real_pypi(file), real_about(name, "0" * 64))
+    outcome = verifier.verify(real_pypi(file), real_about(name, sha256))
+    other = verifier.verify(real_pypi(file), real_about(name, "0" * 64))
 
     assert (outcome.state, outcome.identity) == ("verified", identity)
     assert failed(other) == "the statement is about different bytes"
@@ -948,9 +948,9 @@ def test_a_real_staging_attestation_verifies_only_with_the_staging_root() -> Non
     store = importlib.resources.files("sigstore._store")
     (staging,) = [each for each in store.iterdir() if "sigstage" in each.name]
 
-    public = ProvenanceVerifier(now=NOW).check(real_pypi(file), about)
+    public = ProvenanceVerifier(now=NOW).verify(real_pypi(file), about)
     with importlib.resources.as_file(staging / "trusted_root.json") as path:
-        own = ProvenanceVerifier(now=NOW, trust_root=path).check(real_pypi(file), about)
+        own = ProvenanceVerifier(now=NOW, trust_root=path).verify(real_pypi(file), about)
 
     assert failed(public)
     assert own.state == "verified"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome
-from pinwarden.artifacts.provenance_drift import compare_provenance, slsa_level
+from pinwarden.artifacts.provenance_drift import compare_provenance, compute_slsa_level
 from pinwarden.core.record import replace
 
 GITHUB = "https://token.actions.githubusercontent.com"
@@ -145,10 +145,10 @@ def test_attack_a_build_proof_that_became_a_mere_signature_is_critical() -> None
 
 
 def test_the_build_level_follows_from_who_defines_and_who_runs_the_build() -> None:
-    assert slsa_level(replace(LOCKED, builder=GENERATOR)) == 3
-    assert slsa_level(LOCKED) == 2
-    assert slsa_level(replace(LOCKED, runner="self-hosted")) == 1
-    assert slsa_level(replace(LOCKED, kind="pypi-publish")) == 0
+    assert compute_slsa_level(replace(LOCKED, builder=GENERATOR)) == 3
+    assert compute_slsa_level(LOCKED) == 2
+    assert compute_slsa_level(replace(LOCKED, runner="self-hosted")) == 1
+    assert compute_slsa_level(replace(LOCKED, kind="pypi-publish")) == 0
 
 
 def test_attack_a_release_pushed_with_a_stolen_token_has_only_a_registry_signature_and_is_critical() -> None:

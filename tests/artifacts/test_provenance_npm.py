@@ -11,8 +11,8 @@ import pytest
 
 from pinwarden.artifacts import npm
 from pinwarden.artifacts.artifact import PackageRef
-from pinwarden.artifacts.provenance import RegistryKey, strongest_identity
-from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
+from pinwarden.artifacts.provenance import RegistryKey, choose_strongest_identity
+from pinwarden.artifacts.provenance_check import ProvenanceVerifier, fetch_registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import ServiceEndpoint
@@ -67,15 +67,15 @@ def test_a_release_is_verified_and_a_later_one_from_a_fork_is_detected(tmp_path:
             endpoint = ServiceEndpoint(url=server.url, configured_by="user")
             wanted = PackageRef(ecosystem="npm", name="tool", version="1.0.0")
             artifact = npm.fetch_artifact(wanted, client, endpoint, now=NOW)
-            verifier = ProvenanceVerifier(now=NOW, trust_root=root, registry_keys=registry_keys(client, endpoint))
+            verifier = ProvenanceVerifier(now=NOW, trust_root=root, registry_keys=fetch_registry_keys(client, endpoint))
         client.close()
-        return artifact, verifier.check_all(artifact)
+        return artifact, verifier.verify_all(artifact)
 
     artifact, first = fetch(Build())
     _, second = fetch(Build(repository="https://github.com/evil/slack-mcp", repository_id="6", owner_id="6"))
 
     assert [each.state for each in (*first, *second)] == ["verified"] * 4
-    locked = strongest_identity(first)
+    locked = choose_strongest_identity(first)
     assert locked is not None
     assert locked.repository == "https://github.com/acme/slack-mcp"
     assert compare_provenance(locked, first, metadata_repository=artifact.repository) == ()
@@ -90,7 +90,7 @@ def keys_of(body: bytes | None) -> tuple[RegistryKey, ...]:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         with plain_server(files({} if body is None else {"/-/npm/v1/keys": body})) as server:
-            return registry_keys(client, ServiceEndpoint(url=server.url, configured_by="user"))
+            return fetch_registry_keys(client, ServiceEndpoint(url=server.url, configured_by="user"))
     finally:
         client.close()
 

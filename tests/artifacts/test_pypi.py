@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from pinwarden.artifacts.artifact import ArtifactFile, ArtifactProblem, FetchedArtifact, ListedFile, PackageRef
-from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release
-from pinwarden.artifacts.endpoints.pypi import indexes
+from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release_files
+from pinwarden.artifacts.endpoints.pypi import find_indexes
 from pinwarden.artifacts.pypi import fetch_artifact
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -102,7 +102,7 @@ def test_attack_an_index_and_file_changed_together_do_not_match_the_locked_diges
 
     (file,) = found.files
     assert file.claims == (Digest.of_bytes(evil),) == file.digests  # the index agrees with itself
-    assert compare_release(locked, found, now=NOW) == (
+    assert compare_release_files(locked, found, now=NOW) == (
         ReleaseFinding(
             kind="file_changed",
             severity="critical",
@@ -447,7 +447,7 @@ def test_attack_an_ambiguous_listing_is_refused(row: dict[str, Any]) -> None:
 
 
 def default_index(nowhere: Path) -> ServiceEndpoint:
-    index = indexes(SettingsSources(home=nowhere, project=None), system=nowhere).main
+    index = find_indexes(SettingsSources(home=nowhere, project=None), system=nowhere).main
     place = urlsplit(index.url)
     try:
         socket.create_connection((place.hostname or "", place.port or 443), timeout=60).close()

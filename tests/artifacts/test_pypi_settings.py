@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 import pytest
 from packageurl.contrib.purl2url import get_repo_url
 
-from pinwarden.artifacts.endpoints.pypi import Client, Indexes, index_parent, indexes, json_api_url
+from pinwarden.artifacts.endpoints.pypi import (
+    PackageIndexes,
+    PythonInstaller,
+    find_indexes,
+    get_index_parent,
+    get_json_api_url,
+)
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 
@@ -27,14 +33,14 @@ def home(tmp_path: Path) -> Path:
     return made
 
 
-def look(home: Path, project: Path | None = None, /, **variables: str) -> Indexes:
+def look(home: Path, project: Path | None = None, /, **variables: str) -> PackageIndexes:
     settings = SettingsSources(home=home, project=project, variables=variables)
-    return indexes(settings, system=home.parent / "system")
+    return find_indexes(settings, system=home.parent / "system")
 
 
-def look_as(client: Client, home: Path, variables: Mapping[str, str]) -> ServiceEndpoint:
+def look_as(client: PythonInstaller, home: Path, variables: Mapping[str, str]) -> ServiceEndpoint:
     settings = SettingsSources(home=home, project=None, variables=variables)
-    return indexes(settings, client=client, system=home.parent / "system").main
+    return find_indexes(settings, client=client, system=home.parent / "system").main
 
 
 def write(path: Path, text: str) -> Path:
@@ -53,8 +59,8 @@ def test_without_settings_the_default_comes_from_the_table_of_package_addresses(
     expected = ServiceEndpoint(
         url=f"{default.scheme}://{default.netloc}/simple/", configured_by="default", source="the clients' own default"
     )
-    assert found == Indexes(main=expected)
-    assert json_api_url(found.main) == f"{default.scheme}://{default.netloc}/pypi/"
+    assert found == PackageIndexes(main=expected)
+    assert get_json_api_url(found.main) == f"{default.scheme}://{default.netloc}/pypi/"
 
 
 def test_the_setting_with_the_highest_precedence_wins(home: Path) -> None:
@@ -108,7 +114,7 @@ def test_pip_reads_the_same_file_as_we_do(home: Path) -> None:
 
 def test_the_settings_of_one_client_can_be_read_alone(home: Path) -> None:
     variables = {"UV_DEFAULT_INDEX": "https://uv.example/simple", "PIP_INDEX_URL": "https://pip.example/simple"}
-    clients: tuple[Client, ...] = ("uv", "pip", "any")
+    clients: tuple[PythonInstaller, ...] = ("uv", "pip", "any")
     assert [look_as(client, home, variables).url for client in clients] == [
         "https://uv.example/simple/",
         "https://pip.example/simple/",
@@ -236,7 +242,7 @@ def test_unreadable_settings_are_an_error_without_secrets(home: Path, path: str,
 )
 def test_files_and_other_apis_are_below_the_parent_url(url: str, above: str, json: str | None) -> None:
     index = ServiceEndpoint(url=url, configured_by="user")
-    assert (index_parent(index).url, json_api_url(index)) == (above, json)
+    assert (get_index_parent(index).url, get_json_api_url(index)) == (above, json)
 
 
 @pytest.mark.parametrize(

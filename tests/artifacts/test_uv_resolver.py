@@ -18,7 +18,7 @@ import pytest
 from packaging.markers import default_environment
 from packaging.tags import sys_tags
 
-from pinwarden.artifacts.endpoints.pypi import indexes
+from pinwarden.artifacts.endpoints.pypi import find_indexes
 from pinwarden.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
 from pinwarden.artifacts.python_package import choose_best_wheel, marker_applies
 from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve_python
@@ -184,7 +184,7 @@ def test_without_uv_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_real_server_resolves_to_wheels_for_this_machine(tmp_path: Path) -> None:
-    index = indexes(SettingsSources(home=tmp_path, project=None), system=tmp_path).main
+    index = find_indexes(SettingsSources(home=tmp_path, project=None), system=tmp_path).main
     place = urlsplit(index.url)
     try:
         socket.create_connection((place.hostname or "", place.port or 443), timeout=60).close()

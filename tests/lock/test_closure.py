@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.environments.tree import tree_digest
+from pinwarden.artifacts.environments.tree import hash_file_list
 from pinwarden.artifacts.npm_package import parse_npm_lock, select_strongest_digests
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -34,7 +34,7 @@ def file(name: str = "notes-1.2.3.tgz", **changes: Any) -> ClosureFile:
         url=f"https://registry.example/{name}",
         digest=Digest.of_bytes(name.encode()),
         size=5,
-        tree=tree_digest([("index.js", False, "00" * 32)]),
+        tree=hash_file_list([("index.js", False, "00" * 32)]),
         uploaded_at="2026-01-01T00:00:00Z",
     )
     return replace(made, **changes)

@@ -152,7 +152,7 @@ def resolve(
 ) -> Digest:
     """The digest that a registry gives out for a reference now."""
     registry = OciRegistry(reference, fetcher, endpoint, tokens)
-    document = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
+    document = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:
         raise fetch_error("status", f"the registry has no image {reference}", 404)
     return document.digest

@@ -44,44 +44,44 @@ ARTIFACT_KINDS: FindingKinds = build_kind_table(
 
 def compare_pins(server: str, pinned: LockExtension, artifact: FetchedArtifact) -> tuple[Change, ...]:
     """Every difference between an artifact and its pins. Properties that were not pinned are not compared."""
-    return tuple(_differences(server, pinned, artifact))
+    return tuple(_find_changes(server, pinned, artifact))
 
 
 def compare_releases(server: str, before: FetchedArtifact, after: FetchedArtifact) -> tuple[Change, ...]:
     """How a newer release differs from the locked one apart from its bytes: publisher, name, install scripts."""
     changes: list[Change] = []
     if after.missing is not None:
-        changes.append(_change("version_vanished", server, "version", str(after.package), ABSENT))
+        changes.append(_build_change("version_vanished", server, "version", str(after.package), ABSENT))
     if before.package.name != after.package.name:
-        changes.append(_change("artifact_kind_changed", server, "name", before.package.name, after.package.name))
+        changes.append(_build_change("artifact_kind_changed", server, "name", before.package.name, after.package.name))
     if before.publisher != after.publisher and (before.publisher or after.publisher):
         old, new = before.publisher or ABSENT, after.publisher or ABSENT
-        changes.append(_change("publisher_changed", server, "publisher", old, new))
+        changes.append(_build_change("publisher_changed", server, "publisher", old, new))
     if set(after.install_scripts) - set(before.install_scripts):
         scripts = list(before.install_scripts), list(after.install_scripts)
-        changes.append(_change("scripts_added", server, "scripts", *scripts))
+        changes.append(_build_change("scripts_added", server, "scripts", *scripts))
     return tuple(changes)
 
 
-def registry_change(server: str, locked: str, configured: str) -> Change:
+def build_registry_change(server: str, locked: str, configured: str) -> Change:
     """The finding for a configured registry that is not the locked one. Pinwarden does not query that registry."""
-    return _change("registry_changed", server, "registry", locked, configured)
+    return _build_change("registry_changed", server, "registry", locked, configured)
 
 
-def _differences(server: str, pinned: LockExtension, artifact: FetchedArtifact) -> Iterator[Change]:
+def _find_changes(server: str, pinned: LockExtension, artifact: FetchedArtifact) -> Iterator[Change]:
     if artifact.missing is not None and (pinned.artifacts or pinned.image):
-        yield _change("version_vanished", server, "version", str(artifact.package), ABSENT)
+        yield _build_change("version_vanished", server, "version", str(artifact.package), ABSENT)
         return
     if pinned.registry is not None and pinned.registry != artifact.registry:
-        yield registry_change(server, pinned.registry, artifact.registry)
+        yield build_registry_change(server, pinned.registry, artifact.registry)
     if pinned.publisher is not None and pinned.publisher != artifact.publisher:
-        yield _change("publisher_changed", server, "publisher", pinned.publisher, artifact.publisher or ABSENT)
-    yield from _file_changes(server, pinned.artifacts, artifact)
+        yield _build_change("publisher_changed", server, "publisher", pinned.publisher, artifact.publisher or ABSENT)
+    yield from _compare_files(server, pinned.artifacts, artifact)
     if pinned.image is not None and artifact.image is not None:
-        yield from _image_changes(server, pinned.image, artifact)
+        yield from _compare_image(server, pinned.image, artifact)
 
 
-def _file_changes(server: str, artifacts: Iterable[Artifact], artifact: FetchedArtifact) -> Iterator[Change]:
+def _compare_files(server: str, artifacts: Iterable[Artifact], artifact: FetchedArtifact) -> Iterator[Change]:
     downloaded = {file.name: file for file in artifact.files}
     listed = {file.name: file for file in artifact.listed}
     for locked in artifacts:
@@ -90,35 +90,35 @@ def _file_changes(server: str, artifacts: Iterable[Artifact], artifact: FetchedA
             same = [digest for digest in file.digests if digest.algorithm == locked.digest.algorithm]
             if locked.digest not in same:
                 after = str(same[0]) if same else str(file.sha256)
-                yield _change("bytes_changed", server, locked.name, str(locked.digest), after)
+                yield _build_change("bytes_changed", server, locked.name, str(locked.digest), after)
         elif locked.name in listed:
             claims = [claim for claim in listed[locked.name].claims if claim.algorithm == locked.digest.algorithm]
             if claims and locked.digest not in claims:
-                yield _change("bytes_changed", server, locked.name, str(locked.digest), str(claims[0]))
+                yield _build_change("bytes_changed", server, locked.name, str(locked.digest), str(claims[0]))
         elif artifact.image is None:
-            yield _change("file_gone", server, locked.name, str(locked.digest), ABSENT)
+            yield _build_change("file_gone", server, locked.name, str(locked.digest), ABSENT)
 
 
-def _image_changes(server: str, pinned: ImagePin, artifact: FetchedArtifact) -> Iterator[Change]:
+def _compare_image(server: str, pinned: ImagePin, artifact: FetchedArtifact) -> Iterator[Change]:
     image = artifact.image
     if image is None:
         return
     for digest_text in image.mismatches:
-        yield _change("manifest_changed", server, "image", digest_text, ABSENT)
+        yield _build_change("manifest_changed", server, "image", digest_text, ABSENT)
     roots = [pinned.index] if pinned.index is not None else list(pinned.platforms.values())
     if image.tag_digest is not None and image.tag_digest not in roots:
-        yield _change("tag_moved", server, "tag", str(roots[0]) if roots else ABSENT, str(image.tag_digest))
+        yield _build_change("tag_moved", server, "tag", str(roots[0]) if roots else ABSENT, str(image.tag_digest))
         return  # comparing platforms of a different image would add nothing
     for platform, digest in pinned.platforms.items():
         manifest = image.platforms.get(platform)
         if manifest is None or manifest.digest != digest:
             after = ABSENT if manifest is None else str(manifest.digest)
-            yield _change("platform_changed", server, platform, str(digest), after)
+            yield _build_change("platform_changed", server, platform, str(digest), after)
     for platform in image.platforms.keys() - pinned.platforms.keys():
-        yield _change("platform_added", server, platform, ABSENT, str(image.platforms[platform].digest))
+        yield _build_change("platform_added", server, platform, ABSENT, str(image.platforms[platform].digest))
 
 
-def _change(kind: str, server: str, field: str, before: Any, after: Any) -> Change:
+def _build_change(kind: str, server: str, field: str, before: Any, after: Any) -> Change:
     row = ARTIFACT_KINDS[kind]
     return Change(
         kind=kind,
@@ -153,7 +153,7 @@ class ReleaseFinding(Record):
     message: str
 
 
-def compare_release(
+def compare_release_files(
     locked: Mapping[str, Digest], artifact: FetchedArtifact, *, now: str, tags: Sequence[Tag] = ()
 ) -> tuple[ReleaseFinding, ...]:
     """Compare a release with its locked files.
@@ -161,9 +161,11 @@ def compare_release(
     ``locked`` has the SHA-256 of each file by name. ``tags`` describes the platform, in order of preference. Without
     tags it is unknown what an installer prefers, so an added wheel counts as preferred.
     """
-    current = _digests_by_name(artifact)
+    current = _collect_digests(artifact)
     added = sorted(set(current) - set(locked))
-    findings = [_added_file(name, locked, added, tags, old=_is_old(artifact.published_at, now)) for name in added]
+    findings = [
+        _build_added_finding(name, locked, added, tags, old=_is_old(artifact.published_at, now)) for name in added
+    ]
     for name in sorted(locked):
         if name not in current:
             findings.append(
@@ -176,15 +178,15 @@ def compare_release(
     return tuple(findings)
 
 
-def _digests_by_name(artifact: FetchedArtifact) -> dict[str, tuple[Digest, ...]]:
+def _collect_digests(artifact: FetchedArtifact) -> dict[str, tuple[Digest, ...]]:
     """SHA-256 digests by file name: computed if the file was downloaded, otherwise as the index states them."""
-    current: dict[str, tuple[Digest, ...]] = {file.name: _sha256_only(file.digests) for file in artifact.files}
+    current: dict[str, tuple[Digest, ...]] = {file.name: _select_sha256(file.digests) for file in artifact.files}
     for listed in artifact.listed:
-        current.setdefault(listed.name, _sha256_only(listed.claims))
+        current.setdefault(listed.name, _select_sha256(listed.claims))
     return current
 
 
-def _sha256_only(digests: Iterable[Digest]) -> tuple[Digest, ...]:
+def _select_sha256(digests: Iterable[Digest]) -> tuple[Digest, ...]:
     return tuple(digest for digest in digests if digest.algorithm == "sha256")
 
 
@@ -197,7 +199,7 @@ def _compare_file(name: str, locked: Digest, current: tuple[Digest, ...]) -> Ite
         yield ReleaseFinding(kind="file_changed", severity=CRITICAL, file=name, message=message)
 
 
-def _added_file(
+def _build_added_finding(
     name: str, locked: Mapping[str, Digest], added: Sequence[str], tags: Sequence[Tag], *, old: bool
 ) -> ReleaseFinding:
     if _is_preferred(name, (*locked, *added), tags):
@@ -269,11 +271,13 @@ class ClosureChange(Record):
             case "files":
                 return f"{self.name} {new} has different files under the same version: {self._file_changes}"
             case "place":
-                return f"{self.name} {new} comes from {_hosts(self.after)} instead of {_hosts(self.before)}"
+                return f"{self.name} {new} comes from {_list_hosts(self.after)} instead of {_list_hosts(self.before)}"
 
     @property
     def _host_change(self) -> str:
-        return "" if _hosts(self.before) == _hosts(self.after) else f" and comes from {_hosts(self.after)}"
+        return (
+            "" if _list_hosts(self.before) == _list_hosts(self.after) else f" and comes from {_list_hosts(self.after)}"
+        )
 
     @property
     def _file_changes(self) -> str:
@@ -285,11 +289,13 @@ class ClosureChange(Record):
 
 def compare_closures(before: Closure, after: Closure) -> tuple[ClosureChange, ...]:
     """Every difference, most severe first: bytes, scripts, versions, files, hosts, additions, removals."""
-    return tuple(sorted(_changes(before, after), key=lambda change: (_ORDER.index(change.kind), change.name)))
+    return tuple(
+        sorted(_find_closure_changes(before, after), key=lambda change: (_ORDER.index(change.kind), change.name))
+    )
 
 
-def _changes(before: Closure, after: Closure) -> Iterator[ClosureChange]:
-    old, new = ({_location(package): package for package in closure.packages} for closure in (before, after))
+def _find_closure_changes(before: Closure, after: Closure) -> Iterator[ClosureChange]:
+    old, new = ({_get_location(package): package for package in closure.packages} for closure in (before, after))
     for location in {**old, **new}:
         old_package, new_package = old.get(location), new.get(location)
         name = (new_package or old_package or after.root).name
@@ -299,16 +305,16 @@ def _changes(before: Closure, after: Closure) -> Iterator[ClosureChange]:
         elif new_package is None:
             yield ClosureChange(kind="removed", name=name, path=path, before=old_package, after=None)
         else:
-            kind = _change_kind(old_package, new_package)
+            kind = _classify_change(old_package, new_package)
             if kind is not None:
                 yield ClosureChange(kind=kind, name=name, path=path, before=old_package, after=new_package)
 
 
-def _location(package: ClosurePackage) -> tuple[str, str]:
+def _get_location(package: ClosurePackage) -> tuple[str, str]:
     return package.path or package.name, package.marker
 
 
-def _change_kind(old: ClosurePackage, new: ClosurePackage) -> ClosureChangeKind | None:
+def _classify_change(old: ClosurePackage, new: ClosurePackage) -> ClosureChangeKind | None:
     same = (old.name, old.version) == (new.name, new.version)
     old_digests = {file.name: file.digest for file in old.files}
     if same and any(old_digests.get(file.name, file.digest) != file.digest for file in new.files):
@@ -319,10 +325,10 @@ def _change_kind(old: ClosurePackage, new: ClosurePackage) -> ClosureChangeKind 
         return "version"
     if old_digests.keys() != {file.name for file in new.files}:
         return "files"
-    return None if _hosts(old) == _hosts(new) else "place"
+    return None if _list_hosts(old) == _list_hosts(new) else "place"
 
 
-def _hosts(package: ClosurePackage | None) -> str:
+def _list_hosts(package: ClosurePackage | None) -> str:
     """The hosts that serve a package's files, without credentials."""
     files = package.files if package else ()
     return ", ".join(sorted({urlsplit(file.url).netloc.rpartition("@")[2] for file in files}))

@@ -155,7 +155,7 @@ class BundleManifest(Record):
     document: Mapping[str, Any] = field(repr=False)
     """The complete document, including unknown members."""
 
-    def start_on(self, platform: str) -> StartTemplate:
+    def get_start(self, platform: str) -> StartTemplate:
         """The start on one platform, with its overrides."""
         if self.start is None:
             raise _build_error("server.mcp_config", "is missing")

@@ -24,7 +24,7 @@ from pinwarden.artifacts.artifact import (
     RegistrySignature,
 )
 from pinwarden.artifacts.downloads import open_download
-from pinwarden.artifacts.endpoints.npm import default_registry
+from pinwarden.artifacts.endpoints.npm import get_default_registry
 from pinwarden.artifacts.newest import NewestRelease, choose_npm_release
 from pinwarden.artifacts.npm_package import (
     INSTALL_SCRIPTS,
@@ -141,7 +141,7 @@ def choose_tarball_url(release: PackumentVersion, endpoint: ServiceEndpoint) -> 
     except PinwardenError as err:
         raise fetch_error("protocol", "the packument has a tarball URL that is not a web address") from err
     base = endpoint.address
-    default = HttpAddress.parse(default_registry())
+    default = HttpAddress.parse(get_default_registry())
     if address.host == default.host and base.host != default.host:
         return f"{base.scheme}://{base.host_header}{address.path}"
     if address.scheme != "https" and address.origin != base.origin:

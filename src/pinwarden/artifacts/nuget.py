@@ -62,7 +62,7 @@ def fetch_artifact(
         name=check_name(package.name), version=normalize_version(package.version), endpoint=endpoint, fetcher=fetcher
     )
     # 1. Fetch the metadata: with protocol V3 if the source has a service index, otherwise with V2.
-    index = source.json(f"{endpoint.url}index.json")
+    index = source.fetch_json(f"{endpoint.url}index.json")
     listing = _find_v2_package(source) if index is None else _find_v3_package(source, index)
     if isinstance(listing, str):
         return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing=listing)
@@ -103,14 +103,14 @@ class _SourcePackage(Record):
     endpoint: ServiceEndpoint
     fetcher: Fetcher
 
-    def get(self, url: str, accept: str = "application/json") -> bytes | None:
+    def fetch(self, url: str, accept: str = "application/json") -> bytes | None:
         self.check_url(url)
         request = FetchRequest(endpoint=self.endpoint, url=url, accept=accept)
         response = self.fetcher.get(request, max_bytes=_MAX_DOCUMENT_BYTES)
         return response.body if response.found else None
 
-    def json(self, url: str) -> Any:
-        body = self.get(url)
+    def fetch_json(self, url: str) -> Any:
+        body = self.fetch(url)
         try:
             return None if body is None else strict_json.parse_json(body)
         except PinwardenError as err:
@@ -148,7 +148,7 @@ def _find_v3_package(source: _SourcePackage, index: Any) -> _ListedPackage | Mis
     if base is None:
         raise fetch_error("protocol", "the service index has no PackageBaseAddress")
     name = source.name.lower()
-    listing = source.json(f"{base}{name}/index.json")
+    listing = source.fetch_json(f"{base}{name}/index.json")
     if listing is None:
         return "package"
     versions = listing.get("versions") if isinstance(listing, dict) else None
@@ -164,12 +164,12 @@ def _find_v3_package(source: _SourcePackage, index: Any) -> _ListedPackage | Mis
 
 def _fetch_registration_claims(source: _SourcePackage, base: str | None) -> NugetClaims:
     """The claims in the version's registration and catalog entry. Both documents are optional."""
-    leaf = source.json(f"{base}{source.name.lower()}/{source.version}.json") if base else None
+    leaf = source.fetch_json(f"{base}{source.name.lower()}/{source.version}.json") if base else None
     if not isinstance(leaf, dict):
         return NugetClaims()
     entry = leaf.get("catalogEntry")
     if isinstance(entry, str):
-        entry = source.json(entry)
+        entry = source.fetch_json(entry)
     try:
         return parse_catalog_entry({**leaf, **entry} if isinstance(entry, dict) else leaf)
     except PinwardenError as err:
@@ -182,9 +182,9 @@ def _fetch_registration_claims(source: _SourcePackage, base: str | None) -> Nuge
 def _find_v2_package(source: _SourcePackage) -> _ListedPackage | Missing:
     base = source.endpoint.url
     name, version = quote(source.name), quote(source.version)
-    body = source.get(f"{base}Packages(Id='{name}',Version='{version}')", "application/atom+xml")
+    body = source.fetch(f"{base}Packages(Id='{name}',Version='{version}')", "application/atom+xml")
     if body is None:
-        versions_feed = source.get(f"{base}FindPackagesById()?id='{name}'", "application/atom+xml")
+        versions_feed = source.fetch(f"{base}FindPackagesById()?id='{name}'", "application/atom+xml")
         root = parse_xml(versions_feed) if versions_feed is not None else None
         return "version" if root is not None and find_children(root, "entry") else "package"
     root = parse_xml(body)

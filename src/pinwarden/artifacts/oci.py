@@ -76,12 +76,12 @@ def fetch_artifact(
 def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
     """The highest tag of the same form as the package's own tag, and the digest it points to now."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
-    tag = choose_tag(registry.tags(), registry.reference.tag or "")
+    tag = choose_tag(registry.list_tags(), registry.reference.tag or "")
     if tag is None:
         return None
     if tag == registry.reference.tag:
         return NewestRelease(version=tag)
-    document = registry.document(tag)
+    document = registry.fetch_document(tag)
     if document is None or not document.is_verified:
         raise fetch_error("protocol", f"the registry lists the tag {tag} but serves no image for it")
     return NewestRelease(version=tag, digest=document.digest)
@@ -96,7 +96,7 @@ def fetch_image(
     """
     reference = registry.reference
     # 1. The index or manifest for the reference.
-    root = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
+    root = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if root is None:
         missing: Missing = "version" if registry.has_repository() else "package"
         return FetchedArtifact(package=package, registry=registry.url, checked_at=now, missing=missing)
@@ -140,9 +140,9 @@ def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platform
     if folder.exists() or folder.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{folder} exists already")
     reference = registry.reference
-    root = registry.document(digest)
+    root = registry.fetch_document(digest)
     if root is None:
-        raise fetch_error("status", f"the registry has no image {reference.at(digest)}", 404)
+        raise fetch_error("status", f"the registry has no image {reference.with_digest(digest)}", 404)
     with _create_folder(folder) as building:
         blobs = building / "blobs"
         blobs.mkdir()
@@ -155,7 +155,7 @@ def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platform
             differences = (*reader.mismatches, *(problem.message for problem in reader.problems))
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
-                f"the image {reference.at(digest)} is incomplete or was changed: {differences[0]}",
+                f"the image {reference.with_digest(digest)} is incomplete or was changed: {differences[0]}",
                 data={
                     "mismatches": list(reader.mismatches),
                     "problems": [problem.message for problem in reader.problems],
@@ -186,7 +186,7 @@ def _write_layout(folder: Path, reference: ImageReference, root: FetchedDocument
 def _fetch_tag_digest(registry: OciRegistry, reader: _ImageReader) -> Digest | None:
     if registry.reference.tag is None:
         return None
-    document = registry.document(registry.reference.tag)
+    document = registry.fetch_document(registry.reference.tag)
     if document is None:
         return None
     reader.add_mismatches(*document.mismatches)
@@ -280,7 +280,7 @@ class _ImageReader:
                 self.problems.append(ArtifactProblem(code=PLATFORM_MISSING, message=message))
 
     def _fetch_manifest(self, entry: OciDescriptor) -> ImageManifest | None:
-        document = self.registry.document(entry.digest)
+        document = self.registry.fetch_document(entry.digest)
         if document is None:
             self._report_missing(entry, f"the manifest for {entry.platform or 'an unnamed platform'}")
             return None
@@ -338,7 +338,7 @@ class _ImageReader:
                 "FETCH_LIMIT", f"the image {self.registry.reference} is larger than {IMAGE_LIMITS.image_bytes} bytes"
             )
         try:
-            result = self.registry.blob(descriptor, stream, max_bytes)
+            result = self.registry.fetch_blob(descriptor, stream, max_bytes)
         except PinwardenError as err:
             if err.code != "FETCH_LIMIT" or descriptor.size > max_bytes:
                 raise

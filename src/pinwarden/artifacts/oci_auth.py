@@ -38,7 +38,7 @@ class Credential(Record):
         return "Basic " + b64encode(f"{self.user}:{self.secret}".encode()).decode()
 
     @classmethod
-    def of(cls, authorization: str | None) -> Credential | None:
+    def parse(cls, authorization: str | None) -> Credential | None:
         """The credential in a Basic ``Authorization`` header; None for other schemes."""
         scheme, _, encoded = (authorization or "").partition(" ")
         if scheme.lower() != "basic":
@@ -50,32 +50,32 @@ class Credential(Record):
 class DockerConfig(Record):
     """Credentials and credential helpers from one file."""
 
-    stored: Mapping[str, Credential]
+    credentials: Mapping[str, Credential]
     """By the file's own key."""
     helpers: Mapping[str, str]
     """Credential helper by registry."""
-    store: str = ""
+    default_helper: str = ""
     """The credential helper for all other registries."""
 
-    def credential(self, reference: ImageReference) -> Credential | None:
+    def find_credential(self, reference: ImageReference) -> Credential | None:
         """The credential stored in the file itself. podman's keys may include part of the image name."""
         hosts = _host_aliases(reference.host)
         parts = reference.name.split("/")
         for length in range(len(parts), 0, -1):
             for host in hosts:
-                if credential := self.stored.get("/".join([host, *parts[:length]])):
+                if credential := self.credentials.get("/".join([host, *parts[:length]])):
                     return credential
-        return next((self.stored[key] for key in self.stored if _parse_key_host(key) in hosts), None)
+        return next((self.credentials[key] for key in self.credentials if _parse_key_host(key) in hosts), None)
 
-    def helper(self, reference: ImageReference) -> str:
+    def find_helper(self, reference: ImageReference) -> str:
         """The credential helper configured for this registry; empty if none."""
         return next(
             (self.helpers[key] for key in self.helpers if _parse_key_host(key) in _host_aliases(reference.host)), ""
         )
 
-    def knows(self, reference: ImageReference) -> bool:
+    def has_entry_for(self, reference: ImageReference) -> bool:
         """Whether the file mentions this registry."""
-        return bool(self.credential(reference) or self.helper(reference))
+        return bool(self.find_credential(reference) or self.find_helper(reference))
 
 
 def parse_docker_config(data: bytes, source: str) -> DockerConfig:
@@ -87,15 +87,15 @@ def parse_docker_config(data: bytes, source: str) -> DockerConfig:
         raise PinwardenError("CONFIG_INVALID", f"{source} is not valid JSON") from err
     members = _object(value, source, "the file")
     helpers = _object(members.get("credHelpers", {}), source, "credHelpers")
-    store = members.get("credsStore", "")
-    for name in (*helpers.values(), *([store] if store != "" else [])):
+    default_helper = members.get("credsStore", "")
+    for name in (*helpers.values(), *([default_helper] if default_helper != "" else [])):
         if not isinstance(name, str) or not _HELPER_NAME.fullmatch(name):
             _refuse(source, "a credential helper's name is malformed")
-    stored = {}
+    credentials = {}
     for key, entry in _object(members.get("auths", {}), source, "auths").items():
         if credential := _parse_credential(_object(entry, source, "an entry of auths"), source):
-            stored[key] = credential
-    return DockerConfig(stored=stored, helpers=helpers, store=store)
+            credentials[key] = credential
+    return DockerConfig(credentials=credentials, helpers=helpers, default_helper=default_helper)
 
 
 def parse_helper_output(data: bytes, source: str) -> Credential | None:

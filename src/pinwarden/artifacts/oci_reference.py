@@ -59,7 +59,7 @@ class ImageReference(Record):
         except ValueError:
             return False
 
-    def at(self, digest: Digest) -> ImageReference:
+    def with_digest(self, digest: Digest) -> ImageReference:
         """The same image at a digest."""
         return replace(self, digest=parse_digest(str(digest)))
 

@@ -62,19 +62,19 @@ class _AttestationSearch:
     subject: Digest
     mismatches: dict[str, None] = field(default_factory=dict)
 
-    def document(self, tag_or_digest: str | Digest) -> tuple[bytes, str] | None:
+    def fetch_document(self, tag_or_digest: str | Digest) -> tuple[bytes, str] | None:
         """Bytes and content type of a document, if its digest matches."""
-        document = self.registry.document(tag_or_digest)
+        document = self.registry.fetch_document(tag_or_digest)
         if document is None:
             return None
         self.mismatches.update(dict.fromkeys(document.mismatches))
         return (document.body, document.content_type) if document.is_verified else None
 
-    def blob(self, descriptor: OciDescriptor) -> bytes | None:
+    def fetch_blob(self, descriptor: OciDescriptor) -> bytes | None:
         """A blob, if its digest matches."""
         stream = BytesIO()
         try:
-            result = self.registry.blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)
+            result = self.registry.fetch_blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)
         except PinwardenError as err:
             if err.code != "FETCH_LIMIT" or descriptor.size > IMAGE_LIMITS.attestation_bytes:
                 raise
@@ -92,7 +92,7 @@ def _list_referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
     """The subject's referrers, from the referrers API or from the fallback tag."""
     page, count = "", 0
     for _ in range(IMAGE_LIMITS.referrer_pages):
-        response = search.registry.referrers(search.subject, page)
+        response = search.registry.fetch_referrers(search.subject, page)
         if response is None:
             break
         listed = _parse_index(response.body, response.headers.get("content-type", "")).manifests
@@ -107,7 +107,7 @@ def _list_referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
         page = parse_next_query(url, next_page[1])
     if count:
         raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
-    if document := search.document(_build_referrers_tag(search.subject)):
+    if document := search.fetch_document(_build_referrers_tag(search.subject)):
         listed = _parse_index(*document).manifests
         if len(listed) > IMAGE_LIMITS.referrers:
             raise PinwardenError("FETCH_LIMIT", f"{search.subject} has more than {IMAGE_LIMITS.referrers} referrers")
@@ -129,7 +129,7 @@ def _may_be_bundle(listed: OciDescriptor) -> bool:
 def _read_manifest(
     search: _AttestationSearch, tag_or_digest: str | Digest, listed: OciDescriptor | None
 ) -> Iterator[ArtifactAttestation]:
-    document = search.document(tag_or_digest)
+    document = search.fetch_document(tag_or_digest)
     if document is None:
         if listed is not None and str(listed.digest) not in search.mismatches:
             raise fetch_error("protocol", f"the registry lists the referrer {listed.digest} but does not have it")
@@ -150,7 +150,7 @@ def _read_layer(
     is_bundle = layer.media_type.startswith(BUNDLE)
     if not is_bundle and not (by_tag and layer.media_type in (SIMPLE_SIGNING, DSSE)):
         return
-    data = search.blob(layer)
+    data = search.fetch_blob(layer)
     if data is None:
         return
     if is_bundle:

@@ -101,7 +101,7 @@ class OciRegistry:
         self._tokens = RegistryTokens() if tokens is None else tokens
         self._contacted = self._credential is None
 
-    def document(self, tag_or_digest: str | Digest) -> FetchedDocument | None:
+    def fetch_document(self, tag_or_digest: str | Digest) -> FetchedDocument | None:
         """Fetch and hash an index or manifest by tag or digest; None if it does not exist.
 
         The request is never conditional: "not modified" would not show what the registry serves to clients.
@@ -120,7 +120,7 @@ class OciRegistry:
         except PinwardenError:
             return True
 
-    def tags(self) -> tuple[str, ...]:
+    def list_tags(self) -> tuple[str, ...]:
         """Every tag of the image. ``FETCH_LIMIT`` if there are too many pages."""
         tags: list[str] = []
         query = f"n={_TAGS_PER_PAGE}"
@@ -132,10 +132,10 @@ class OciRegistry:
             next_page = NEXT_PAGE.search(response.headers.get("link", ""))
             if next_page is None:
                 return tuple(tags)
-            query = parse_next_query(self._url("tags/list"), next_page[1])
+            query = parse_next_query(self._build_url("tags/list"), next_page[1])
         raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more than {_TAG_PAGES * _TAGS_PER_PAGE} tags")
 
-    def referrers(self, digest: Digest, page: str = "") -> FetchResponse | None:
+    def fetch_referrers(self, digest: Digest, page: str = "") -> FetchResponse | None:
         """One page of the referrers API for a digest; None if the registry does not have this API."""
         path = f"referrers/{digest}" + (f"?{page}" if page else "")
         try:
@@ -146,12 +146,12 @@ class OciRegistry:
             raise
         return response if response.found else None
 
-    def blob(self, descriptor: OciDescriptor, output: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
+    def fetch_blob(self, descriptor: OciDescriptor, output: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
         """Download and hash a config or layer; None if it does not exist.
 
         Raises ``FETCH_LIMIT`` beyond the size in the descriptor. Without ``output`` the bytes are discarded.
         """
-        url = self._url(f"blobs/{descriptor.digest}")
+        url = self._build_url(f"blobs/{descriptor.digest}")
         if descriptor.size > max_bytes:
             raise too_large_error(HttpAddress.parse(url), max_bytes)
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
@@ -168,10 +168,10 @@ class OciRegistry:
             raise
 
     def _get(self, path: str, accept: str, max_bytes: int) -> FetchResponse:
-        request = FetchRequest(endpoint=self._endpoint, url=self._url(path), accept=accept)
+        request = FetchRequest(endpoint=self._endpoint, url=self._build_url(path), accept=accept)
         return self._send_authenticated(request, lambda prepared: self._fetcher.get(prepared, max_bytes=max_bytes))
 
-    def _url(self, path: str) -> str:
+    def _build_url(self, path: str) -> str:
         # Names, tags and digests consist of characters that need no escaping in URLs.
         return f"{self.url}{self.reference.name}/{path}"
 
@@ -181,19 +181,19 @@ class OciRegistry:
         """Send a request, and repeat it with a new token if the registry answers 401."""
         challenge = self._tokens.challenges.get(self.url)
         if challenge is None and not self._contacted:
-            challenge = self._challenge(request)
+            challenge = self._fetch_challenge(request)
         self._contacted = True  # a registry that needs no login for this request may require one later
         try:
-            return send(replace(request, authorization=self._authorization(challenge) if challenge else None))
+            return send(replace(request, authorization=self._build_authorization(challenge) if challenge else None))
         except PinwardenError as err:
             if err.data.get("status") != 401:
                 raise
-            new_challenge = self._challenge(request)
+            new_challenge = self._fetch_challenge(request)
             if new_challenge is None:
                 raise
-            return send(replace(request, authorization=self._authorization(new_challenge, fresh=True)))
+            return send(replace(request, authorization=self._build_authorization(new_challenge, fresh=True)))
 
-    def _challenge(self, request: FetchRequest) -> Challenge | None:
+    def _fetch_challenge(self, request: FetchRequest) -> Challenge | None:
         """The challenge to answer; None if the registry needs no login or uses an unknown scheme."""
         status, text = self._fetcher.challenge(request)
         if status != 401:
@@ -205,9 +205,9 @@ class OciRegistry:
             self._tokens.challenges[self.url] = challenge
         return challenge
 
-    def _authorization(self, challenge: Challenge, *, fresh: bool = False) -> str | None:
+    def _build_authorization(self, challenge: Challenge, *, fresh: bool = False) -> str | None:
         if challenge.scheme == "basic":
-            credential = Credential.of(self._credential)
+            credential = Credential.parse(self._credential)
             return self._credential if credential is not None and credential.user != IDENTITY_TOKEN_USER else None
         realm = challenge.parameters.get("realm", "")
         # Ignore the scope that the registry proposes: access to this repository is enough.
@@ -231,7 +231,7 @@ class OciRegistry:
             ca_file=self._endpoint.ca_file,
         )
         request = _build_token_request(
-            endpoint, realm, service, scope, Credential.of(self._credential) if is_same_owner else None
+            endpoint, realm, service, scope, Credential.parse(self._credential) if is_same_owner else None
         )
         response = self._fetcher.get(request, max_bytes=_TOKEN_LIMITS.max_bytes)
         if not response.found:
@@ -360,7 +360,7 @@ class OciPushRegistry(OciRegistry):
     def put_blob(self, data: bytes) -> Digest:
         """Upload a blob and return its digest. Uploading the same bytes again is harmless."""
         digest = Digest.of_bytes(data)
-        response = self._upload("POST", self._url("blobs/uploads/"), b"", _OCTET_STREAM)
+        response = self._upload("POST", self._build_url("blobs/uploads/"), b"", _OCTET_STREAM)
         location = self._upload_location(response)
         self._upload("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _OCTET_STREAM)
         return digest
@@ -387,12 +387,12 @@ class OciPushRegistry(OciRegistry):
         if annotations:
             manifest["annotations"] = dict(annotations)
         body = canonicalize(manifest)
-        self._upload("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
+        self._upload("PUT", self._build_url(f"manifests/{tag}"), body, OCI_MANIFEST)
         return Digest.of_bytes(body)
 
     def _upload_location(self, response: FetchResponse) -> str:
         """The upload URL. It must be below the registry's URL, because the request includes the token."""
-        location = urljoin(self._url("blobs/uploads/"), response.headers.get("location", ""))
+        location = urljoin(self._build_url("blobs/uploads/"), response.headers.get("location", ""))
         try:
             is_same_owner = self._endpoint.owns(HttpAddress.parse(location))
         except PinwardenError:

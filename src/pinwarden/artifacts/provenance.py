@@ -43,8 +43,8 @@ _SLSA_1, _SLSA_02 = "https://slsa.dev/provenance/v1", "https://slsa.dev/provenan
 _NPM_PUBLISH = "https://github.com/npm/attestation/tree/main/specs/publish/"
 _PYPI_PUBLISH = "/attestations/publish/v1"  # the signer chooses the complete text, so its host proves nothing
 _COSIGN = ("https://sigstore.dev/cosign/sign/v1", "cosign.sigstore.dev/attestation/")
-_STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
-_COMPARED = ("sha256", "sha384", "sha512")
+_STATEMENT_TYPES = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
+_COMPARED_ALGORITHMS = ("sha256", "sha384", "sha512")
 _MAX_SUBJECTS = 10_000
 _MAX_TEXT = 2048
 _NOT_DISPLAYABLE = re.compile(r"[^\x21-\x7e]")
@@ -106,14 +106,16 @@ def ref_class(ref: str) -> RefClass:
     return "other"
 
 
-_MEMBERS = {
+_MEMBER_BY_FIELD = {
     name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), name) for name in field_names(Identity) if name != "kind"
 }
 
 
 def identity_to_json(identity: Identity) -> dict[str, str]:
     """The identity as the lockfile stores it in ``Extension.provenance``."""
-    texts = {member: str(getattr(identity, name)) for name, member in _MEMBERS.items() if getattr(identity, name)}
+    texts = {
+        member: str(getattr(identity, name)) for name, member in _MEMBER_BY_FIELD.items() if getattr(identity, name)
+    }
     return {"kind": identity.kind, **texts, **({"refClass": identity.ref_class} if identity.by_certificate else {})}
 
 
@@ -122,7 +124,7 @@ def identity_from_json(record: Mapping[str, Any], path: str = "provenance") -> I
     if record.get("kind") not in KINDS:
         raise_invalid(f"{path}/kind", "is not a known kind of provenance")
     texts: dict[str, Any] = {}
-    for name, member in _MEMBERS.items():
+    for name, member in _MEMBER_BY_FIELD.items():
         value = record.get(member, "")
         if not isinstance(value, str) or not is_displayable(value):
             raise_invalid(f"{path}/{member}", "is not a short string without spaces")
@@ -145,7 +147,7 @@ def percent_encode(text: str) -> str:
     return _NOT_DISPLAYABLE.sub(lambda match: quote(match[0], errors="surrogatepass"), text)
 
 
-def repository_uri(text: str) -> str:
+def normalize_repository_url(text: str) -> str:
     """Normalise a repository URL in any form that package metadata uses; empty if it is not one."""
     url = text.strip().removeprefix("git+")
     shorthand, colon, rest = url.partition(":")
@@ -192,7 +194,7 @@ class ProvenanceStatement(Record):
     @property
     def kind(self) -> ProvenanceKind:
         """The kind of statement, by its predicate type."""
-        return statement_kind(self.predicate_type)
+        return classify_statement(self.predicate_type)
 
 
 class ExpectedSubject(Record):
@@ -209,18 +211,18 @@ class ExpectedSubject(Record):
         return next((digest for digest in self.digests if digest.algorithm == algorithm), None)
 
 
-def expected_file(package: PackageRef, file: ArtifactFile) -> ExpectedSubject:
+def expect_file(package: PackageRef, file: ArtifactFile) -> ExpectedSubject:
     """The subject for a downloaded and hashed file."""
     name = file.name if package.ecosystem == "pypi" else package.name
     return ExpectedSubject(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
 
 
-def expected_image(package: PackageRef, digest: Digest) -> ExpectedSubject:
+def expect_image(package: PackageRef, digest: Digest) -> ExpectedSubject:
     """The subject for a fetched and hashed image index or manifest."""
     return ExpectedSubject(ecosystem="oci", name=package.name, digests=(digest,))
 
 
-def statement_kind(predicate_type: str) -> ProvenanceKind:
+def classify_statement(predicate_type: str) -> ProvenanceKind:
     """The kind of statement for a predicate type."""
     if predicate_type in (_SLSA_1, _SLSA_1 + ".0"):
         return "slsa-provenance/v1"
@@ -236,7 +238,7 @@ def statement_kind(predicate_type: str) -> ProvenanceKind:
 def parse_statement(data: bytes) -> ProvenanceStatement:
     """Parse an in-toto statement, version 1 or 0.1."""
     document = strict_json.parse_json(data, LIMITS)
-    if not isinstance(document, dict) or document.get("_type") not in _STATEMENTS:
+    if not isinstance(document, dict) or document.get("_type") not in _STATEMENT_TYPES:
         _refuse("is not an in-toto statement")
     predicate_type, predicate = document.get("predicateType"), document.get("predicate")
     if not isinstance(predicate_type, str) or not predicate_type or not is_displayable(predicate_type):
@@ -259,7 +261,7 @@ def _parse_subject(row: Any) -> Subject:
 
 
 def _parse_digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
-    for algorithm in _COMPARED:
+    for algorithm in _COMPARED_ALGORITHMS:
         if algorithm in digests:
             text = digests[algorithm]
             if not isinstance(text, str):
@@ -270,14 +272,14 @@ def _parse_digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
 def parse_simple_signing(data: bytes) -> Digest:
     """The manifest digest in the payload of a legacy cosign signature."""
     document = strict_json.parse_json(data, LIMITS)
-    critical = _object(_object(document).get("critical"))
-    digest = _object(critical.get("image")).get("docker-manifest-digest")
+    critical = _as_object(_as_object(document).get("critical"))
+    digest = _as_object(critical.get("image")).get("docker-manifest-digest")
     if critical.get("type") != "cosign container image signature" or not isinstance(digest, str):
         _refuse("is not a cosign container image signature")
     return Digest.parse(digest)
 
 
-def subject_mismatch(statement: ProvenanceStatement, expected: ExpectedSubject) -> str:
+def find_subject_mismatch(statement: ProvenanceStatement, expected: ExpectedSubject) -> str:
     """Why a statement is not about this artifact; empty if it is."""
     same_name = [subject for subject in statement.subjects if _has_expected_name(subject, expected)]
     if not same_name:
@@ -295,11 +297,11 @@ def _has_expected_name(subject: Subject, expected: ExpectedSubject) -> bool:
     if expected.ecosystem == "npm":
         return unquote(subject.name) == f"pkg:npm/{expected.name}@{expected.version}"
     if expected.ecosystem == "pypi":
-        return subject.name == expected.name or _file_key(subject.name) == _file_key(expected.name)
+        return subject.name == expected.name or _build_file_key(subject.name) == _build_file_key(expected.name)
     return True
 
 
-def _file_key(name: str) -> object:
+def _build_file_key(name: str) -> object:
     """A key that is equal for equivalent file names; PEP 427 and PEP 625 allow several forms of one name."""
     from packaging.utils import (
         InvalidSdistFilename,
@@ -327,67 +329,69 @@ def _has_expected_digest(subject: Subject, expected: ExpectedSubject) -> bool:
 # The origin that a statement claims
 
 
-def contradicted_fields(statement: ProvenanceStatement, identity: Identity) -> tuple[str, ...]:
+def find_contradictions(statement: ProvenanceStatement, identity: Identity) -> tuple[str, ...]:
     """The fields in which a provenance statement contradicts the certificate of its signer."""
     fields = []
-    for name, claimed in _origin_claims(statement).items():
-        normalise = repository_uri if name == "repository" else percent_encode
+    for name, claimed in _read_origin_claims(statement).items():
+        normalise = normalize_repository_url if name == "repository" else percent_encode
         stated, proven = normalise(claimed), normalise(getattr(identity, name))
         if stated and proven and stated != proven:
             fields.append(name)
     return tuple(fields)
 
 
-def _origin_claims(statement: ProvenanceStatement) -> dict[str, str]:
+def _read_origin_claims(statement: ProvenanceStatement) -> dict[str, str]:
     """A statement's claims, by field of :class:`Identity`."""
     predicate = statement.predicate
     if statement.kind == "slsa-provenance/v1":
-        definition = _object(predicate.get("buildDefinition"))
-        workflow = _object(_object(definition.get("externalParameters")).get("workflow"))
-        forge = _object(_object(definition.get("internalParameters")).get("github"))
-        builder = _object(_object(predicate.get("runDetails")).get("builder"))
+        definition = _as_object(predicate.get("buildDefinition"))
+        workflow = _as_object(_as_object(definition.get("externalParameters")).get("workflow"))
+        forge = _as_object(_as_object(definition.get("internalParameters")).get("github"))
+        builder = _as_object(_as_object(predicate.get("runDetails")).get("builder"))
         claims = {
             "repository": workflow.get("repository"),
             "ref": workflow.get("ref"),
             "workflow": workflow.get("path"),
             "repository_id": forge.get("repository_id"),
             "owner_id": forge.get("repository_owner_id"),
-            "runner": forge.get("runner_environment") or _runner_name(builder.get("id")),
-            "commit": _source_commit(definition.get("resolvedDependencies"), workflow.get("repository"), "gitCommit"),
+            "runner": forge.get("runner_environment") or _parse_runner(builder.get("id")),
+            "commit": _find_source_commit(
+                definition.get("resolvedDependencies"), workflow.get("repository"), "gitCommit"
+            ),
         }
     elif statement.kind == "slsa-provenance/v0.2":
-        source = _object(_object(predicate.get("invocation")).get("configSource"))
+        source = _as_object(_as_object(predicate.get("invocation")).get("configSource"))
         repository, _, ref = str(source.get("uri", "")).partition("@")
         claims = {
             "repository": repository,
             "ref": ref if ref.startswith("refs/") else "",
-            "workflow": _workflow_path(source.get("entryPoint")),
-            "runner": _runner_name(_object(predicate.get("builder")).get("id")),
-            "commit": _object(source.get("digest")).get("sha1"),
+            "workflow": _parse_workflow_path(source.get("entryPoint")),
+            "runner": _parse_runner(_as_object(predicate.get("builder")).get("id")),
+            "commit": _as_object(source.get("digest")).get("sha1"),
         }
     else:
         claims = {}
     return {name: value for name, value in claims.items() if isinstance(value, str)}
 
 
-def _runner_name(builder: Any) -> str:
+def _parse_runner(builder: Any) -> str:
     prefix = "https://github.com/actions/runner/"
     return builder.removeprefix(prefix) if isinstance(builder, str) and builder.startswith(prefix) else ""
 
 
-def _workflow_path(entry_point: Any) -> str:
+def _parse_workflow_path(entry_point: Any) -> str:
     """The entry point if it is a path and not the name of a step."""
     return entry_point if isinstance(entry_point, str) and "/" in entry_point else ""
 
 
-def _source_commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
+def _find_source_commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
     """The commit of the repository that was built, among all build dependencies."""
     for dependency in dependencies if isinstance(dependencies, list) else ():
-        uri = _object(dependency).get("uri")
+        uri = _as_object(dependency).get("uri")
         if isinstance(uri, str) and isinstance(repository, str):
             source = uri.partition("@")[0]
-            if repository_uri(source) == repository_uri(repository) != "":
-                return _object(_object(dependency).get("digest")).get(algorithm)
+            if normalize_repository_url(source) == normalize_repository_url(repository) != "":
+                return _as_object(_as_object(dependency).get("digest")).get(algorithm)
     return None
 
 
@@ -405,11 +409,11 @@ class RegistryKey(Record):
 
 def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
     """Parse npm's ``-/npm/v1/keys`` document. Malformed rows are skipped, since they verify nothing."""
-    rows = _object(strict_json.parse_json(data, LIMITS)).get("keys")
+    rows = _as_object(strict_json.parse_json(data, LIMITS)).get("keys")
     if not isinstance(rows, list):
         _refuse("has no list of keys")
     keys = []
-    for row in map(_object, rows):
+    for row in map(_as_object, rows):
         key_id, text, expires = row.get("keyid"), row.get("key"), row.get("expires")
         if isinstance(key_id, str) and isinstance(text, str) and isinstance(expires, str | None):
             try:
@@ -439,7 +443,7 @@ class ProvenanceOutcome(Record):
     """Why it failed or could not be checked."""
 
 
-def strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
+def choose_strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
     """The verified identity with the strongest kind of provenance. Pinwarden pins this one."""
     identities = [
         outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
@@ -447,7 +451,7 @@ def strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | No
     return min(identities, key=lambda identity: KINDS.index(identity.kind), default=None)
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _as_object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 

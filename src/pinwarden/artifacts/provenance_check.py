@@ -23,20 +23,20 @@ from pinwarden.artifacts.provenance import (
     ProvenanceStatement,
     RegistryKey,
     SignerKind,
-    contradicted_fields,
-    expected_file,
-    expected_image,
+    expect_file,
+    expect_image,
+    find_contradictions,
+    find_subject_mismatch,
     parse_registry_keys,
     parse_simple_signing,
     parse_statement,
-    subject_mismatch,
 )
 from pinwarden.artifacts.sigstore_root import (
     IN_TOTO,
     SigstoreRoot,
     VerificationFailed,
     VerificationUnavailable,
-    open_root,
+    load_root,
 )
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 _DSSE = "application/vnd.dsse.envelope.v1+json"
-_SIGNATURE = "dev.cosignproject.cosign/signature"
-_CERTIFICATE, _PROMISE = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
+_SIGNATURE_KEY = "dev.cosignproject.cosign/signature"
+_CERTIFICATE_KEY, _LOG_ENTRY_KEY = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
 _VERIFICATION_ERRORS = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "DIGEST_INVALID")
 """Errors about the attestation itself; others mean that it could not be checked."""
 
 
-def registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[RegistryKey, ...]:
+def fetch_registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[RegistryKey, ...]:
     """The keys that an npm registry publishes; empty if it publishes none."""
     from pinwarden.system.net.fetch import FetchRequest
     from pinwarden.system.net.network_errors import fetch_error
@@ -70,7 +70,7 @@ def registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[Registry
         raise fetch_error("protocol", f"the registry's keys are invalid: {err.message}") from err
 
 
-class _Check(Record):
+class _AttestationCheck(Record):
     """How to check one attestation."""
 
     signer: SignerKind
@@ -92,57 +92,63 @@ class ProvenanceVerifier:
     """In PEM, for signatures without a certificate."""
     _root: SigstoreRoot | VerificationUnavailable | None = field(default=None, repr=False, init=False)
 
-    def check_all(self, artifact: FetchedArtifact) -> tuple[ProvenanceOutcome, ...]:
+    def verify_all(self, artifact: FetchedArtifact) -> tuple[ProvenanceOutcome, ...]:
         """Check every attestation of an artifact against the file it was published with."""
-        return tuple(self._check_one(artifact, attestation) for attestation in artifact.attestations)
+        return tuple(self._verify_one(artifact, attestation) for attestation in artifact.attestations)
 
-    def check(self, attestation: ArtifactAttestation, expected: ExpectedSubject) -> ProvenanceOutcome:
+    def verify(self, attestation: ArtifactAttestation, expected: ExpectedSubject) -> ProvenanceOutcome:
         """Check one attestation, which must be about this subject."""
-        check = _Check(signer="unknown", method="none", run=_unreadable)
+        check = _AttestationCheck(signer="unknown", method="none", run=_refuse_malformed)
         try:
-            check = self._route(attestation.bundle, expected)
+            check = self._choose_check(attestation.bundle, expected)
             identity, anchor = check.run()
         except VerificationUnavailable as err:
-            return _outcome("unavailable", check, reason=str(err))
+            return _build_outcome("unavailable", check, reason=str(err))
         except VerificationFailed as err:
-            return _outcome("failed", check, reason=str(err))
+            return _build_outcome("failed", check, reason=str(err))
         except PinwardenError as err:
             if err.code not in _VERIFICATION_ERRORS:
                 raise
-            return _outcome("failed", check, reason=err.message)
-        return _outcome("verified", check, identity=identity, anchor=anchor)
+            return _build_outcome("failed", check, reason=err.message)
+        return _build_outcome("verified", check, identity=identity, anchor=anchor)
 
-    def _check_one(self, artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ProvenanceOutcome:
-        expected = _subject_of(artifact, attestation)
+    def _verify_one(self, artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ProvenanceOutcome:
+        expected = _find_subject(artifact, attestation)
         if expected is None:
             reason = f"{attestation.file[:120]!a}, the file it was published with, was not fetched"
             return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
-        return self.check(attestation, expected)
+        return self.verify(attestation, expected)
 
-    def _route(self, bundle: bytes, expected: ExpectedSubject) -> _Check:
+    def _choose_check(self, bundle: bytes, expected: ExpectedSubject) -> _AttestationCheck:
         document = strict_json.parse_json(bundle, LIMITS)
         if not isinstance(document, dict):
             _refuse("it is not an object")
         if {"annotations", "mediaType", "payload"} <= document.keys():
-            return self._route_cosign(document, expected)
-        material = _object(document, "verificationMaterial")
+            return self._choose_cosign_check(document, expected)
+        material = _get_object(document, "verificationMaterial")
         if "publicKey" in material:
             is_npm = expected.ecosystem == "npm"
             method = "npm-registry-key" if is_npm else "public-key"
-            return _Check(signer="key", method=method, run=lambda: self._key_bundle(document, expected))
-        if "dsseEnvelope" in document:
-            return _Check(
-                signer="certificate", method="sigstore-dsse", run=lambda: self._certified_statement(bundle, expected)
+            return _AttestationCheck(
+                signer="key", method=method, run=lambda: self._verify_key_bundle(document, expected)
             )
-        return _Check(
-            signer="certificate", method="sigstore-signature", run=lambda: self._certified_bytes(bundle, expected)
+        if "dsseEnvelope" in document:
+            return _AttestationCheck(
+                signer="certificate",
+                method="sigstore-dsse",
+                run=lambda: self._verify_certified_statement(bundle, expected),
+            )
+        return _AttestationCheck(
+            signer="certificate",
+            method="sigstore-signature",
+            run=lambda: self._verify_certified_bytes(bundle, expected),
         )
 
-    def _opened(self) -> SigstoreRoot:
+    def _load_root_once(self) -> SigstoreRoot:
         """The trust root. Opened once, and a failure to open it is remembered."""
         if self._root is None:
             try:
-                self._root = open_root(self.trust_root)
+                self._root = load_root(self.trust_root)
             except VerificationUnavailable as err:
                 self._root = err
         if isinstance(self._root, VerificationUnavailable):
@@ -151,44 +157,44 @@ class ProvenanceVerifier:
 
     # Sigstore bundles with a certificate
 
-    def _certified_statement(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
+    def _verify_certified_statement(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
         from pinwarden.artifacts.sigstore_root import read_identity
 
-        root = self._opened()
+        root = self._load_root_once()
         signed = root.verify_envelope(bundle)
-        statement = _statement(signed.payload_type, signed.payload, expected)
+        statement = _parse_statement_about(signed.payload_type, signed.payload, expected)
         identity = read_identity(signed.certificate, statement.kind)
-        if false := contradicted_fields(statement, identity):
+        if false := find_contradictions(statement, identity):
             _refuse(f"the statement contradicts the certificate of its signer: {', '.join(false)}")
         return identity, root.anchor
 
-    def _certified_bytes(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
+    def _verify_certified_bytes(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
         from pinwarden.artifacts.sigstore_root import read_identity
 
-        root = self._opened()
-        signed = root.verify_digest(bundle, _sha256(expected))
+        root = self._load_root_once()
+        signed = root.verify_digest(bundle, _get_sha256(expected))
         return read_identity(signed.certificate, "signature"), root.anchor
 
     # Sigstore bundles without one
 
-    def _key_bundle(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
+    def _verify_key_bundle(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
         """1. Find the key; 2. verify the signature; 3. check the statement; 4. check when the key was valid."""
-        hint = _object(_object(document, "verificationMaterial"), "publicKey").get("hint")
-        envelope = _Envelope.read(_object(document, "dsseEnvelope"))
-        key = self._registry_key(hint) if expected.ecosystem == "npm" else None
+        hint = _get_object(_get_object(document, "verificationMaterial"), "publicKey").get("hint")
+        envelope = _DsseEnvelope.read(_get_object(document, "dsseEnvelope"))
+        key = self._find_registry_key(hint) if expected.ecosystem == "npm" else None
         if key is None:
-            return self._given_key(
+            return self._verify_with_given_key(
                 lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, expected
             )
         if not _is_signed_by(key, envelope):
             _refuse("the signature does not match the registry's key")
-        statement = _statement(envelope.payload_type, envelope.payload, expected)
+        statement = _parse_statement_about(envelope.payload_type, envelope.payload, expected)
         if statement.kind != "npm-publish":
             _refuse("the registry's key signed a statement that is not a publication")
-        self._check_age(key, document, envelope)
+        self._check_key_expiry(key, document, envelope)
         return Identity(kind=statement.kind, key_id=key.key_id), f"registry key {key.key_id}"
 
-    def _registry_key(self, hint: Any) -> RegistryKey | None:
+    def _find_registry_key(self, hint: Any) -> RegistryKey | None:
         key = next((candidate for candidate in self.registry_keys if candidate.key_id == hint), None)
         if key is None and not self.public_keys:
             if self.registry_keys:
@@ -196,22 +202,22 @@ class ProvenanceVerifier:
             raise VerificationUnavailable("it is signed with a key, but the registry publishes none")
         return key
 
-    def _check_age(self, key: RegistryKey, document: Mapping[str, Any], envelope: _Envelope) -> None:
+    def _check_key_expiry(self, key: RegistryKey, document: Mapping[str, Any], envelope: _DsseEnvelope) -> None:
         """An expired key is valid for signatures that the log recorded before its expiry."""
         if key.expires is None or _is_before(self.now, key.expires):
             return
-        entries = _object(document, "verificationMaterial").get("tlogEntries")
+        entries = _get_object(document, "verificationMaterial").get("tlogEntries")
         if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
             _refuse("the registry's key has expired, and no log entry shows when it was used")
-        moment = self._opened().logged_at(entries[0], envelope.payload, envelope.signature, key.spki)
+        moment = self._load_root_once().verify_log_time(entries[0], envelope.payload, envelope.signature, key.spki)
         if not _is_before(moment.isoformat(), key.expires):
             _refuse("the registry's key had expired when it was used")
 
-    def _given_key(
-        self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, expected: ExpectedSubject
+    def _verify_with_given_key(
+        self, fits: Callable[[_PublicKey], bool], envelope: _DsseEnvelope, expected: ExpectedSubject
     ) -> tuple[Identity, str]:
         key = self._find_key(fits)
-        statement = _statement(envelope.payload_type, envelope.payload, expected)
+        statement = _parse_statement_about(envelope.payload_type, envelope.payload, expected)
         return Identity(kind=statement.kind, key_id=key.key_id), f"public key {key.key_id}"
 
     def _find_key(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
@@ -224,84 +230,90 @@ class ProvenanceVerifier:
 
     # Cosign's older formats
 
-    def _route_cosign(self, document: Mapping[str, Any], expected: ExpectedSubject) -> _Check:
-        annotations = _object(document, "annotations")
-        certified = _CERTIFICATE in annotations
+    def _choose_cosign_check(self, document: Mapping[str, Any], expected: ExpectedSubject) -> _AttestationCheck:
+        annotations = _get_object(document, "annotations")
+        certified = _CERTIFICATE_KEY in annotations
         match document["mediaType"]:
             case media_type if media_type == _SIMPLE_SIGNING and certified:
-                return _Check(
+                return _AttestationCheck(
                     signer="certificate",
                     method="cosign-certificate",
-                    run=lambda: self._cosign_certificate(document, annotations, expected),
+                    run=lambda: self._verify_cosign_certificate(document, annotations, expected),
                 )
             case media_type if media_type == _SIMPLE_SIGNING:
-                return _Check(
-                    signer="key", method="cosign-key", run=lambda: self._cosign_key(document, annotations, expected)
+                return _AttestationCheck(
+                    signer="key",
+                    method="cosign-key",
+                    run=lambda: self._verify_cosign_key(document, annotations, expected),
                 )
             case media_type if media_type == _DSSE and not certified:
-                return _Check(signer="key", method="public-key", run=lambda: self._cosign_statement(document, expected))
-        return _Check(signer="unknown", method="none", run=_unsupported)
+                return _AttestationCheck(
+                    signer="key", method="public-key", run=lambda: self._verify_cosign_statement(document, expected)
+                )
+        return _AttestationCheck(signer="unknown", method="none", run=_refuse_unsupported)
 
-    def _cosign_certificate(
+    def _verify_cosign_certificate(
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], expected: ExpectedSubject
     ) -> tuple[Identity, str]:
         from pinwarden.artifacts.sigstore_root import read_identity
 
-        root, payload = self._opened(), _base64(document, "payload")
-        certificate, promise = annotations[_CERTIFICATE], annotations.get(_PROMISE)
+        root, payload = self._load_root_once(), _get_base64(document, "payload")
+        certificate, promise = annotations[_CERTIFICATE_KEY], annotations.get(_LOG_ENTRY_KEY)
         if not isinstance(certificate, str) or not isinstance(promise, str):
             _refuse("it has no log entry that shows when it was signed")
-        signed = root.verify_cosign(certificate.encode(), _base64(annotations, _SIGNATURE), payload, promise.encode())
+        signed = root.verify_cosign(
+            certificate.encode(), _get_base64(annotations, _SIGNATURE_KEY), payload, promise.encode()
+        )
         _check_image(payload, expected)
         return read_identity(signed.certificate, "cosign-signature"), root.anchor
 
-    def _cosign_key(
+    def _verify_cosign_key(
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], expected: ExpectedSubject
     ) -> tuple[Identity, str]:
-        payload, signature = _base64(document, "payload"), _base64(annotations, _SIGNATURE)
+        payload, signature = _get_base64(document, "payload"), _get_base64(annotations, _SIGNATURE_KEY)
         key = self._find_key(lambda public_key: public_key.verify(signature, payload))
         _check_image(payload, expected)
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
-    def _cosign_statement(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
-        envelope = _Envelope.read(strict_json.parse_json(_base64(document, "payload"), LIMITS))
-        return self._given_key(
+    def _verify_cosign_statement(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
+        envelope = _DsseEnvelope.read(strict_json.parse_json(_get_base64(document, "payload"), LIMITS))
+        return self._verify_with_given_key(
             lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, expected
         )
 
 
-def _outcome(
-    state: Any, check: _Check, *, identity: Identity | None = None, anchor: str = "", reason: str = ""
+def _build_outcome(
+    state: Any, check: _AttestationCheck, *, identity: Identity | None = None, anchor: str = "", reason: str = ""
 ) -> ProvenanceOutcome:
     return ProvenanceOutcome(
         state=state, signer=check.signer, method=check.method, identity=identity, anchor=anchor, reason=reason
     )
 
 
-def _subject_of(artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ExpectedSubject | None:
+def _find_subject(artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ExpectedSubject | None:
     """The file or image an attestation was published with."""
     if artifact.image is not None:
         came_with = attestation.file in ("", str(artifact.image.root))
-        return expected_image(artifact.package, artifact.image.root) if came_with else None
+        return expect_image(artifact.package, artifact.image.root) if came_with else None
     files = [file for file in artifact.files if attestation.file in ("", file.name)]
-    return expected_file(artifact.package, files[0]) if len(files) == 1 else None
+    return expect_file(artifact.package, files[0]) if len(files) == 1 else None
 
 
-def _statement(payload_type: str, payload: bytes, expected: ExpectedSubject) -> ProvenanceStatement:
+def _parse_statement_about(payload_type: str, payload: bytes, expected: ExpectedSubject) -> ProvenanceStatement:
     if payload_type != IN_TOTO:
         _refuse("the envelope has no in-toto statement")
     statement = parse_statement(payload)
-    if problem := subject_mismatch(statement, expected):
+    if problem := find_subject_mismatch(statement, expected):
         _refuse(problem)
     return statement
 
 
 def _check_image(payload: bytes, expected: ExpectedSubject) -> None:
-    if parse_simple_signing(payload) != _sha256(expected):
+    if parse_simple_signing(payload) != _get_sha256(expected):
         _refuse("the signature is for another image")
 
 
-def _sha256(expected: ExpectedSubject) -> Digest:
+def _get_sha256(expected: ExpectedSubject) -> Digest:
     digest = expected.digest("sha256")
     if digest is None:
         raise VerificationUnavailable("the bytes were not hashed with SHA-256")
@@ -311,7 +323,7 @@ def _sha256(expected: ExpectedSubject) -> Digest:
 # Signatures without a certificate
 
 
-class _Envelope(Record):
+class _DsseEnvelope(Record):
     """A DSSE envelope with one signature."""
 
     payload_type: str
@@ -319,13 +331,13 @@ class _Envelope(Record):
     signature: bytes
 
     @classmethod
-    def read(cls, document: Any) -> _Envelope:
+    def read(cls, document: Any) -> _DsseEnvelope:
         signatures = document.get("signatures") if isinstance(document, dict) else None
         payload_type = document.get("payloadType") if isinstance(document, dict) else None
         if not isinstance(payload_type, str) or not isinstance(signatures, list) or len(signatures) != 1:
             _refuse("the envelope does not have exactly one signature")
-        signature = _base64(signatures[0], "sig") if isinstance(signatures[0], dict) else b""
-        return cls(payload_type=payload_type, payload=_base64(document, "payload"), signature=signature)
+        signature = _get_base64(signatures[0], "sig") if isinstance(signatures[0], dict) else b""
+        return cls(payload_type=payload_type, payload=_get_base64(document, "payload"), signature=signature)
 
     @property
     def signed(self) -> bytes:
@@ -375,7 +387,7 @@ class _PublicKey(Record):
         return True
 
 
-def _is_signed_by(key: RegistryKey, envelope: _Envelope) -> bool:
+def _is_signed_by(key: RegistryKey, envelope: _DsseEnvelope) -> bool:
     try:
         public = _PublicKey.load(key.spki, pem=False)
     except PinwardenError as err:  # published by the registry, so not the user's mistake
@@ -394,12 +406,12 @@ def _is_before(earlier: str, later: str) -> bool:
     )
 
 
-def _object(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+def _get_object(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     value = document.get(member)
     return value if isinstance(value, dict) else _refuse(f"it has no {member}")
 
 
-def _base64(document: Mapping[str, Any], member: str) -> bytes:
+def _get_base64(document: Mapping[str, Any], member: str) -> bytes:
     text = document.get(member)
     try:
         return b64decode(text, validate=True) if isinstance(text, str) else _refuse(f"it has no {member}")
@@ -407,11 +419,11 @@ def _base64(document: Mapping[str, Any], member: str) -> bytes:
         raise VerificationFailed(f"its {member} is not base64") from err
 
 
-def _unreadable() -> NoReturn:
+def _refuse_malformed() -> NoReturn:
     raise VerificationFailed("it is malformed")
 
 
-def _unsupported() -> NoReturn:
+def _refuse_unsupported() -> NoReturn:
     raise VerificationUnavailable("its format is not supported")
 
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest_identity
+from pinwarden.artifacts.provenance import (
+    Identity,
+    ProvenanceOutcome,
+    choose_strongest_identity,
+    normalize_repository_url,
+)
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.surface.drift.changes import INFO, REVIEW
@@ -66,27 +71,27 @@ def compare_provenance(
 
     ``metadata_repository`` is the repository named in the package's own metadata.
     """
-    best = strongest_identity(tuple(outcomes))
+    best = choose_strongest_identity(tuple(outcomes))
     verified = [
         outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
     ]
     if locked is None:
-        findings = _unlocked_findings(best, outcomes)
-    elif same := [identity for identity in verified if not _differences(locked, identity)]:
+        findings = _find_without_lock(best, outcomes)
+    elif same := [identity for identity in verified if not _compare_identities(locked, identity)]:
         findings = [
-            *_rename_findings(locked, same[0]),
-            *_gained_findings(locked, best),
-            *_failure_findings(outcomes, INFO),
+            *_find_rename(locked, same[0]),
+            *_find_gained(locked, best),
+            *_find_failures(outcomes, INFO),
         ]
         best = same[0] if same[0].repository else best
-    elif best is None or not any(_same_signer_kind(locked, identity) for identity in verified):
-        findings = [_unproven_finding(locked, outcomes, best), *_failure_findings(outcomes, REVIEW)]
+    elif best is None or not any(_have_same_signer_kind(locked, identity) for identity in verified):
+        findings = [_find_lost(locked, outcomes, best), *_find_failures(outcomes, REVIEW)]
     else:
-        findings = [*_differences(locked, _nearest(locked, verified)), *_failure_findings(outcomes, REVIEW)]
-    return (*findings, *_mismatch_findings(best, metadata_repository))
+        findings = [*_compare_identities(locked, _choose_nearest(locked, verified)), *_find_failures(outcomes, REVIEW)]
+    return (*findings, *_find_repository_mismatch(best, metadata_repository))
 
 
-def slsa_level(identity: Identity) -> int:
+def compute_slsa_level(identity: Identity) -> int:
     """The highest SLSA build level (https://slsa.dev/spec/v1.0/levels) that an identity supports.
 
     3 needs a build that the repository's own workflow cannot influence: one that another repository defines and signs.
@@ -96,77 +101,75 @@ def slsa_level(identity: Identity) -> int:
         return 0
     if not identity.by_certificate or not identity.runner.endswith("-hosted") or identity.runner == "self-hosted":
         return 1
-    builder, source = repository_uri(identity.builder), repository_uri(identity.repository)
+    builder, source = normalize_repository_url(identity.builder), normalize_repository_url(identity.repository)
     return 3 if builder and source and builder != source else 2
 
 
-def _unlocked_findings(best: Identity | None, outcomes: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
-    findings = [*_gained_findings(None, best), *_failure_findings(outcomes, REVIEW)]
+def _find_without_lock(best: Identity | None, outcomes: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
+    findings = [*_find_gained(None, best), *_find_failures(outcomes, REVIEW)]
     unchecked = [outcome for outcome in outcomes if outcome.state == "unavailable"]
-    return [*findings, _unchecked_finding(unchecked[0])] if unchecked and best is None else findings
+    return [*findings, _build_unchecked_finding(unchecked[0])] if unchecked and best is None else findings
 
 
-def _gained_findings(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
+def _find_gained(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
     if best is None or (locked is not None and _KIND_RANKS[best.kind] <= _KIND_RANKS[locked.kind]):
         return []
     message = f"it now has provenance that is not locked: {best}"
-    return [_finding(GAINED, message)]
+    return [_build_finding(GAINED, message)]
 
 
-def _unproven_finding(
-    locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Identity | None
-) -> ProvenanceFinding:
+def _find_lost(locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Identity | None) -> ProvenanceFinding:
     """The finding if no verified attestation is signed in the same way (certificate or key) as the locked one."""
     signer = "certificate" if locked.by_certificate else "key"
     locked_text = f"its locked provenance is {locked}"
     for outcome in outcomes:
         if outcome.state == "failed" and outcome.signer in (signer, "unknown"):
-            return _finding(WEAKER, f"{locked_text}, but it does not verify now: {outcome.reason}")
+            return _build_finding(WEAKER, f"{locked_text}, but it does not verify now: {outcome.reason}")
     for outcome in outcomes:
         if outcome.state == "unavailable" and outcome.signer == signer:
-            return _unchecked_finding(outcome)
+            return _build_unchecked_finding(outcome)
     if best is None:
-        return _finding(VANISHED, f"{locked_text}, and it has none now")
+        return _build_finding(VANISHED, f"{locked_text}, and it has none now")
     if _KIND_RANKS[best.kind] < _KIND_RANKS[locked.kind]:
-        return _finding(WEAKER, f"{locked_text}; now there is only {best.kind} by {best}")
-    return _finding(CHANGED, f"{locked_text}; now it is signed by {best}")
+        return _build_finding(WEAKER, f"{locked_text}; now there is only {best.kind} by {best}")
+    return _build_finding(CHANGED, f"{locked_text}; now it is signed by {best}")
 
 
-def _same_signer_kind(locked: Identity, current: Identity) -> bool:
+def _have_same_signer_kind(locked: Identity, current: Identity) -> bool:
     return locked.by_certificate == current.by_certificate
 
 
-def _finding(code: str, message: str) -> ProvenanceFinding:
+def _build_finding(code: str, message: str) -> ProvenanceFinding:
     return ProvenanceFinding(code=code, severity=PROVENANCE_KINDS[code].severity, message=message)
 
 
-def _unchecked_finding(outcome: ProvenanceOutcome) -> ProvenanceFinding:
+def _build_unchecked_finding(outcome: ProvenanceOutcome) -> ProvenanceFinding:
     message = f"its provenance could not be checked: {outcome.reason}"
-    return _finding(UNCHECKED, message)
+    return _build_finding(UNCHECKED, message)
 
 
-def _failure_findings(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
+def _find_failures(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
     """A finding for each reason why an attestation failed."""
     reasons = dict.fromkeys(outcome.reason for outcome in outcomes if outcome.state == "failed")
     messages = [f"an attestation does not verify: {reason}" for reason in reasons]
     return [ProvenanceFinding(code=FAILED, severity=severity, message=message) for message in messages]
 
 
-def _nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
+def _choose_nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
     """The verified identity with the fewest differences, so that the report names only what changed."""
     return min(
-        (identity for identity in verified if _same_signer_kind(locked, identity)),
-        key=lambda identity: len(_differences(locked, identity)),
+        (identity for identity in verified if _have_same_signer_kind(locked, identity)),
+        key=lambda identity: len(_compare_identities(locked, identity)),
     )
 
 
-def _differences(locked: Identity, current: Identity) -> list[ProvenanceFinding]:
+def _compare_identities(locked: Identity, current: Identity) -> list[ProvenanceFinding]:
     changed = [
-        _finding(CHANGED, f"the {field} changed from {before or 'none'} to {after or 'none'}")
+        _build_finding(CHANGED, f"the {field} changed from {before or 'none'} to {after or 'none'}")
         for field, before, after in _find_changes(locked, current)
     ]
     weaker = [
-        _finding(WEAKER, f"the {field} is weaker: {after} instead of {before}")
+        _build_finding(WEAKER, f"the {field} is weaker: {after} instead of {before}")
         for field, before, after in _find_weakenings(locked, current)
     ]
     return [*changed, *weaker]
@@ -180,10 +183,10 @@ def _find_changes(locked: Identity, current: Identity) -> list[tuple[str, str, s
         ("signer", locked.signer, current.signer),
         ("key", locked.key_id, current.key_id),
         ("workflow", locked.workflow, current.workflow),
-        ("builder", _builder(locked), _builder(current)),
+        ("builder", _get_builder(locked), _get_builder(current)),
     ]
     if not _is_renamed(locked, current):
-        compared.append(("repository", _repository(locked), _repository(current)))
+        compared.append(("repository", _get_repository(locked), _get_repository(current)))
     # Old certificates have no numeric IDs, so there is nothing to compare.
     if locked.repository_id and current.repository_id:
         compared.append(("repository ID", locked.repository_id, current.repository_id))
@@ -192,12 +195,12 @@ def _find_changes(locked: Identity, current: Identity) -> list[tuple[str, str, s
     return [(field, before, after) for field, before, after in compared if before != after]
 
 
-def _repository(identity: Identity) -> str:
+def _get_repository(identity: Identity) -> str:
     """The repository, normalised if it is a URL."""
-    return repository_uri(identity.repository) or identity.repository
+    return normalize_repository_url(identity.repository) or identity.repository
 
 
-def _builder(identity: Identity) -> str:
+def _get_builder(identity: Identity) -> str:
     """The builder; only its path if it is in the built repository, so that a rename of that does not matter."""
     prefix = f"{identity.repository}/"
     return identity.builder.removeprefix(prefix) if identity.repository else identity.builder
@@ -209,7 +212,7 @@ def _find_weakenings(locked: Identity, current: Identity) -> list[tuple[str, str
         weakenings.append(("kind of ref", locked.ref_class, current.ref_class))
     if _KIND_RANKS[current.kind] < _KIND_RANKS[locked.kind]:
         weakenings.append(("kind of proof", locked.kind, current.kind))
-    elif (level := slsa_level(current)) < (old := slsa_level(locked)):
+    elif (level := compute_slsa_level(current)) < (old := compute_slsa_level(locked)):
         weakenings.append(("build level", f"SLSA {old}", f"SLSA {level}"))
     return weakenings
 
@@ -217,25 +220,25 @@ def _find_weakenings(locked: Identity, current: Identity) -> list[tuple[str, str
 def _is_renamed(locked: Identity, current: Identity) -> bool:
     """Whether both are the same repository and owner under different names, by the forge's numeric IDs."""
     return (
-        _repository(locked) != _repository(current)
+        _get_repository(locked) != _get_repository(current)
         and locked.issuer == current.issuer
         and bool(locked.repository_id and locked.owner_id)
         and (locked.repository_id, locked.owner_id) == (current.repository_id, current.owner_id)
     )
 
 
-def _rename_findings(locked: Identity, current: Identity) -> list[ProvenanceFinding]:
+def _find_rename(locked: Identity, current: Identity) -> list[ProvenanceFinding]:
     if not _is_renamed(locked, current):
         return []
     message = f"its repository was renamed from {locked.repository} to {current.repository}"
-    return [_finding(RENAMED, message)]
+    return [_build_finding(RENAMED, message)]
 
 
-def _mismatch_findings(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
+def _find_repository_mismatch(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
     """The finding if the verified repository is not the one in the metadata, as in a fork that kept the metadata."""
-    stated = repository_uri(metadata_repository or "")
-    proven = repository_uri(best.repository) if best is not None else ""
+    stated = normalize_repository_url(metadata_repository or "")
+    proven = normalize_repository_url(best.repository) if best is not None else ""
     if not stated or not proven or stated == proven:
         return []
     message = f"its metadata names {stated}, but it was built in {proven}"
-    return [_finding(REPOSITORY_MISMATCH, message)]
+    return [_build_finding(REPOSITORY_MISMATCH, message)]

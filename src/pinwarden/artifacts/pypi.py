@@ -24,7 +24,7 @@ from pinwarden.artifacts.artifact import (
     PackageRef,
 )
 from pinwarden.artifacts.downloads import open_download
-from pinwarden.artifacts.endpoints.pypi import index_parent, json_api_url
+from pinwarden.artifacts.endpoints.pypi import get_index_parent, get_json_api_url
 from pinwarden.artifacts.newest import NewestRelease, choose_python_release
 from pinwarden.artifacts.pypi_index import (
     DOCUMENT_LIMITS,
@@ -142,11 +142,11 @@ def _fetch_simple_page(fetcher: Fetcher, index: ServiceEndpoint, name: str) -> S
 
 def _fetch_json_release(fetcher: Fetcher, index: ServiceEndpoint, name: str, version: str) -> JsonRelease | None:
     """The release in the JSON API; None if the index has no such API, which is not part of any standard."""
-    base = json_api_url(index)
+    base = get_json_api_url(index)
     if base is None:
         return None
     for path in (f"{quote_path_segment(name)}/{quote_path_segment(version)}/json", f"{quote_path_segment(name)}/json"):
-        request = FetchRequest(endpoint=index_parent(index), url=base + path, accept="application/json")
+        request = FetchRequest(endpoint=get_index_parent(index), url=base + path, accept="application/json")
         try:
             response = fetcher.get(request, max_bytes=DOCUMENT_LIMITS.max_bytes)
         except PinwardenError as err:
@@ -205,7 +205,7 @@ def _download_file(
     fetcher: Fetcher, index: ServiceEndpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
 ) -> _DownloadedFile:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
-    request = FetchRequest(endpoint=index_parent(index), url=file.url)
+    request = FetchRequest(endpoint=get_index_parent(index), url=file.url)
     host = HttpAddress.parse(file.url).host_header
     with open_download(fetcher, request, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
@@ -264,7 +264,7 @@ def _fetch_attestations(
     if url is None:
         return (), ()
     request = FetchRequest(
-        endpoint=index_parent(index), url=url, accept="application/vnd.pypi.integrity.v1+json, application/json"
+        endpoint=get_index_parent(index), url=url, accept="application/vnd.pypi.integrity.v1+json, application/json"
     )
     try:
         response = fetcher.get(request, max_bytes=PROVENANCE_LIMITS.max_bytes)
@@ -296,10 +296,10 @@ def _build_provenance_url(
     index: ServiceEndpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
 ) -> str | None:
     """The conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
-    if page.announces_provenance or json_api_url(index) is None:
+    if page.announces_provenance or get_json_api_url(index) is None:
         return None
     path = "/".join(quote_path_segment(part) for part in (*name_and_version, file.name))
-    return f"{index_parent(index).url}integrity/{path}/provenance"
+    return f"{get_index_parent(index).url}integrity/{path}/provenance"
 
 
 # METADATA of wheels

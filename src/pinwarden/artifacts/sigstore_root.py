@@ -66,7 +66,7 @@ class SigstoreRoot(Record):
             bundle = _parse_bundle(bundle_json)
             kind = bundle.log_entry._inner.kind_version
             if (kind.kind, kind.version) == _INTOTO_ENTRY:
-                return _verify_intoto(self.verifier, bundle)
+                return _verify_intoto_bundle(self.verifier, bundle)
             payload_type, payload = self.verifier.verify_dsse(bundle, _AnyIdentity())
             return VerifiedSignature(certificate=bundle.signing_certificate, payload=payload, payload_type=payload_type)
 
@@ -87,27 +87,27 @@ class SigstoreRoot(Record):
 
         with _convert_errors():
             certificate = load_pem_x509_certificate(pem)
-            body, time = _verify_promise(self.verifier, promise)
-            _check_certificate(self.verifier, certificate, time)
-            _check_signature(certificate, signature, payload)
-            _check_hashedrekord(body, certificate, signature, payload)
+            body, time = _verify_entry_timestamp(self.verifier, promise)
+            _verify_certificate(self.verifier, certificate, time)
+            _verify_signature(certificate, signature, payload)
+            _check_hashedrekord_entry(body, certificate, signature, payload)
             return VerifiedSignature(certificate=certificate, payload=payload)
 
-    def logged_at(self, entry: Mapping[str, Any], payload: bytes, signature: bytes, spki: bytes) -> datetime:
+    def verify_log_time(self, entry: Mapping[str, Any], payload: bytes, signature: bytes, spki: bytes) -> datetime:
         """When the log recorded an envelope that was signed with a key."""
         from sigstore.models import TransparencyLogEntry
         from sigstore_models.rekor.v1 import TransparencyLogEntry as Model
 
         with _convert_errors():
             parsed = TransparencyLogEntry(Model.from_dict(dict(entry)))
-            time = _check_entry(self.verifier, parsed)
+            time = _verify_log_entry(self.verifier, parsed)
             body, kind = parsed._inner.canonicalized_body, parsed._inner.kind_version
-            check_body = _check_intoto if (kind.kind, kind.version) == _INTOTO_ENTRY else _check_dsse
+            check_body = _check_intoto_entry if (kind.kind, kind.version) == _INTOTO_ENTRY else _check_dsse_entry
             check_body(body, payload, signature, spki)
             return time
 
 
-def open_root(path: Path | None) -> SigstoreRoot:
+def load_root(path: Path | None) -> SigstoreRoot:
     """Open the root in a file, or the public one in the installed package. Nothing is fetched or updated.
 
     ``Verifier.production(offline=True)`` is not used, because it prefers an unverified copy in the user's cache.
@@ -168,10 +168,12 @@ class _convert_errors:  # noqa: N801 - reads as a statement
         # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise theirs,
         # and a panic in Rust code does not inherit from Exception.
         if isinstance(err, Exception) or (kind is not None and kind.__name__ == "PanicException"):
-            raise err if isinstance(err, VerificationFailed) else VerificationFailed(_first_line(err)) from err
+            raise (
+                err if isinstance(err, VerificationFailed) else VerificationFailed(_format_library_error(err))
+            ) from err
 
 
-def _first_line(err: BaseException | None) -> str:
+def _format_library_error(err: BaseException | None) -> str:
     """The library's message, which may quote the bundle."""
     lines = str(err).splitlines() or [""]
     return show_invisible(lines[0][:200]) or type(err).__name__
@@ -186,7 +188,7 @@ def _parse_bundle(data: bytes) -> Bundle:
 # Verification steps
 
 
-def _verify_intoto(verifier: Verifier, bundle: Bundle) -> VerifiedSignature:
+def _verify_intoto_bundle(verifier: Verifier, bundle: Bundle) -> VerifiedSignature:
     """1. the log entry, which gives the time; 2. the certificate at that time; 3. the signature; 4. that the entry
     records this signature and no other (CVE-2022-36056)."""
     envelope = bundle._dsse_envelope
@@ -197,16 +199,18 @@ def _verify_intoto(verifier: Verifier, bundle: Bundle) -> VerifiedSignature:
         envelope._inner.payload,
         envelope._inner.payload_type,
     )
-    time = _check_entry(verifier, bundle.log_entry)
-    _check_certificate(verifier, certificate, time)
-    _check_signature(certificate, envelope.signature, envelope.pae())
+    time = _verify_log_entry(verifier, bundle.log_entry)
+    _verify_certificate(verifier, certificate, time)
+    _verify_signature(certificate, envelope.signature, envelope.pae())
     if payload_type != IN_TOTO:
         _fail("the envelope has no in-toto statement")
-    _check_intoto(bundle.log_entry._inner.canonicalized_body, payload, envelope.signature, _der(certificate))
+    _check_intoto_entry(
+        bundle.log_entry._inner.canonicalized_body, payload, envelope.signature, _encode_der(certificate)
+    )
     return VerifiedSignature(certificate=certificate, payload=payload, payload_type=payload_type)
 
 
-def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
+def _verify_log_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
     """Verify inclusion proof, checkpoint and signed entry timestamp; only the latter covers the time."""
     from sigstore._internal.trust import KeyringPurpose
 
@@ -218,7 +222,7 @@ def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
     return datetime.fromtimestamp(entry._inner.integrated_time, tz=UTC)
 
 
-def _verify_promise(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
+def _verify_entry_timestamp(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
     """Body and time of the entry in a signed entry timestamp."""
     from sigstore._internal.trust import KeyringPurpose
     from sigstore._utils import KeyID
@@ -235,7 +239,7 @@ def _verify_promise(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, An
     return body, datetime.fromtimestamp(entry["integratedTime"], tz=UTC)
 
 
-def _check_certificate(verifier: Verifier, certificate: Certificate, time: datetime) -> None:
+def _verify_certificate(verifier: Verifier, certificate: Certificate, time: datetime) -> None:
     from cryptography.x509 import ExtendedKeyUsage, KeyUsage
     from cryptography.x509.oid import ExtendedKeyUsageOID
     from sigstore._internal.sct import verify_sct
@@ -254,7 +258,7 @@ def _check_certificate(verifier: Verifier, certificate: Certificate, time: datet
         _fail("the certificate was not valid when the log recorded the signature")
 
 
-def _check_signature(certificate: Certificate, signature: bytes, message: bytes) -> None:
+def _verify_signature(certificate: Certificate, signature: bytes, message: bytes) -> None:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.hashes import SHA256
@@ -268,7 +272,7 @@ def _check_signature(certificate: Certificate, signature: bytes, message: bytes)
         raise VerificationFailed("the signature does not match") from err
 
 
-def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
+def _check_intoto_entry(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/intoto/v0.0.2/intoto_v0_0_2_schema.json
     entry = strict_json.parse_json(body, _ROOT_LIMITS)
     content = entry["spec"]["content"]
@@ -279,13 +283,13 @@ def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) 
         and check_body["payloadType"] == IN_TOTO
         and content["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
         and b64decode(b64decode(row["sig"], validate=True), validate=True) == signature  # encoded twice
-        and _pem_content(row["publicKey"]) == signer
+        and _decode_pem(row["publicKey"]) == signer
     )
     if not matches:
         _fail("the log entry records another signature")
 
 
-def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
+def _check_dsse_entry(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/dsse/v0.0.1/dsse_v0_0_1_schema.json
     entry = strict_json.parse_json(body, _ROOT_LIMITS)
     (row,) = entry["spec"]["signatures"]
@@ -293,26 +297,28 @@ def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) ->
         (entry["kind"], entry["apiVersion"]) == ("dsse", "0.0.1")
         and entry["spec"]["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
         and b64decode(row["signature"], validate=True) == signature
-        and _pem_content(row["verifier"]) == signer
+        and _decode_pem(row["verifier"]) == signer
     )
     if not matches:
         _fail("the log entry records another signature")
 
 
-def _check_hashedrekord(body: Mapping[str, Any], certificate: Certificate, signature: bytes, payload: bytes) -> None:
+def _check_hashedrekord_entry(
+    body: Mapping[str, Any], certificate: Certificate, signature: bytes, payload: bytes
+) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/hashedrekord/v0.0.1/hashedrekord_v0_0_1_schema.json
     spec = body["spec"]
     matches = (
         (body["kind"], body["apiVersion"]) == ("hashedrekord", "0.0.1")
         and spec["data"]["hash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
         and b64decode(spec["signature"]["content"], validate=True) == signature
-        and _pem_content(spec["signature"]["publicKey"]["content"]) == _der(certificate)
+        and _decode_pem(spec["signature"]["publicKey"]["content"]) == _encode_der(certificate)
     )
     if not matches:
         _fail("the log entry records another signature")
 
 
-def _pem_content(text: str) -> bytes:
+def _decode_pem(text: str) -> bytes:
     """The DER content of a base64-encoded PEM text."""
     lines = b64decode(text, validate=True).decode("ascii").strip().split("\n")
     if len(lines) < 3 or not lines[0].startswith("-----BEGIN ") or not lines[-1].startswith("-----END "):
@@ -323,7 +329,7 @@ def _pem_content(text: str) -> bytes:
         raise VerificationFailed("the log entry names no key") from err
 
 
-def _der(certificate: Certificate) -> bytes:
+def _encode_der(certificate: Certificate) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     return certificate.public_bytes(Encoding.DER)
@@ -343,7 +349,7 @@ _GITHUB = "https://token.actions.githubusercontent.com"
 
 def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
     """The identity in a certificate; ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
-    extension = _extensions(certificate)
+    extension = _read_extensions(certificate)
     issuer = extension(_ISSUER) or extension(_ISSUER_OLD)
     if not issuer or extension(_ISSUER_OLD) not in ("", issuer):
         raise _invalid("has no issuer, or two different ones")
@@ -351,7 +357,7 @@ def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
     old_repository = extension(_REPOSITORY_OLD) if issuer == _GITHUB else ""
     repository = extension(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
     ref = extension(_REF) or extension(_REF_OLD)
-    config = _without_ref(extension(_BUILD_CONFIG) or uri, ref)
+    config = _strip_ref(extension(_BUILD_CONFIG) or uri, ref)
     return Identity(
         kind=kind,
         issuer=issuer,
@@ -359,15 +365,15 @@ def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
         repository=repository,
         repository_id=extension(_REPOSITORY_ID),
         owner_id=extension(_OWNER_ID),
-        workflow=_path_within(config, repository),
+        workflow=_find_relative_path(config, repository),
         ref=ref,
-        builder=_without_ref(extension(_BUILD_SIGNER) or uri, ref),
+        builder=_strip_ref(extension(_BUILD_SIGNER) or uri, ref),
         runner=extension(_RUNNER),
         commit=extension(_COMMIT) or extension(_COMMIT_OLD),
     )
 
 
-def _extensions(certificate: Certificate) -> Callable[[int], str]:
+def _read_extensions(certificate: Certificate) -> Callable[[int], str]:
     """A function that returns an extension's text by its number; empty if there is none."""
     from cryptography.x509 import UnrecognizedExtension
 
@@ -377,7 +383,7 @@ def _extensions(certificate: Certificate) -> Callable[[int], str]:
         if dotted.startswith(_OID_PREFIX) and isinstance(extension.value, UnrecognizedExtension):
             field, value = dotted.removeprefix(_OID_PREFIX), extension.value.value
             if field.isdigit():
-                texts[int(field)] = _decode_text(value if int(field) <= _LAST_PLAIN else _utf8_string(value))
+                texts[int(field)] = _decode_text(value if int(field) <= _LAST_PLAIN else _parse_utf8_string(value))
     return lambda field: texts.get(field, "")
 
 
@@ -394,11 +400,11 @@ def _parse_subject(certificate: Certificate) -> tuple[str, str]:
     if isinstance(name, RFC822Name):
         return "", _decode_text(name.value.encode())
     if isinstance(name, OtherName) and name.type_id.dotted_string == f"{_OID_PREFIX}7":
-        return "", _decode_text(_utf8_string(name.value))
+        return "", _decode_text(_parse_utf8_string(name.value))
     raise _invalid("has a subject of an unknown kind")
 
 
-def _utf8_string(der: bytes) -> bytes:
+def _parse_utf8_string(der: bytes) -> bytes:
     """The content of exactly one DER UTF8String."""
     if len(der) >= 2 and der[0] == 0x0C:
         if der[1] < 0x80:
@@ -421,14 +427,14 @@ def _decode_text(value: bytes) -> str:
     return text
 
 
-def _without_ref(uri: str, ref: str) -> str:
+def _strip_ref(uri: str, ref: str) -> str:
     """A workflow URL without the ref it ends with. Names of refs may contain ``@``."""
     if ref and uri.endswith(f"@{ref}"):
         return uri.removesuffix(f"@{ref}")
     return uri.partition("@refs/")[0] if "@refs/" in uri else uri.rpartition("@")[0] or uri
 
 
-def _path_within(uri: str, repository: str) -> str:
+def _find_relative_path(uri: str, repository: str) -> str:
     return uri.removeprefix(repository).lstrip("/") if repository and uri.startswith(f"{repository}/") else ""
 
 

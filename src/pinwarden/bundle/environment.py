@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, Row, audit_tree, tree_digest, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, TreeFile, audit_tree, hash_file_list, write_manifest
 from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
@@ -22,14 +22,14 @@ BUILDER = "bundle/1"
 _SECTION = "bundle"
 
 
-def list_tree_rows(entries: Iterable[ManifestEntry]) -> list[Row]:
+def list_tree_rows(entries: Iterable[ManifestEntry]) -> list[TreeFile]:
     """The manifest's files as rows of an environment; a blob's CID contains its SHA-256."""
     return [(entry.path, entry.executable, bytes(Cid.parse(entry.blob_cid))[4:].hex()) for entry in entries]
 
 
 def compute_tree_digest(entries: Iterable[ManifestEntry]) -> Digest:
     """The digest of a bundle's unpacked files."""
-    return tree_digest(list_tree_rows(entries))
+    return hash_file_list(list_tree_rows(entries))
 
 
 def derive_environment_key(pin: BundlePin) -> str:

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import NoReturn
 
-from pinwarden.artifacts.endpoints.docker import registry_endpoint
+from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
 from pinwarden.artifacts.oci_manifest import OciDescriptor as Layer
 from pinwarden.artifacts.oci_reference import DEFAULT_TAG, ImageReference, parse_reference
@@ -50,7 +50,7 @@ class OciNetwork:
 
     def endpoint(self, reference: ImageReference) -> ServiceEndpoint:
         """The registry endpoint of a reference."""
-        return registry_endpoint(reference, self._settings, configured_by="argument")
+        return find_registry_endpoint(reference, self._settings, configured_by="argument")
 
 
 class BundleParts(Record):
@@ -104,7 +104,7 @@ def push_bundle(
     return Report(
         command="bundle push",
         subject=documents.descriptor.name,
-        summary=f"pushed {reference} as {reference.at(digest)}",
+        summary=f"pushed {reference} as {reference.with_digest(digest)}",
         exit_code=EXIT_CLEAN,
         facts={
             "reference": str(reference),
@@ -189,7 +189,7 @@ def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
     ) as written:
         if options.unpack_to is not None:
             unpack(opened.documents.manifest.entries, opened.contents, options.unpack_to)
-    return _build_pull_report(options, reference.at(pulled.digest), opened, pulled, provenance, written)
+    return _build_pull_report(options, reference.with_digest(pulled.digest), opened, pulled, provenance, written)
 
 
 def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
@@ -302,7 +302,7 @@ def _build_pull_report(  # noqa: PLR0913, PLR0917  # each is part of the report
 def pull_parts(registry: OciRegistry) -> PulledBundle:
     """Pull the bundle of a reference. Its bytes match the digests; whether to accept it is not decided here."""
     reference = registry.reference
-    document = registry.document(reference.digest if reference.digest is not None else reference.tag_or_digest)
+    document = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no {reference}")
     if not document.is_verified:
@@ -354,7 +354,7 @@ def _require_one_layer(layers: list[Layer], kind: str) -> Layer:
 
 def _fetch_blob(registry: OciRegistry, layer: Layer, max_bytes: int) -> bytes:
     buffer = BytesIO()
-    received = registry.blob(layer, buffer, max_bytes)
+    received = registry.fetch_blob(layer, buffer, max_bytes)
     if received is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no layer {layer.digest}")
     if layer.digest not in received.digests or received.size != layer.size:

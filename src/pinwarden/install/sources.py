@@ -226,15 +226,15 @@ class Locations:
         """
         if not location.startswith(OCI):
             return RegistryBundleSource(self.open_registry(location), self.open_registry(log) if log else None)
-        from pinwarden.artifacts.endpoints.docker import registry_endpoint
+        from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
         from pinwarden.artifacts.oci_registry import OciRegistry
 
         reference = parse_reference(location.removeprefix(OCI))
         if digest is not None:
-            reference = reference.at(digest)
+            reference = reference.with_digest(digest)
         elif not {":", "@"} & set(location.rpartition("/")[2]):
             reference = replace(reference, tag=channel)
-        endpoint = registry_endpoint(reference, self._settings, configured_by="argument")
+        endpoint = find_registry_endpoint(reference, self._settings, configured_by="argument")
         pulled = oci_transfer.pull_parts(OciRegistry(reference, self._fetcher, endpoint))
         return OciSource(pulled, f"{OCI}{reference}", self.open_registry(log) if log else None)

@@ -128,9 +128,9 @@ def store_file(store: Store, digest: Digest, data: bytes) -> None:
             data={"wanted": str(digest)},
         )
     if store.find(digest) is None:
-        with store.incoming() as stream:
+        with store.open_incoming() as stream:
             stream.write(data)
-            store.keep(stream, digest)
+            store.add_file(stream, digest)
 
 
 def _download_recorded_surface(accepted: AcceptedBundle, source: BundleSource) -> Surface | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
-from pinwarden.artifacts.artifact_drift import compare_pins, registry_change
+from pinwarden.artifacts.artifact_drift import build_registry_change, compare_pins
 from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
 from pinwarden.artifacts.newest import NewestRelease
-from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest_identity
-from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
+from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, choose_strongest_identity, identity_from_json
+from pinwarden.artifacts.provenance_check import ProvenanceVerifier, fetch_registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
 from pinwarden.clients.launchers import Launch
 from pinwarden.core.digest import Digest
@@ -252,7 +252,7 @@ def check_provenance(
         for finding in findings
     )
     return ProvenanceResult(
-        identity=strongest_identity(outcomes),
+        identity=choose_strongest_identity(outcomes),
         rows=rows,
         evidence=tuple(_build_evidence(outcome, now) for outcome in outcomes),
     )
@@ -281,7 +281,7 @@ def verify_declared_artifact(
 
 def _build_registry_changed(server: str, locked: str, package: PackageRef, configured: str, now: str) -> ArtifactCheck:
     """The result when today's settings name another registry than the locked one; nothing was contacted."""
-    change = registry_change(server, locked, configured)
+    change = build_registry_change(server, locked, configured)
     return ArtifactCheck(
         package=package,
         artifact=FetchedArtifact(package=package, registry=configured, checked_at=now),
@@ -306,10 +306,10 @@ def _compare_release_files(server: str, pinned: LockExtension, artifact: Fetched
     """Report files that were added to a release or not checked. ``compare_pins`` reports changed and removed files."""
     from packaging.tags import sys_tags
 
-    from pinwarden.artifacts.artifact_drift import compare_release
+    from pinwarden.artifacts.artifact_drift import compare_release_files
 
     locked = {file.name: file.digest for file in pinned.artifacts}
-    for finding in compare_release(locked, artifact, now=now, tags=tuple(sys_tags())):
+    for finding in compare_release_files(locked, artifact, now=now, tags=tuple(sys_tags())):
         if finding.kind in ("file_added", "file_unchecked"):
             yield Row(
                 code=finding.kind,
@@ -338,9 +338,9 @@ def _verify_attestations(artifact: FetchedArtifact, context: FetchContext, now: 
     if not attested:
         return ()
     npm = artifact.package.ecosystem == "npm"
-    keys = registry_keys(context.fetcher, context.sources.npm(artifact.package.name)) if npm else ()
+    keys = fetch_registry_keys(context.fetcher, context.sources.npm(artifact.package.name)) if npm else ()
     verifier = ProvenanceVerifier(now=now, trust_root=context.trust_root, registry_keys=keys)
-    return verifier.check_all(replace(artifact, attestations=tuple(attested)))
+    return verifier.verify_all(replace(artifact, attestations=tuple(attested)))
 
 
 def _build_evidence(outcome: ProvenanceOutcome, now: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _download_npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFi
         raise PinwardenError("CLOSURE_INVALID", f"npm does not say where {row.name}@{row.version} comes from")
     algorithms = {"sha256", *(digest.algorithm for digest in row.integrity)}
     endpoint = context.sources.npm(row.name)
-    with context.store.incoming() as stream:
+    with context.store.open_incoming() as stream:
         got = context.fetcher.download(
             FetchRequest(endpoint=endpoint, url=row.url), stream, algorithms=tuple(sorted(algorithms))
         )
@@ -101,13 +101,13 @@ def _download_npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFi
                 data={"claimed": row.integrity[0].sri, "found": [digest.sri for digest in got.digests]},
             )
         digest = next(digest for digest in got.digests if digest.algorithm == "sha256")
-        archive = context.store.keep(stream, digest)
+        archive = context.store.add_file(stream, digest)
     return ClosureFile(
         name=_parse_file_name(row.url),
         url=row.url,
         digest=digest,
         size=got.size,
-        tree=node.package_tree_digest(archive),
+        tree=node.compute_package_digest(archive),
     )
 
 
@@ -173,7 +173,7 @@ def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context:
         archive = context.store.find(file.digest)
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is gone from the store")
-        tree = python.wheel_tree_digest(archive)
+        tree = python.compute_wheel_digest(archive)
         context.store.record_tree(file.digest, tree)
         return replace(file, size=archive.stat().st_size, tree=tree)
 
@@ -197,7 +197,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
     if context.store.find(file.digest) is not None:  # a damaged file does not count, and is downloaded again
         return
     endpoint = _find_endpoint(closure, file, context)
-    with context.store.incoming() as stream:
+    with context.store.open_incoming() as stream:
         got = context.fetcher.download(FetchRequest(endpoint=endpoint, url=file.url), stream)
         if got.digests[0] != file.digest:
             raise PinwardenError(
@@ -205,7 +205,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
                 f"{file.name} differs from the locked file",
                 data={"locked": str(file.digest), "found": str(got.digests[0])},
             )
-        context.store.keep(stream, file.digest)
+        context.store.add_file(stream, file.digest)
 
 
 def _find_endpoint(closure: Closure, file: ClosureFile, context: FetchContext) -> ServiceEndpoint:
@@ -257,49 +257,49 @@ class PackageSources:
 
     def npm(self, name: str) -> ServiceEndpoint:
         """Where npm would look for a package."""
-        from pinwarden.artifacts.endpoints.npm import registry_for
+        from pinwarden.artifacts.endpoints.npm import find_registry
 
         scope = name.partition("/")[0] if name.startswith("@") else ""
         if scope not in self._npm:
-            self._npm[scope] = registry_for(name, self.settings).endpoint
+            self._npm[scope] = find_registry(name, self.settings).endpoint
         return self._npm[scope]
 
     def npm_scopes(self) -> tuple[str, ...]:
         """The scopes for which the project names a registry."""
-        from pinwarden.artifacts.endpoints.npm import project_scopes
+        from pinwarden.artifacts.endpoints.npm import list_project_scopes
 
-        return project_scopes(self.settings)
+        return list_project_scopes(self.settings)
 
     def pypi(self) -> ServiceEndpoint:
         """The index for Python packages. Extra indexes are never used: they could serve any name."""
-        from pinwarden.artifacts.endpoints.pypi import indexes
+        from pinwarden.artifacts.endpoints.pypi import find_indexes
 
         if self._pypi is None:
-            self._pypi = indexes(self.settings).main
+            self._pypi = find_indexes(self.settings).main
         return self._pypi
 
     def pypi_files(self) -> ServiceEndpoint:
         """The file server of the Python index. Package clients send the index's credential to it as well."""
-        from pinwarden.artifacts.endpoints.pypi import index_parent
+        from pinwarden.artifacts.endpoints.pypi import get_index_parent
 
-        return index_parent(self.pypi())
+        return get_index_parent(self.pypi())
 
     def image(self, reference: str, *, by_project: bool) -> ServiceEndpoint:
         """The registry of a container image; ``by_project`` says that a repository names the image."""
-        from pinwarden.artifacts.endpoints.docker import registry_endpoint
+        from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
 
         configured_by: Origin = "project" if by_project else "user"
-        return registry_endpoint(parse_reference(reference), self.settings, configured_by=configured_by)
+        return find_registry_endpoint(parse_reference(reference), self.settings, configured_by=configured_by)
 
     def nuget(self) -> ServiceEndpoint:
         """The NuGet source that packages come from."""
-        from pinwarden.artifacts.endpoints.nuget import sources
+        from pinwarden.artifacts.endpoints.nuget import find_sources
 
-        return sources(self.settings).main
+        return find_sources(self.settings).main
 
     def cargo(self) -> ServiceEndpoint:
         """The index that crates come from."""
-        from pinwarden.artifacts.endpoints.cargo import registry_for
+        from pinwarden.artifacts.endpoints.cargo import find_registry
 
-        return registry_for(self.settings)
+        return find_registry(self.settings)

@@ -103,7 +103,7 @@ def check_script_approvals(lock: Lock, files: Mapping[str, bytes]) -> Iterator[R
 
 def _describe_scripts(package: ClosurePackage, store: Store) -> str:
     archive = store.find(package.files[0].digest)
-    lines = node.declared_scripts(archive) if archive is not None else {}
+    lines = node.read_install_scripts(archive) if archive is not None else {}
     return "".join(f"; {event}: {line[:200]!a}" for event, line in lines.items())
 
 

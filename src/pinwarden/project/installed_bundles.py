@@ -31,7 +31,7 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
     if pin.descriptor not in missing:  # checked always: otherwise a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
     key = bundle_environment.derive_environment_key(pin)
-    folder = store.environment(key)
+    folder = store.environment_folder(key)
     if folder.is_dir() and pin.descriptor not in missing:
         problem = bundle_environment.find_tree_problem(folder, pin)
         if problem is None:
@@ -43,7 +43,7 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
             f"{len(missing)} files of {pin.tool[:80]!a} are not in the store",
             data={"missing": [str(digest) for digest in missing]},
         )
-    return store.build(
+    return store.build_environment(
         key,
         lambda place: bundle_environment.build_environment(place, pin, store),
         is_intact=lambda place: bundle_environment.find_tree_problem(place, pin) is None,

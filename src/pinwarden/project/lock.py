@@ -334,10 +334,10 @@ def probed_release(project: Project, command: Sequence[str], surface: Surface) -
         return None
     release = None
     if package.runner == "npx":
-        from pinwarden.artifacts.endpoints.npm import npx_release
+        from pinwarden.artifacts.endpoints.npm import find_npx_release
 
         spec = f"{package.identity}@{package.version}" if package.version else package.identity
-        release = npx_release(spec, package.identity, project.root, project.home, project.variables)
+        release = find_npx_release(spec, package.identity, project.root, project.home, project.variables)
     release = release or _read_stated_version(surface)
     return release[:200] if release else None
 

@@ -63,7 +63,7 @@ def _plan_node(
     scripted = tuple(
         package for package in packages if package.has_install_scripts and package.files[0].digest in scripts.approved
     )
-    key = node.environment_key(digest, current, scripted)
+    key = node.compute_environment_key(digest, current, scripted)
 
     def build(folder: Path) -> None:
         if not scripted:
@@ -79,7 +79,7 @@ def _plan_node(
         interpreter = find_program("node", search_path)
         if interpreter is None:
             raise PinwardenError("PROGRAM_UNKNOWN", "node is needed to start this server, and is not installed")
-        return node.start_command(folder, closure.root, program, interpreter)
+        return node.build_start_command(folder, closure.root, program, interpreter)
 
     return ServerEnvironment(
         key=key,
@@ -94,16 +94,16 @@ def _plan_python(closure: Closure, digest: Digest, store: Store) -> ServerEnviro
     from pinwarden.artifacts.environments import python
 
     current = python.Interpreter.current()
-    key = python.environment_key(digest, current)
+    key = python.compute_environment_key(digest, current)
     closure = replace(closure, packages=tuple(_add_stored_digests(package, store) for package in closure.packages))
     return ServerEnvironment(
         key=key,
         list_files=lambda: tuple(file for _, file in python.choose_packages(closure)),
         build=lambda folder: python.build(
-            folder, store.environment(key), python.choose_packages(closure), current, store
+            folder, store.environment_folder(key), python.choose_packages(closure), current, store
         ),
         find_problem=lambda folder: python.audit(folder, closure, current, store),
-        build_command=lambda folder, program: python.start_command(folder, closure.root, program),
+        build_command=lambda folder, program: python.build_start_command(folder, closure.root, program),
         readable_folders=(sys.base_prefix,),
     )
 
@@ -112,12 +112,12 @@ def _add_stored_digests(package: ClosurePackage, store: Store) -> ClosurePackage
     """The package with the file digests that the store knows, if the lock has none for this platform."""
     if any(file.tree is not None for file in package.files):
         return package
-    return replace(package, files=tuple(replace(file, tree=store.content(file.digest)) for file in package.files))
+    return replace(package, files=tuple(replace(file, tree=store.recorded_tree(file.digest)) for file in package.files))
 
 
 def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: Callable[[str], None]) -> Path:
     """The folder of the environment, verified against the lock. A changed one is built again from the store."""
-    folder = store.environment(environment.key)
+    folder = store.environment_folder(environment.key)
     if folder.is_dir():
         problem = environment.find_problem(folder)
         if problem is None:
@@ -130,7 +130,7 @@ def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: 
             f"{len(missing)} locked files are not in the store, first {missing[0]}",
             data={"missing": missing[:100]},
         )
-    return store.build(
+    return store.build_environment(
         environment.key, environment.build, is_intact=lambda place: environment.find_problem(place) is None
     )
 
@@ -178,14 +178,14 @@ def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
                 f"{staged.file.name} is not the locked file",
                 data={"locked": str(digest), "found": str(staged.file.sha256)},
             )
-        return context.store.keep_copy(staged.path, digest)
+        return context.store.add_copy(staged.path, digest)
 
 
 def compute_bundle_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
     """The digest of the files in a bundle whose bytes were verified."""
     from pinwarden.artifacts.environments import mcpb
 
-    return mcpb.bundle_tree_digest(fetch_mcpb(url, digest, context))
+    return mcpb.compute_bundle_digest(fetch_mcpb(url, digest, context))
 
 
 def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
@@ -194,7 +194,7 @@ def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment
 
     name = bundle.url.partition("?")[0].rpartition("/")[2] or "bundle"
     return ServerEnvironment(
-        key=mcpb.environment_key(bundle.digest),
+        key=mcpb.compute_environment_key(bundle.digest),
         list_files=lambda: (ClosureFile(name=name, url=bundle.url, digest=bundle.digest, tree=bundle.tree),),
         build=lambda folder: mcpb.build(folder, bundle.digest, bundle.tree, store),
         find_problem=lambda folder: mcpb.audit(folder, bundle.tree),
@@ -218,7 +218,7 @@ def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> 
         "HOME": str(home),
         **{folder_name.upper(): str(home / folder_name) for folder_name in ("Desktop", "Documents", "Downloads")},
     }
-    return mcpb.start_command(folder, runtimes, settings, folders=folders)
+    return mcpb.build_start_command(folder, runtimes, settings, folders=folders)
 
 
 def setting_variable(setting: str) -> str:
@@ -241,7 +241,7 @@ def find_locked_digest(entry: Entry, runs: Launch) -> Digest:
 
 def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     """The layout of a locked image in the store, as this machine's platform needs it; downloaded if it is not there."""
-    from pinwarden.artifacts.environments.images import container_platform, read_stored_image
+    from pinwarden.artifacts.environments.images import detect_container_platform, read_stored_image
     from pinwarden.artifacts.environments.store import remove_tree
     from pinwarden.artifacts.oci import save_layout
     from pinwarden.artifacts.oci_reference import parse_reference
@@ -251,13 +251,15 @@ def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     extension = read_extension(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
     current = tuple(
-        platform for platform in (container_platform(),) if any(_is_same_platform(platform, name) for name in listed)
+        platform
+        for platform in (detect_container_platform(),)
+        if any(_is_same_platform(platform, name) for name in listed)
     )
     reference = f"{runs.identity}@{digest}"
     registry = OciRegistry(
         parse_reference(reference), context.fetcher, context.sources.image(reference, by_project=True)
     )
-    with context.store.image(digest) as folder:
+    with context.store.lock_image_folder(digest) as folder:
         if read_stored_image(folder, digest) is None:
             remove_tree(folder)
             has_index = extension is not None and extension.image is not None and extension.image.index is not None

@@ -6,7 +6,7 @@ import io
 import os
 from pathlib import Path
 
-from pinwarden.artifacts.endpoints.docker import registry_endpoint
+from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciPushRegistry
@@ -32,7 +32,7 @@ class OciArchiveStore(ArchiveStore):
         """The repository at ``oci://host/name``."""
         reference = parse_reference(url.removeprefix("oci://"))
         settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
-        endpoint = registry_endpoint(reference, settings, configured_by="argument")
+        endpoint = find_registry_endpoint(reference, settings, configured_by="argument")
         fetcher = Fetcher(FetchRules(), os.environ)
         return cls(OciPushRegistry(reference, fetcher, endpoint), fetcher)
 
@@ -42,18 +42,18 @@ class OciArchiveStore(ArchiveStore):
 
     def has(self, cid: str) -> bool:
         """Whether an artifact has that tag."""
-        return self._registry.document(str(Cid.parse(cid))) is not None
+        return self._registry.fetch_document(str(Cid.parse(cid))) is not None
 
     def _put(self, cid: str, data: bytes) -> None:
         self._registry.put_artifact(str(Cid.parse(cid)), ARTIFACT_TYPE, [(_LAYER_TYPE, data)])
 
     def _get(self, cid: str, max_bytes: int) -> bytes | None:
-        document = self._registry.document(str(Cid.parse(cid)))
+        document = self._registry.fetch_document(str(Cid.parse(cid)))
         if document is None:
             return None
         manifest = parse_document(document.body, document.content_type)
         if not isinstance(manifest, ImageManifest) or len(manifest.layers) != 1:
             raise PinwardenError("IMAGE_INVALID", f"{self._registry.reference.name} has no archive under {cid}")
         to = io.BytesIO()
-        received = self._registry.blob(manifest.layers[0], to, max_bytes)
+        received = self._registry.fetch_blob(manifest.layers[0], to, max_bytes)
         return None if received is None else to.getvalue()

@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 20
 _MAX_REPLACEMENTS = 10
 
 
-class _Layer(Record):
+class _SettingsLayer(Record):
     configured_by: Origin
     source: str
     values: Mapping[str, Any] = field(repr=False)
@@ -37,22 +37,22 @@ class _Layer(Record):
 
 class _Setting(Record):
     value: str = field(repr=False)
-    layer: _Layer
+    layer: _SettingsLayer
 
 
-def registry_for(settings: SettingsSources, *, registry: str | None = None) -> ServiceEndpoint:
+def find_registry(settings: SettingsSources, *, registry: str | None = None) -> ServiceEndpoint:
     """The sparse index of a registry named in ``[registries]``, or of the default one.
 
     Git repositories and folders are not supported and raise ``CONFIG_INVALID``.
     """
-    layers = list(_all_layers(settings))
-    name = registry or _default_name(layers)
+    layers = list(_read_layers(settings))
+    name = registry or _find_default_name(layers)
     setting = _find_index(name, layers)
     url = setting.value.removeprefix("sparse+")
     if setting.layer.configured_by != "default" and url == setting.value:
         raise PinwardenError("CONFIG_INVALID", f"{setting.layer.source} names a registry that is not a sparse index")
     url = url if url.endswith("/") else f"{url}/"
-    configured_index = _find(layers, "index", "registries", name)
+    configured_index = _find_setting(layers, "index", "registries", name)
     is_from_user = setting == configured_index and setting.layer.configured_by != "project"
     try:
         HttpAddress.parse(url)
@@ -64,11 +64,11 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> S
         configured_by=setting.layer.configured_by,
         source=setting.layer.source,
         authorization=_find_token(name, settings) if is_from_user else None,
-        ca_file=_ca_file(layers, settings),
+        ca_file=_find_ca_file(layers, settings),
     )
 
 
-def default_index() -> str:
+def get_default_index() -> str:
     """The index Cargo uses by default, derived from the packageurl table."""
     from packageurl.contrib.purl2url import get_download_url
 
@@ -76,24 +76,26 @@ def default_index() -> str:
     return f"{parts.scheme}://index.{parts.netloc}/"
 
 
-def _default_name(layers: list[_Layer]) -> str:
-    setting = _find(layers, "default", "registry")
+def _find_default_name(layers: list[_SettingsLayer]) -> str:
+    setting = _find_setting(layers, "default", "registry")
     return setting.value if setting else DEFAULT_NAME
 
 
-def _find_index(name: str, layers: list[_Layer]) -> _Setting:
+def _find_index(name: str, layers: list[_SettingsLayer]) -> _Setting:
     """Find a registry's index, following source replacements."""
-    setting: _Setting | None = None if name == DEFAULT_NAME else _find(layers, "index", "registries", name)
+    setting: _Setting | None = None if name == DEFAULT_NAME else _find_setting(layers, "index", "registries", name)
     if setting is None and name != DEFAULT_NAME:
         raise PinwardenError("CONFIG_INVALID", f"Cargo's settings do not name the registry {name[:80]!a}")
-    source = name if setting is None else _source_name(setting.value, layers)
+    source = name if setting is None else _find_source_name(setting.value, layers)
     for _ in range(_MAX_REPLACEMENTS):
-        replaced = _find(layers, "replace-with", "source", source) if source else None
+        replaced = _find_setting(layers, "replace-with", "source", source) if source else None
         if replaced is None:
-            default = _Layer(configured_by="default", source="Cargo's own default", values={})
-            return setting or _Setting(value=default_index(), layer=default)
+            default = _SettingsLayer(configured_by="default", source="Cargo's own default", values={})
+            return setting or _Setting(value=get_default_index(), layer=default)
         source = replaced.value
-        setting = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
+        setting = _find_setting(layers, "registry", "source", source) or _find_setting(
+            layers, "index", "registries", source
+        )
         if setting is None:
             raise PinwardenError(
                 "CONFIG_INVALID", f"{replaced.layer.source} replaces a source with one that has no index"
@@ -101,7 +103,7 @@ def _find_index(name: str, layers: list[_Layer]) -> _Setting:
     raise PinwardenError("CONFIG_INVALID", "Cargo's settings have a cycle of source replacements")
 
 
-def _source_name(index: str, layers: list[_Layer]) -> str:
+def _find_source_name(index: str, layers: list[_SettingsLayer]) -> str:
     """The name of an index in ``[source]``, if it has one."""
     for layer in layers:
         for name, row in layer.table("source").items():
@@ -110,7 +112,7 @@ def _source_name(index: str, layers: list[_Layer]) -> str:
     return ""
 
 
-def _find(layers: list[_Layer], member: str, *path: str) -> _Setting | None:
+def _find_setting(layers: list[_SettingsLayer], member: str, *path: str) -> _Setting | None:
     for layer in layers:
         value = layer.table(*path).get(member)
         if isinstance(value, str) and value:
@@ -122,32 +124,34 @@ def _find_token(name: str, settings: SettingsSources) -> str | None:
     """The token of a named registry. The default registry's token is for publishing and is not sent to mirrors."""
     token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
     for file in ("credentials.toml", "credentials"):
-        for layer in _file_layers(_cargo_home(settings) / file, "user"):
+        for layer in _read_file(_find_cargo_home(settings) / file, "user"):
             token = token or layer.table("registries", name).get("token")
     usable = isinstance(token, str) and token.isascii() and token.isprintable()
     return token if usable and token else None
 
 
-def _ca_file(layers: list[_Layer], settings: SettingsSources) -> Path | None:
-    setting = _find([layer for layer in layers if layer.configured_by != "project"], "cainfo", "http")
+def _find_ca_file(layers: list[_SettingsLayer], settings: SettingsSources) -> Path | None:
+    setting = _find_setting([layer for layer in layers if layer.configured_by != "project"], "cainfo", "http")
     return settings.home / setting.value if setting else None
 
 
 # Layers
 
 
-def _all_layers(settings: SettingsSources) -> Iterator[_Layer]:
-    yield _Layer(configured_by="environment", source="the environment", values=_environment(settings.variables))
-    home = _cargo_home(settings)
+def _read_layers(settings: SettingsSources) -> Iterator[_SettingsLayer]:
+    yield _SettingsLayer(
+        configured_by="environment", source="the environment", values=_parse_environment(settings.variables)
+    )
+    home = _find_cargo_home(settings)
     if settings.project is not None:
         folder = settings.project.resolve()
         for parent in (folder, *folder.parents):
             if (parent / ".cargo").resolve() != home.resolve():
-                yield from _config_layers(parent / ".cargo", "project")
-    yield from _config_layers(home, "user")
+                yield from _read_config(parent / ".cargo", "project")
+    yield from _read_config(home, "user")
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
+def _parse_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     registries = {}
     for variable, value in variables.items():
         if variable.startswith("CARGO_REGISTRIES_") and variable.endswith("_INDEX"):
@@ -161,24 +165,24 @@ def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _cargo_home(settings: SettingsSources) -> Path:
+def _find_cargo_home(settings: SettingsSources) -> Path:
     return Path(settings.variables.get("CARGO_HOME") or settings.home / ".cargo")
 
 
-def _config_layers(folder: Path, configured_by: Origin) -> Iterator[_Layer]:
+def _read_config(folder: Path, configured_by: Origin) -> Iterator[_SettingsLayer]:
     # If both exist, Cargo reads the one without an extension.
     for name in ("config", "config.toml"):
-        layers = list(_file_layers(folder / name, configured_by))
+        layers = list(_read_file(folder / name, configured_by))
         if layers:
             yield from layers
             return
 
 
-def _file_layers(path: Path, configured_by: Origin) -> Iterator[_Layer]:
+def _read_file(path: Path, configured_by: Origin) -> Iterator[_SettingsLayer]:
     if not path.is_file():
         return
     try:
         values = tomllib.loads(read_file(path, _MAX_BYTES).decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as err:
         raise PinwardenError("CONFIG_INVALID", f"{path} is not TOML") from err  # its text may contain a token
-    yield _Layer(configured_by=configured_by, source=str(path), values=values)
+    yield _SettingsLayer(configured_by=configured_by, source=str(path), values=values)

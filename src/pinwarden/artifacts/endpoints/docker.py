@@ -19,7 +19,7 @@ _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # the host docker contacts fo
 _MAX_CONFIG = 1024 * 1024
 _MAX_OUTPUT = 64 * 1024
 _NOT_FOUND = b"credentials not found in native keychain"  # part of docker's helper protocol, printed with status 1
-_SYSTEM_CERTIFICATES = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
+_SYSTEM_CERTIFICATE_FOLDERS = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 
 
 class HelperLimits(Record):
@@ -29,7 +29,7 @@ class HelperLimits(Record):
     """Long enough for the user to unlock a keychain."""
 
 
-def registry_endpoint(
+def find_registry_endpoint(
     reference: ImageReference, settings: SettingsSources, *, configured_by: Origin, limits: HelperLimits | None = None
 ) -> ServiceEndpoint:
     """The registry of an image.
@@ -39,12 +39,12 @@ def registry_endpoint(
     Like docker, uses plain HTTP for a registry on this machine unless there are certificates for it, and HTTPS for all
     others.
     """
-    ca_file = _ca_file(reference, settings)
+    ca_file = _find_ca_file(reference, settings)
     use_http = reference.is_loopback and ca_file is None and not reference.host.endswith(":443")
     url = _HUB_ADDRESS if reference.host == HUB else f"{'http' if use_http else 'https'}://{reference.host}/v2/"
-    for path, config in _configs(settings):
+    for path, config in _read_configs(settings):
         credential = _find_credential(config, reference, settings, limits or HelperLimits())
-        if credential is not None or config.knows(reference):
+        if credential is not None or config.has_entry_for(reference):
             return ServiceEndpoint(
                 url=url,
                 configured_by="user",
@@ -55,14 +55,14 @@ def registry_endpoint(
     return ServiceEndpoint(url=url, configured_by=configured_by, source=f"the image {reference}", ca_file=ca_file)
 
 
-def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
+def _read_configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
     """The parsed credential files, highest precedence first."""
-    for path in _config_paths(settings):
+    for path in _list_config_paths(settings):
         if path.exists():
             yield path, parse_docker_config(read_file(path, _MAX_CONFIG), str(path))
 
 
-def _config_paths(settings: SettingsSources) -> Iterator[Path]:
+def _list_config_paths(settings: SettingsSources) -> Iterator[Path]:
     variables, home = settings.variables, settings.home
     if path := variables.get("REGISTRY_AUTH_FILE"):
         yield Path(path)
@@ -75,17 +75,17 @@ def _config_paths(settings: SettingsSources) -> Iterator[Path]:
 def _find_credential(
     config: DockerConfig, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
 ) -> Credential | None:
-    if helper := config.helper(reference):
+    if helper := config.find_helper(reference):
         return _run_helper(helper, reference, settings, limits)
-    if config.store:
+    if config.default_helper:
         try:
-            credential = _run_helper(config.store, reference, settings, limits)
+            credential = _run_helper(config.default_helper, reference, settings, limits)
         except PinwardenError:
             # The default helper runs for every registry. Like docker, continue without it.
             credential = None
         if credential is not None:
             return credential
-    return config.credential(reference)
+    return config.find_credential(reference)
 
 
 def _run_helper(
@@ -96,16 +96,16 @@ def _run_helper(
     search_path = settings.variables.get("PATH", "")
     path = None if find_relative_search_folders(search_path) else find_program(program, search_path)
     if path is None:
-        raise _helper_failed(program, "was not found in an absolute folder of PATH")
-    status, output = _run_program(path, _helper_key(reference), settings, limits)
+        raise _build_helper_error(program, "was not found in an absolute folder of PATH")
+    status, output = _run_program(path, _get_helper_input(reference), settings, limits)
     if status == 0:
         return parse_helper_output(output, program)
     if output.strip() == _NOT_FOUND:
         return None
-    raise _helper_failed(program, "failed")  # its output may contain a secret
+    raise _build_helper_error(program, "failed")  # its output may contain a secret
 
 
-def _helper_key(reference: ImageReference) -> bytes:
+def _get_helper_input(reference: ImageReference) -> bytes:
     return (HUB_KEY if reference.host == HUB else reference.host).encode()
 
 
@@ -123,7 +123,7 @@ def _run_program(
             start_new_session=True,
         )
     except OSError as err:
-        raise _helper_failed(program.name, "did not start") from err
+        raise _build_helper_error(program.name, "did not start") from err
     tree = ProcessTree(process)
     timer = Timer(limits.seconds, tree.kill)
     timer.start()
@@ -137,22 +137,22 @@ def _run_program(
                 pass  # it exited without reading its input
             output = process.stdout.read(_MAX_OUTPUT + 1)
         if len(output) > _MAX_OUTPUT:
-            raise _helper_failed(program.name, f"printed more than {_MAX_OUTPUT} bytes")
+            raise _build_helper_error(program.name, f"printed more than {_MAX_OUTPUT} bytes")
     finally:
         timer.cancel()
         tree.end(1.0)
     return process.returncode, output
 
 
-def _helper_failed(program: str, problem: str) -> PinwardenError:
+def _build_helper_error(program: str, problem: str) -> PinwardenError:
     return PinwardenError("FETCH_FAILED", f"{program} {problem}", data={"reason": "unauthorized"})
 
 
-def _ca_file(reference: ImageReference, settings: SettingsSources) -> Path | None:
+def _find_ca_file(reference: ImageReference, settings: SettingsSources) -> Path | None:
     """The CA certificate that docker's or podman's settings add for one registry."""
     config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
     own = (config / "docker" / "certs.d", config / "containers" / "certs.d")
-    for folder in (*own, *_SYSTEM_CERTIFICATES):
+    for folder in (*own, *_SYSTEM_CERTIFICATE_FOLDERS):
         file = folder / reference.host / "ca.crt"
         if file.is_file():
             return file

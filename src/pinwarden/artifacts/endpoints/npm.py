@@ -27,7 +27,7 @@ _SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
 _MAX_BYTES = 1 << 20  # settings files have a few lines
 _LINE = re.compile(r"\[[^\]]*\]\s*|([^=]+)(?:=(.*))?", re.DOTALL)
 _PLACEHOLDER = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
-_LAST_STEP = re.compile(r"([^/]+|/)$")
+_LAST_SEGMENT = re.compile(r"([^/]+|/)$")
 
 
 class NpmRegistry(Record):
@@ -38,7 +38,7 @@ class NpmRegistry(Record):
     """Settings that were ignored, for display."""
 
 
-class _Layer(Record):
+class _SettingsLayer(Record):
     """One settings file, or the environment."""
 
     configured_by: Origin
@@ -50,13 +50,13 @@ class _Setting(Record):
     """One setting and the layer it comes from."""
 
     value: str = field(repr=False)
-    layer: _Layer
+    layer: _SettingsLayer
 
 
-class _Layers:
+class _NpmSettings:
     """All settings, highest precedence first."""
 
-    def __init__(self, layers: list[_Layer], variables: Mapping[str, str]) -> None:
+    def __init__(self, layers: list[_SettingsLayer], variables: Mapping[str, str]) -> None:
         self.layers = layers
         self.variables = variables
         self.notes: list[str] = []
@@ -67,7 +67,7 @@ class _Layers:
                 return _Setting(value=layer.values[key], layer=layer)
         return None
 
-    def user_layers(self) -> Iterator[_Layer]:
+    def user_layers(self) -> Iterator[_SettingsLayer]:
         """The user's layers, without the project's."""
         return (layer for layer in self.layers if layer.configured_by != "project")
 
@@ -76,28 +76,28 @@ class _Layers:
             self.notes.append(text)
 
 
-def registry_for(name: str, settings: SettingsSources, *, argument: str | None = None) -> NpmRegistry:
+def find_registry(name: str, settings: SettingsSources, *, argument: str | None = None) -> NpmRegistry:
     """The registry for one package. ``argument`` is a registry from the command line."""
     scope = parse_name(name).scope
-    layers = _Layers(list(_all_layers(settings)), settings.variables)
+    layers = _NpmSettings(list(_read_layers(settings)), settings.variables)
     setting = _find_registry(scope, layers, argument)
-    url = _registry_url(setting)
+    url = _parse_registry_url(setting)
     configured_by, source = _find_origin(url, setting, layers)
     endpoint = ServiceEndpoint(
         url=url,
         configured_by=configured_by,
         source=source,
-        authorization=_authorization(url, configured_by, layers),
-        ca_file=_ca_file(layers, settings),
+        authorization=_find_authorization(url, configured_by, layers),
+        ca_file=_find_ca_file(layers, settings),
     )
     return NpmRegistry(endpoint=endpoint, notes=tuple(layers.notes))
 
 
-def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
+def list_project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     """The scopes for which a project's settings name a registry. npm ignores these when it runs in another folder."""
     scopes = {
         key.removesuffix(":registry")
-        for layer in _all_layers(settings)
+        for layer in _read_layers(settings)
         if layer.configured_by == "project"
         for key, value in layer.values.items()
         if _SCOPE_KEY.fullmatch(key) and value
@@ -105,7 +105,7 @@ def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     return tuple(sorted(scopes))
 
 
-def default_registry() -> str:
+def get_default_registry() -> str:
     """The registry npm uses by default, from the packageurl table."""
     from packageurl.contrib.purl2url import get_download_url
 
@@ -116,9 +116,11 @@ def default_registry() -> str:
 # Which registry
 
 
-def _find_registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
+def _find_registry(scope: str, layers: _NpmSettings, argument: str | None) -> _Setting:
     if argument is not None:
-        return _Setting(value=argument, layer=_Layer(configured_by="argument", source="the command line", values={}))
+        return _Setting(
+            value=argument, layer=_SettingsLayer(configured_by="argument", source="the command line", values={})
+        )
     keys = [f"{scope}:registry"] if scope else []
     default_scope = layers.find("scope")
     if default_scope and default_scope.value:
@@ -128,11 +130,12 @@ def _find_registry(scope: str, layers: _Layers, argument: str | None) -> _Settin
         if setting and setting.value:
             return setting
     return _Setting(
-        value=default_registry(), layer=_Layer(configured_by="default", source="npm's own default", values={})
+        value=get_default_registry(),
+        layer=_SettingsLayer(configured_by="default", source="npm's own default", values={}),
     )
 
 
-def _registry_url(setting: _Setting) -> str:
+def _parse_registry_url(setting: _Setting) -> str:
     source = setting.layer.source
     if "${" in setting.value:
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with an unset variable")
@@ -146,7 +149,7 @@ def _registry_url(setting: _Setting) -> str:
     return url
 
 
-def _find_origin(url: str, setting: _Setting, layers: _Layers) -> tuple[Origin, str]:
+def _find_origin(url: str, setting: _Setting, layers: _NpmSettings) -> tuple[Origin, str]:
     """Who configured the registry: the user, if both the project and the user name it."""
     if setting.layer.configured_by == "project":
         for layer in layers.user_layers():
@@ -159,7 +162,7 @@ def _find_origin(url: str, setting: _Setting, layers: _Layers) -> tuple[Origin, 
 # Credentials
 
 
-def _authorization(url: str, configured_by: Origin, layers: _Layers) -> str | None:
+def _find_authorization(url: str, configured_by: Origin, layers: _NpmSettings) -> str | None:
     """The ``Authorization`` header for a registry, from the most specific setting."""
     parts = urlsplit(url)
     if parts.scheme == "http" and configured_by == "project":
@@ -167,20 +170,20 @@ def _authorization(url: str, configured_by: Origin, layers: _Layers) -> str | No
     address = HttpAddress.parse(url)
     key_prefix = f"//{address.host_header}{address.path}"
     while len(key_prefix) > 2:
-        credential = _credential(key_prefix, address, layers)
+        credential = _find_credential(key_prefix, address, layers)
         if credential is not None:
             return credential
-        key_prefix = _LAST_STEP.sub("", key_prefix)
+        key_prefix = _LAST_SEGMENT.sub("", key_prefix)
     return None
 
 
-def _credential(key_prefix: str, address: HttpAddress, layers: _Layers) -> str | None:
+def _find_credential(key_prefix: str, address: HttpAddress, layers: _NpmSettings) -> str | None:
     token = _find_secret(f"{key_prefix}:_authToken", address, layers)
     if token:
-        return _checked_header(f"Bearer {token}", key_prefix, layers)
+        return _check_header(f"Bearer {token}", key_prefix, layers)
     pair = _find_secret(f"{key_prefix}:_auth", address, layers)
     if pair:
-        return _checked_header(f"Basic {pair}", key_prefix, layers)
+        return _check_header(f"Basic {pair}", key_prefix, layers)
     user = _find_secret(f"{key_prefix}:username", address, layers)
     password = _find_secret(f"{key_prefix}:_password", address, layers)
     if not user or not password:
@@ -193,26 +196,26 @@ def _credential(key_prefix: str, address: HttpAddress, layers: _Layers) -> str |
     return f"Basic {b64encode(user.encode() + b':' + password_bytes).decode()}"
 
 
-def _checked_header(value: str, key_prefix: str, layers: _Layers) -> str | None:
+def _check_header(value: str, key_prefix: str, layers: _NpmSettings) -> str | None:
     if value.isascii() and value.isprintable():
         return value
     layers.note(f"the credential for {key_prefix} contains characters that a header cannot have; it is not used")
     return None
 
 
-def _find_secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
+def _find_secret(key: str, address: HttpAddress, layers: _NpmSettings) -> str | None:
     setting = layers.find(key)
     if setting is None:
         return None
     value = setting.value
     if setting.layer.configured_by == "project" and "${" in value:
-        if not _is_users_host(address, layers):
+        if not _is_user_host(address, layers):
             layers.note(
                 f"{setting.layer.source} would send one of your environment variables to {address.host_header}, which "
                 "your own settings do not name; it was not sent"
             )
             return None
-        value = _expand(value, layers.variables)
+        value = _expand_variables(value, layers.variables)
     if "${" in value:
         layers.note(
             f"{setting.layer.source} has a credential for {address.host_header} with a variable that is not set"
@@ -221,7 +224,7 @@ def _find_secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
     return value
 
 
-def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
+def _is_user_host(address: HttpAddress, layers: _NpmSettings) -> bool:
     """Whether the user's own settings mention a host, as a registry or with a credential."""
     for layer in layers.user_layers():
         for key, value in layer.values.items():
@@ -235,7 +238,7 @@ def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
 # Certificates
 
 
-def _ca_file(layers: _Layers, settings: SettingsSources) -> Path | None:
+def _find_ca_file(layers: _NpmSettings, settings: SettingsSources) -> Path | None:
     own_cafile = layers.find("cafile", project=False)
     any_cafile = layers.find("cafile")
     if any_cafile and any_cafile.layer.configured_by == "project":
@@ -259,22 +262,22 @@ def _resolve_path(text: str, settings: SettingsSources) -> Path:
 # Layers
 
 
-def _all_layers(settings: SettingsSources) -> Iterator[_Layer]:
-    environment = _environment(settings.variables)
-    yield _Layer(configured_by="environment", source="the environment", values=environment)
+def _read_layers(settings: SettingsSources) -> Iterator[_SettingsLayer]:
+    environment = _parse_environment(settings.variables)
+    yield _SettingsLayer(configured_by="environment", source="the environment", values=environment)
     user_config = environment.get("userconfig")
     users = _resolve_path(user_config, settings) if user_config else settings.home / ".npmrc"
     if settings.project is not None:
         project = settings.project / ".npmrc"
         if project.resolve() != users.resolve():
-            yield from _file_layers(project, "project", {})
-    yield from _file_layers(users, "user", settings.variables)
-    builtin = list(_builtin_layers(settings))
-    yield from _file_layers(_global_config_path(environment, builtin, settings), "system", settings.variables)
+            yield from _read_file(project, "project", {})
+    yield from _read_file(users, "user", settings.variables)
+    builtin = list(_read_builtin_config(settings))
+    yield from _read_file(_find_global_config(environment, builtin, settings), "system", settings.variables)
     yield from builtin
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+def _parse_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables as npm reads them: case-insensitively, except for keys that start with a host."""
     values = {}
     for name, value in variables.items():
@@ -283,12 +286,12 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
         key = name[len("npm_config_") :]
         if not key.startswith("//"):
             key = (key[:1] + key[1:].replace("_", "-")).lower()
-        values[key] = _expand(value, variables)
+        values[key] = _expand_variables(value, variables)
     return values
 
 
-def _global_config_path(
-    environment: Mapping[str, str], builtin: list[_Layer], settings: SettingsSources
+def _find_global_config(
+    environment: Mapping[str, str], builtin: list[_SettingsLayer], settings: SettingsSources
 ) -> Path | None:
     """The path of the machine-wide settings file: next to node, unless configured otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
@@ -302,14 +305,14 @@ def _global_config_path(
     return None if node is None else node.resolve().parent.parent / "etc" / "npmrc"
 
 
-def _builtin_layers(settings: SettingsSources) -> Iterator[_Layer]:
+def _read_builtin_config(settings: SettingsSources) -> Iterator[_SettingsLayer]:
     """The built-in settings file that distributions put next to npm."""
     npm = find_program("npm", settings.variables.get("PATH", ""))
     if npm is not None:
-        yield from _file_layers(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
+        yield from _read_file(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
 
 
-def _file_layers(path: Path | None, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_Layer]:
+def _read_file(path: Path | None, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_SettingsLayer]:
     if path is None or not path.is_file():
         return
     try:
@@ -318,8 +321,10 @@ def _file_layers(path: Path | None, configured_by: Origin, variables: Mapping[st
         raise PinwardenError("CONFIG_INVALID", f"{path} is not UTF-8") from err
     values = parse_npmrc(text)
     if configured_by != "project":
-        values = {_expand(key, variables): _expand(value, variables) for key, value in values.items()}
-    yield _Layer(configured_by=configured_by, source=str(path), values=values)
+        values = {
+            _expand_variables(key, variables): _expand_variables(value, variables) for key, value in values.items()
+        }
+    yield _SettingsLayer(configured_by=configured_by, source=str(path), values=values)
 
 
 def parse_npmrc(text: str) -> dict[str, str]:
@@ -364,7 +369,7 @@ def _unquote(text: str) -> str:
     return ("".join(characters) + ("\\" if escaped else "")).strip()
 
 
-def _expand(text: str, variables: Mapping[str, str]) -> str:
+def _expand_variables(text: str, variables: Mapping[str, str]) -> str:
     """Expand ``${NAME}``. An unset variable stays as it is; an unset ``${NAME?}`` becomes empty."""
 
     def value(match: re.Match[str]) -> str:
@@ -379,7 +384,7 @@ def _expand(text: str, variables: Mapping[str, str]) -> str:
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 
-def npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapping[str, str]) -> str | None:
+def find_npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapping[str, str]) -> str | None:
     """The release in npx's cache for a spec such as ``notes`` or ``notes@latest``; None if unknown.
 
     npx keeps one folder for each list of packages and names it after their digest. If the project has the package

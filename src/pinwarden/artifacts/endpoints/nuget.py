@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 20
 _MAX_SOURCES = 100
 _FILES = ("nuget.config", "NuGet.config", "NuGet.Config")
 _VARIABLE = re.compile(r"%([^%]+)%")
-_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
+_ESCAPED_CHARACTER = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 
 class NugetSources(Record):
@@ -48,9 +48,9 @@ class _SettingsFile(Record):
     has_mapping: bool
 
 
-def sources(settings: SettingsSources) -> NugetSources:
+def find_sources(settings: SettingsSources) -> NugetSources:
     """The configured package sources."""
-    files = list(_settings_files(settings))
+    files = list(_read_settings_files(settings))
     disabled = frozenset[str]().union(*(file.disabled for file in files))
     endpoints: dict[str, ServiceEndpoint] = {}
     notes = [f"{file.path} maps packages to sources; the mapping is ignored" for file in files if file.has_mapping]
@@ -58,7 +58,7 @@ def sources(settings: SettingsSources) -> NugetSources:
         for name, value in file.sources.items():
             if name in endpoints or name in disabled:
                 continue
-            url = _source_url(value)
+            url = _parse_source_url(value)
             if url is None:
                 notes.append(f"{file.path} names a source that is not an http(s) URL; the source is ignored")
                 continue
@@ -72,12 +72,14 @@ def sources(settings: SettingsSources) -> NugetSources:
         raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
     if not endpoints and any(file.sources or file.clears_sources for file in files):
         raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
-    default = ServiceEndpoint(url=default_source(), configured_by="default", source="the table of package addresses")
+    default = ServiceEndpoint(
+        url=get_default_source(), configured_by="default", source="the table of package addresses"
+    )
     main, *extra = list(endpoints.values()) or [default]
     return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
 
 
-def default_source() -> str:
+def get_default_source() -> str:
     """The source NuGet uses by default, from the packageurl table. It uses protocol V2."""
     from packageurl.contrib.purl2url import get_download_url
 
@@ -85,7 +87,7 @@ def default_source() -> str:
     return url.partition("package/x/")[0]
 
 
-def _source_url(value: str) -> str | None:
+def _parse_source_url(value: str) -> str | None:
     """The folder of a service index, or the root of a V2 feed."""
     url = value.removesuffix("index.json")
     url = url if url.endswith("/") else f"{url}/"
@@ -108,7 +110,7 @@ def _find_credential(name: str, named_by: _SettingsFile, files: list[_SettingsFi
 # Files
 
 
-def _settings_files(settings: SettingsSources) -> Iterator[_SettingsFile]:
+def _read_settings_files(settings: SettingsSources) -> Iterator[_SettingsFile]:
     """Settings files, nearest first."""
     home, variables = settings.home, settings.variables
     users = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]
@@ -117,12 +119,12 @@ def _settings_files(settings: SettingsSources) -> Iterator[_SettingsFile]:
     if settings.project is not None:
         folder = settings.project.resolve()
         for parent in (folder, *folder.parents):
-            yield from _read_settings(parent, "project", {})
+            yield from _read_settings_file(parent, "project", {})
     for directory in users:
-        yield from _read_settings(directory, "user", variables)
+        yield from _read_settings_file(directory, "user", variables)
 
 
-def _read_settings(folder: Path, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_SettingsFile]:
+def _read_settings_file(folder: Path, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_SettingsFile]:
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
         return
@@ -130,7 +132,7 @@ def _read_settings(folder: Path, configured_by: Origin, variables: Mapping[str, 
     if root is None:
         raise PinwardenError("CONFIG_INVALID", f"{path} is not plain XML without declarations")
     sections = find_children(root, "packageSources")
-    pairs = _key_values(sections, variables)
+    pairs = _parse_pairs(sections, variables)
     yield _SettingsFile(
         configured_by=configured_by,
         path=path,
@@ -138,7 +140,7 @@ def _read_settings(folder: Path, configured_by: Origin, variables: Mapping[str, 
         clears_sources=any(find_children(section, "clear") for section in sections),
         disabled=frozenset(
             name
-            for name, value in _key_values(find_children(root, "disabledPackageSources"), {}).items()
+            for name, value in _parse_pairs(find_children(root, "disabledPackageSources"), {}).items()
             if value == "true"
         ),
         credentials=dict(_parse_credentials(root, configured_by, variables)),
@@ -149,15 +151,15 @@ def _read_settings(folder: Path, configured_by: Origin, variables: Mapping[str, 
 def _parse_credentials(root: Element, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for part in find_children(root, "packageSourceCredentials"):
         for row in part:
-            values = _key_values([row], variables)
+            values = _parse_pairs([row], variables)
             user, password = values.get("Username"), values.get("ClearTextPassword")
             if not user or not password or (configured_by == "project" and _VARIABLE.search(user + password)):
                 continue
-            name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), row.tag.rpartition("}")[2])
+            name = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), row.tag.rpartition("}")[2])
             yield name, f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-def _key_values(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
+def _parse_pairs(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
     pairs = {}
     for part in parts:
         for row in find_children(part, "add"):

@@ -23,12 +23,12 @@ from pinwarden.system.files import read_file
 from pinwarden.system.net.connections import Origin, ServiceEndpoint, SettingsSources
 from pinwarden.system.target import HttpAddress
 
-Client = Literal["any", "uv", "pip"]
+PythonInstaller = Literal["any", "uv", "pip"]
 _MAX_BYTES = 1 << 20  # settings files have a few lines
 _MAX_INDEXES = 100
 
 
-class Indexes(Record):
+class PackageIndexes(Record):
     """The main index, and the others that a client would also use."""
 
     main: ServiceEndpoint
@@ -70,7 +70,9 @@ class _IndexCollector:
             self.notes.append(f"{setting.source} names an extra index that is not an http(s) URL; the index is ignored")
 
 
-def indexes(settings: SettingsSources, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
+def find_indexes(
+    settings: SettingsSources, *, client: PythonInstaller = "any", system: Path = Path("/")
+) -> PackageIndexes:
     """The indexes a client is configured for. With ``any``, uv's settings come before pip's, then the default.
 
     ``system`` is the root of the machine-wide settings.
@@ -84,15 +86,17 @@ def indexes(settings: SettingsSources, *, client: Client = "any", system: Path =
         if value := settings.variables.get(variable):
             collector.certificates = collector.certificates or Path(value)
     main = collector.main or _IndexSetting(
-        url=default_index(), configured_by="default", source="the clients' own default"
+        url=get_default_index(), configured_by="default", source="the clients' own default"
     )
     passwords = _read_netrc(settings)
-    endpoints = [_endpoint(setting, collector, passwords, settings.variables) for setting in (main, *collector.extra)]
+    endpoints = [
+        _build_endpoint(setting, collector, passwords, settings.variables) for setting in (main, *collector.extra)
+    ]
     extra_by_url = {endpoint.url: endpoint for endpoint in reversed(endpoints[1:]) if endpoint.url != endpoints[0].url}
-    return Indexes(main=endpoints[0], extra=tuple(reversed(extra_by_url.values())), notes=tuple(collector.notes))
+    return PackageIndexes(main=endpoints[0], extra=tuple(reversed(extra_by_url.values())), notes=tuple(collector.notes))
 
 
-def default_index() -> str:
+def get_default_index() -> str:
     """The index clients use by default, from the packageurl table."""
     from packageurl.contrib.purl2url import get_repo_url
 
@@ -100,16 +104,16 @@ def default_index() -> str:
     return urlunsplit((parts.scheme, parts.netloc, "/simple/", "", ""))
 
 
-def index_parent(index: ServiceEndpoint) -> ServiceEndpoint:
+def get_index_parent(index: ServiceEndpoint) -> ServiceEndpoint:
     """The parent URL of the index, where its files and other APIs are. Clients send the credential there too."""
     base = index.url.rstrip("/")
     path = urlsplit(base).path
     return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
 
 
-def json_api_url(index: ServiceEndpoint) -> str | None:
+def get_json_api_url(index: ServiceEndpoint) -> str | None:
     """The URL of the JSON API, if the index's URL has the usual form."""
-    return f"{index_parent(index).url}pypi/" if index.url.endswith("/simple/") else None
+    return f"{get_index_parent(index).url}pypi/" if index.url.endswith("/simple/") else None
 
 
 # uv
@@ -125,7 +129,7 @@ def _add_uv_settings(collector: _IndexCollector, settings: SettingsSources, syst
             collector.add_extra(_parse_uv_index(word, "environment", variable))
     if variables.get("UV_FIND_LINKS"):
         collector.notes.append("UV_FIND_LINKS lists file locations; they are not used")
-    for configured_by, path, tables in _uv_files(settings, system):
+    for configured_by, path, tables in _find_uv_files(settings, system):
         document = _read_toml(path)
         for table in tables:
             document = document.get(table, {}) if isinstance(document, dict) else {}
@@ -141,7 +145,7 @@ def _parse_uv_index(text: str, configured_by: Origin, source: str) -> _IndexSett
     )
 
 
-def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
+def _find_uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
     """The files uv reads, highest precedence first."""
     variables = settings.variables
     if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
@@ -154,7 +158,7 @@ def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin,
             yield "project", settings.project / "uv.toml", ()
         elif (settings.project / "pyproject.toml").is_file():
             yield "project", settings.project / "pyproject.toml", ("tool", "uv")
-    files: list[tuple[Origin, Path]] = [("user", folder / "uv" / "uv.toml") for folder in _user_folders(settings)]
+    files: list[tuple[Origin, Path]] = [("user", folder / "uv" / "uv.toml") for folder in _list_user_folders(settings)]
     files.append(("system", system / "etc" / "uv" / "uv.toml"))
     for configured_by, path in files:
         if path.is_file():
@@ -213,8 +217,8 @@ def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, sys
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
-    for configured_by, path in _pip_files(settings, system):  # later ones take precedence
-        for section, name, value in _pip_file(path):
+    for configured_by, path in _find_pip_files(settings, system):  # later ones take precedence
+        for section, name, value in _read_pip_file(path):
             by_section[section][name] = (value, configured_by, str(path))
     for section in ("global", "install"):
         values |= by_section[section]
@@ -236,7 +240,7 @@ def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, sys
         collector.certificates = collector.certificates or Path(values["cert"][0])
 
 
-def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
+def _find_pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
     """The files pip reads, highest precedence last."""
     variables, name = settings.variables, "pip.ini" if sys.platform == "win32" else "pip.conf"
     own = variables.get("PIP_CONFIG_FILE")
@@ -249,7 +253,7 @@ def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin
         paths.append(("system", Path(variables["PROGRAMDATA"]) / "pip" / name))
     if not (own and Path(own).exists()):
         paths.append(("user", settings.home / ("pip" if sys.platform == "win32" else ".pip") / name))
-        paths += [("user", folder / "pip" / name) for folder in reversed(_user_folders(settings))]
+        paths += [("user", folder / "pip" / name) for folder in reversed(_list_user_folders(settings))]
     if variables.get("VIRTUAL_ENV"):
         site = Path(variables["VIRTUAL_ENV"])
         inside = settings.project is not None and site.is_relative_to(settings.project)
@@ -259,7 +263,7 @@ def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin
         yield "user", _require_file(Path(own))
 
 
-def _user_folders(settings: SettingsSources) -> list[Path]:
+def _list_user_folders(settings: SettingsSources) -> list[Path]:
     """The user's configuration folders, highest precedence first."""
     variables = settings.variables
     folders = [Path(variables["XDG_CONFIG_HOME"])] if variables.get("XDG_CONFIG_HOME") else [settings.home / ".config"]
@@ -270,7 +274,7 @@ def _user_folders(settings: SettingsSources) -> list[Path]:
     return folders
 
 
-def _pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
+def _read_pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
     reader = configparser.RawConfigParser()
     try:
         reader.read_string(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
@@ -297,7 +301,7 @@ def _is_web_url(url: str) -> bool:
     return re.match(r"https?://", url, re.IGNORECASE) is not None
 
 
-def _endpoint(
+def _build_endpoint(
     setting: _IndexSetting,
     collector: _IndexCollector,
     passwords: Mapping[str, tuple[str, str]],
@@ -315,17 +319,21 @@ def _endpoint(
     user, colon, password = userinfo.partition(":")
     pair = (unquote(user), unquote(password)) if userinfo else None
     if pair is None or not colon:
-        pair = _named_credential(setting, collector, variables) or pair or _netrc_credential(setting, parts, passwords)
+        pair = (
+            _find_named_credential(setting, collector, variables)
+            or pair
+            or _find_netrc_credential(setting, parts, passwords)
+        )
     return ServiceEndpoint(
         url=url,
         configured_by=setting.configured_by,
         source=setting.source,
-        authorization=None if pair is None else _basic_header(*pair),
+        authorization=None if pair is None else _build_basic_header(*pair),
         ca_file=collector.certificates,
     )
 
 
-def _netrc_credential(
+def _find_netrc_credential(
     setting: _IndexSetting, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
     """The user's netrc credential for a host. Not sent over plain HTTP or to another port that a project names."""
@@ -334,7 +342,7 @@ def _netrc_credential(
     return passwords.get(parts.hostname or "")
 
 
-def _named_credential(
+def _find_named_credential(
     setting: _IndexSetting, collector: _IndexCollector, variables: Mapping[str, str]
 ) -> tuple[str, str] | None:
     """uv's credential for a named index, from the environment."""
@@ -353,7 +361,7 @@ def _named_credential(
     return user, password
 
 
-def _basic_header(user: str, password: str) -> str:
+def _build_basic_header(user: str, password: str) -> str:
     return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 

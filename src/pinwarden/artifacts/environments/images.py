@@ -40,7 +40,7 @@ class StoredImage(Record):
         return tuple(dict.fromkeys((str(self.config), str(self.manifest), str(self.root))))
 
 
-def container_platform() -> str:
+def detect_container_platform() -> str:
     """The platform that engines on this machine run. Containers are Linux everywhere."""
     processor = processor_architecture().lower()
     return f"linux/{_ARCHITECTURES.get(processor, processor)}"
@@ -72,7 +72,7 @@ def _read_image(folder: Path, root: Digest) -> StoredImage | None:
 
 
 def _is_usable(folder: Path, entry: OciDescriptor) -> bool:
-    fits = entry.platform is None or entry.platform.satisfies(container_platform())
+    fits = entry.platform is None or entry.platform.satisfies(detect_container_platform())
     return fits and _blob_path(folder, entry.digest).is_file()
 
 
@@ -120,7 +120,7 @@ def ensure_loaded(
     notify(f"loading the image into {engine.program.name}")
     with TemporaryDirectory(prefix="pinwarden-image-") as temporary:
         archive = Path(temporary) / "image.tar"
-        _pack(folder, image, archive)
+        _pack_layout(folder, image, archive)
         try:
             engine.run(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)
         except PinwardenError as err:
@@ -129,16 +129,16 @@ def ensure_loaded(
     return next(filter(engine.has_image, image.names), None)
 
 
-def _pack(folder: Path, image: StoredImage, archive: Path) -> None:
+def _pack_layout(folder: Path, image: StoredImage, archive: Path) -> None:
     """Pack the layout into one file, with the manifest.json that older engines need."""
     paths = {digest: f"blobs/{digest.algorithm}/{digest.hex}" for digest in (image.config, *image.layers)}
     manifest = [{"Config": paths[image.config], "RepoTags": None, "Layers": [paths[layer] for layer in image.layers]}]
     (archive.parent / "manifest.json").write_text(json.dumps(manifest))
     with tarfile.open(archive, "w") as tar:
         tar.add(archive.parent / "manifest.json", "manifest.json")
-        for path in _files(folder):
+        for path in _list_files(folder):
             tar.add(path, str(path.relative_to(folder)), recursive=False)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())

@@ -17,7 +17,7 @@ from pinwarden.artifacts.archives.mcpb_archive import (
 )
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, audit_tree, tree_digest, write_file, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, audit_tree, hash_file_list, write_file, write_manifest
 from pinwarden.artifacts.mcpb_manifest import (
     LIMITS,
     MANIFEST_NAME,
@@ -34,9 +34,9 @@ from pinwarden.system.files import read_file
 
 BUILDER = "mcpb/1"
 _SECTION = "bundle"
-_NODE = frozenset({"node", "node.exe"})
-_PYTHON = frozenset({"python", "python3", "python.exe", "python3.exe", "py"})
-_LIBRARIES = ("server/lib", "lib")
+_NODE_NAMES = frozenset({"node", "node.exe"})
+_PYTHON_NAMES = frozenset({"python", "python3", "python.exe", "python3.exe", "py"})
+_LIBRARY_FOLDERS = ("server/lib", "lib")
 _BUNDLE_FOLDER = "${__dirname}"
 
 
@@ -55,22 +55,22 @@ class Runtimes(Record):
     platform: str = sys.platform
 
 
-def bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+def read_bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a bundle. Programs that the manifest starts are executable even if packed without that bit."""
     with open_content(archive, read_bundle_parts(archive)) as bundle:
-        programs = _programs(read_bundle_manifest(bundle))
+        programs = _list_programs(read_bundle_manifest(bundle))
         for member in read_bundle_members(bundle):
             yield member.path, member.executable or member.path in programs, member.data
 
 
-def bundle_tree_digest(archive: Path) -> Digest:
+def compute_bundle_digest(archive: Path) -> Digest:
     """The tree digest of a bundle's content."""
-    return tree_digest(
-        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in bundle_files(archive)
+    return hash_file_list(
+        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in read_bundle_files(archive)
     )
 
 
-def environment_key(bundle: Digest) -> str:
+def compute_environment_key(bundle: Digest) -> str:
     """The environment's name in the store."""
     return Digest.of_bytes(f"{BUILDER}\n{bundle}".encode()).hex[:40]
 
@@ -83,9 +83,10 @@ def build(folder: Path, bundle: Digest, tree: Digest, store: Store) -> None:
     tree_folder = folder / TREE
     tree_folder.mkdir()
     rows = [
-        write_file(tree_folder, path, data, executable=executable) for path, executable, data in bundle_files(archive)
+        write_file(tree_folder, path, data, executable=executable)
+        for path, executable, data in read_bundle_files(archive)
     ]
-    if tree_digest(rows) != tree:
+    if hash_file_list(rows) != tree:
         raise PinwardenError("ARTIFACT_MISMATCH", "the bundle unpacks to other files than the locked ones")
     write_manifest(folder, {_SECTION: rows})
 
@@ -100,7 +101,7 @@ def read_built_manifest(folder: Path) -> BundleManifest:
     return parse_manifest(read_file(folder / TREE / MANIFEST_NAME, LIMITS.max_bytes))
 
 
-def start_command(
+def build_start_command(
     folder: Path, runtimes: Runtimes, settings: SettingValues, *, folders: Mapping[str, str] | None = None
 ) -> BundleStart:
     """The command that starts a bundle's server with the user's settings.
@@ -121,21 +122,21 @@ def start_command(
             "NO_USABLE_FILE", f"the bundle {manifest.name[:80]!a} does not support {runtimes.platform}"
         )
     builtins = {"pathSeparator": os.sep, "/": os.sep, **(folders or {}), "__dirname": str(tree)}
-    filled = fill_start_command(manifest.start_on(runtimes.platform), manifest, settings, builtins)
-    program, env = _program(tree, manifest, filled, runtimes)
-    return BundleStart(command=(*program, *_arguments(tree, manifest, filled)), env=env)
+    filled = fill_start_command(manifest.get_start(runtimes.platform), manifest, settings, builtins)
+    program, env = _choose_program(tree, manifest, filled, runtimes)
+    return BundleStart(command=(*program, *_build_arguments(tree, manifest, filled)), env=env)
 
 
-def _program(
+def _choose_program(
     tree: Path, manifest: BundleManifest, filled: FilledStartCommand, runtimes: Runtimes
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     command = filled.command.lower()
-    if manifest.kind == "node" and command in _NODE:
+    if manifest.kind == "node" and command in _NODE_NAMES:
         if runtimes.node is None:
             raise PinwardenError("PROGRAM_UNKNOWN", "the bundle needs node, which is not installed")
         return (str(runtimes.node),), filled.env
-    if manifest.kind == "python" and command in _PYTHON:
-        libraries = [str(tree / library) for library in _LIBRARIES if (tree / library).is_dir()]
+    if manifest.kind == "python" and command in _PYTHON_NAMES:
+        libraries = [str(tree / library) for library in _LIBRARY_FOLDERS if (tree / library).is_dir()]
         env = {"PYTHONPATH": os.pathsep.join(libraries)} if libraries else {}
         # -B: write no bytecode next to audited files. -s: import nothing from the user's own packages.
         return (str(runtimes.python.executable), "-B", "-s"), {**env, **filled.env}
@@ -145,7 +146,7 @@ def _program(
     return (str(_check_program_file(tree, path, manifest)),), filled.env
 
 
-def _arguments(tree: Path, manifest: BundleManifest, filled: FilledStartCommand) -> tuple[str, ...]:
+def _build_arguments(tree: Path, manifest: BundleManifest, filled: FilledStartCommand) -> tuple[str, ...]:
     """The arguments, with an absolute path for the entry point, because MCPB does not specify a working directory."""
     entry = str(tree / manifest.entry_point)
     if not filled.args and manifest.kind != "binary":
@@ -153,7 +154,7 @@ def _arguments(tree: Path, manifest: BundleManifest, filled: FilledStartCommand)
     return tuple(entry if arg.removeprefix("./") == manifest.entry_point else arg for arg in filled.args)
 
 
-def _programs(manifest: BundleManifest) -> frozenset[str]:
+def _list_programs(manifest: BundleManifest) -> frozenset[str]:
     """The files a manifest starts directly, on any platform."""
     if manifest.start is None:
         return frozenset()

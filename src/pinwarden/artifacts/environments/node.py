@@ -18,12 +18,12 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
     BUILD_FILES,
     TREE,
-    Row,
+    TreeFile,
     audit_tree,
-    build_files_anchor,
-    build_files_digest,
+    compute_build_files_digest,
+    hash_file_list,
     hash_tree,
-    tree_digest,
+    make_build_files_anchor,
     write_file,
     write_manifest,
 )
@@ -87,18 +87,18 @@ def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePa
     return tuple(packages)
 
 
-def package_tree_digest(archive: Path) -> Digest:
+def compute_package_digest(archive: Path) -> Digest:
     """The tree digest of a package's content."""
     import hashlib
 
     from pinwarden.artifacts.archives.package_tarball import read_tarball_files
 
-    return tree_digest(
+    return hash_file_list(
         (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in read_tarball_files(archive)
     )
 
 
-def declared_scripts(archive: Path) -> dict[str, str]:
+def read_install_scripts(archive: Path) -> dict[str, str]:
     """The scripts npm would run on installation, by event; empty if the package cannot be read."""
     from pinwarden.artifacts.archives.package_tarball import read_package_json
     from pinwarden.artifacts.npm_package import parse_install_manifest
@@ -111,7 +111,7 @@ def declared_scripts(archive: Path) -> dict[str, str]:
         return {}
 
 
-def environment_key(
+def compute_environment_key(
     closure_digest: Digest, platform: NodePlatform, script_packages: Sequence[ClosurePackage] = ()
 ) -> str:
     """The environment's name in the store. Covers the closure, the platform, and the packages whose scripts ran."""
@@ -127,7 +127,7 @@ def build(
 
     tree = folder / TREE
     tree.mkdir()
-    sections: dict[str, list[Row]] = {}
+    sections: dict[str, list[TreeFile]] = {}
     for package in packages:
         archive = store.find(package.files[0].digest)
         if archive is None:
@@ -140,15 +140,15 @@ def build(
         ]
         skip = len(package.path) + 1
         sections[package.path] = [(path[skip:], executable, digest) for path, executable, digest in rows]
-        if tree_digest(sections[package.path]) != _locked_tree(package):
+        if hash_file_list(sections[package.path]) != _get_locked_tree(package):
             raise PinwardenError(
                 "ARTIFACT_MISMATCH", f"{package.name}@{package.version} unpacks to other files than the locked ones"
             )
-    extra_sections: dict[str, list[Row]] = {}
+    extra_sections: dict[str, list[TreeFile]] = {}
     if approvals is not None:
         run_scripts(folder, approvals, packages)
-        extra_sections = {BUILD_FILES: files_made_by_scripts(tree, sections, approvals)}
-        store.record_build_files(key, build_files_digest(extra_sections[BUILD_FILES]))
+        extra_sections = {BUILD_FILES: find_script_files(tree, sections, approvals)}
+        store.record_build_files(key, compute_build_files_digest(extra_sections[BUILD_FILES]))
     write_manifest(folder, {**sections, **extra_sections})
 
 
@@ -156,14 +156,14 @@ def audit(
     folder: Path, packages: Sequence[ClosurePackage], store: Store, script_packages: Sequence[ClosurePackage] = ()
 ) -> str | None:
     """Check a built environment. Returns the first problem, or None."""
-    anchors = {package.path: frozenset([_locked_tree(package).raw]) for package in packages}
+    anchors = {package.path: frozenset([_get_locked_tree(package).raw]) for package in packages}
     if not script_packages:
         return audit_tree(folder, anchors, anchors)
-    anchors[BUILD_FILES] = build_files_anchor(store.recorded_build_files(folder.name))
+    anchors[BUILD_FILES] = make_build_files_anchor(store.recorded_build_files(folder.name))
     return audit_tree(folder, anchors, anchors, script_folders=tuple(package.path for package in script_packages))
 
 
-def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
+def build_start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
     """The command that starts a package's program, chosen as npx does."""
     package_folder = folder / TREE / root.path
     try:
@@ -182,7 +182,7 @@ def start_command(folder: Path, root: ClosurePackage, program: str | None, node:
     return [str(node), str(script)]
 
 
-def _locked_tree(package: ClosurePackage) -> Digest:
+def _get_locked_tree(package: ClosurePackage) -> Digest:
     tree = package.files[0].tree
     if tree is None:
         raise PinwardenError("CLOSURE_INVALID", f"the lock has no tree digest for {package.name}@{package.version}")
@@ -193,7 +193,7 @@ def _locked_tree(package: ClosurePackage) -> Digest:
 
 
 SCRIPT_SECONDS = 600.0
-_PROGRAMS = "programs"
+_PROGRAM_FOLDER = "programs"
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/opt")
 
 
@@ -215,8 +215,8 @@ def run_scripts(folder: Path, approvals: ScriptApprovals, packages: Sequence[Clo
             "SCRIPT_REFUSED",
             f"the install script of {first.name}@{first.version} was not run: bubblewrap is not installed",
         )
-    programs = folder / _PROGRAMS
-    _write_programs(programs, folder / TREE, packages)
+    programs = folder / _PROGRAM_FOLDER
+    _write_program_wrappers(programs, folder / TREE, packages)
     try:
         for package in sorted(approvals.packages, key=_deepest_first):
             _run_package_scripts(folder / TREE / package.path, package, programs, approvals)
@@ -238,7 +238,7 @@ def _run_package_scripts(
     from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 
     scripts = parse_install_manifest(
-        _manifest(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()
+        _read_package_json(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()
     ).scripts
     for file in _list_files(package_folder):  # like npm, because many scripts replace files of their package
         file.chmod(file.stat().st_mode | stat.S_IWUSR)
@@ -255,7 +255,7 @@ def _run_package_scripts(
         command: list[str] = ["/bin/sh", "-c", scripts[event]]
         if shutil.which("bwrap") is not None:
             tree = str(programs.parent / TREE)
-            readable = (tree, str(programs), *_node_folders(approvals.search_path))
+            readable = (tree, str(programs), *_find_node_folders(approvals.search_path))
             sandbox = Sandbox(readable=readable, writable=(str(package_folder),))
             command = build_sandbox_command(tuple(command), {**environment, "HOME": "/"}, str(package_folder), sandbox)
         name = f"the {event} script of {package.name}@{package.version}"
@@ -267,7 +267,7 @@ def _run_package_scripts(
         )
 
 
-def _node_folders(search_path: str) -> list[str]:
+def _find_node_folders(search_path: str) -> list[str]:
     """The folder of node, unless it is a system folder."""
     import shutil
 
@@ -278,18 +278,18 @@ def _node_folders(search_path: str) -> list[str]:
     return [str(node.parent.parent if node.parent.name == "bin" else node.parent)]
 
 
-def _manifest(package_folder: Path) -> Any:
+def _read_package_json(package_folder: Path) -> Any:
     try:
         return json.loads(read_file(package_folder / "package.json"))
     except (ValueError, RecursionError) as err:
         raise PinwardenError("SCRIPT_FAILED", f"the package.json of {package_folder.name} is not valid JSON") from err
 
 
-def _write_programs(programs: Path, tree: Path, packages: Iterable[ClosurePackage]) -> None:
+def _write_program_wrappers(programs: Path, tree: Path, packages: Iterable[ClosurePackage]) -> None:
     """Write wrappers for the closure's programs, which scripts expect on the search path."""
     programs.mkdir()
     for package in packages:
-        manifest = _manifest(tree / package.path)
+        manifest = _read_package_json(tree / package.path)
         declared = manifest.get("bin") if isinstance(manifest, dict) else None
         programs_by_name = {package.name.rpartition("/")[2]: declared} if isinstance(declared, str) else declared
         for name, path in (programs_by_name if isinstance(programs_by_name, dict) else {}).items():
@@ -316,14 +316,14 @@ def _is_node_script(script: Path, tree: Path) -> bool:
     return line.startswith(b"#!") and b"node" in line
 
 
-def files_made_by_scripts(tree: Path, sections: dict[str, list[Row]], approvals: ScriptApprovals) -> list[Row]:
+def find_script_files(tree: Path, sections: dict[str, list[TreeFile]], approvals: ScriptApprovals) -> list[TreeFile]:
     """The files that scripts created or changed, as rows relative to the tree.
 
     Links are removed, as npm removes them from archives, because an audit cannot cover their targets. Raises
     ``SCRIPT_FAILED`` if a script removed a locked file or changed another package.
     """
     for package in approvals.packages:
-        _normalise(tree / package.path)
+        _reset_permissions(tree / package.path)
     locked = {f"{path}/{row[0]}": row[1:] for path, rows in sections.items() for row in rows}
     current = hash_tree(tree)
     if missing := sorted(locked.keys() - current.keys()):
@@ -331,17 +331,17 @@ def files_made_by_scripts(tree: Path, sections: dict[str, list[Row]], approvals:
     changed = [row for path, row in sorted(current.items()) if locked.get(path) != row[1:]]
     allowed = {package.path for package in approvals.packages}
     for path, _, _ in changed:
-        if _owning_package(path, sections) not in allowed:
+        if _find_owning_package(path, sections) not in allowed:
             raise PinwardenError("SCRIPT_FAILED", f"an install script changed {path[:200]}, a file of another package")
     return changed
 
 
-def _owning_package(path: str, sections: Iterable[str]) -> str:
+def _find_owning_package(path: str, sections: Iterable[str]) -> str:
     """The package whose folder contains the file; the innermost one if packages are nested."""
     return max((section for section in sections if path.startswith(f"{section}/")), key=len, default="")
 
 
-def _normalise(package_folder: Path) -> None:
+def _reset_permissions(package_folder: Path) -> None:
     """Delete everything that is neither file nor folder, and reset permissions to those of unpacked files."""
     for folder, folders, names in os.walk(package_folder):
         for name in (*folders, *names):

@@ -18,12 +18,12 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
     BUILD_FILES,
     TREE,
-    Row,
+    TreeFile,
     audit_tree,
-    build_files_anchor,
-    build_files_digest,
+    compute_build_files_digest,
+    hash_file_list,
     hash_tree,
-    tree_digest,
+    make_build_files_anchor,
     write_file,
     write_manifest,
 )
@@ -37,11 +37,11 @@ from pinwarden.system.files import read_file
 
 BUILDER = "python/1"
 COMPILE_SECONDS = 600.0
-SITE = "site"
-_VENV = "python"
-_DATA_KINDS = {"purelib": SITE, "platlib": SITE, "scripts": "bin", "data": "data"}
+SITE_FOLDER = "site"
+_VENV_FOLDER = "python"
+_DATA_FOLDERS = {"purelib": SITE_FOLDER, "platlib": SITE_FOLDER, "scripts": "bin", "data": "data"}
 _ENTRY_POINT = lazy_pattern(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*")
-_NAME_MARKS = lazy_pattern(r"[-_.]+")
+_NAME_SEPARATORS = lazy_pattern(r"[-_.]+")
 
 
 class Interpreter(Record):
@@ -76,7 +76,7 @@ def choose_packages(closure: Closure) -> tuple[ChosenWheel, ...]:
     return choose_wheels(closure.packages, environment, list(sys_tags()))
 
 
-def wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+def read_wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a wheel, with their paths in the environment's tree."""
     from pinwarden.artifacts.archives.zip import read_zip_members
 
@@ -84,20 +84,20 @@ def wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
         first, _, inner_path = member.path.partition("/")
         if first.endswith(".data") and inner_path:
             kind, _, inner_path = inner_path.partition("/")
-            if kind in _DATA_KINDS and inner_path:
-                yield f"{_DATA_KINDS[kind]}/{inner_path}", member.executable, member.data
+            if kind in _DATA_FOLDERS and inner_path:
+                yield f"{_DATA_FOLDERS[kind]}/{inner_path}", member.executable, member.data
         else:
-            yield f"{SITE}/{member.path}", member.executable, member.data
+            yield f"{SITE_FOLDER}/{member.path}", member.executable, member.data
 
 
-def wheel_tree_digest(archive: Path) -> Digest:
+def compute_wheel_digest(archive: Path) -> Digest:
     """The tree digest of a wheel's content."""
-    return tree_digest(
-        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in wheel_files(archive)
+    return hash_file_list(
+        (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in read_wheel_files(archive)
     )
 
 
-def environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
+def compute_environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
     """The environment's name in the store. Covers the closure and the interpreter."""
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{interpreter.key}".encode()).hex[:40]
 
@@ -105,25 +105,27 @@ def environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
 def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter: Interpreter, store: Store) -> None:
     """Unpack verified wheels into a folder that will be renamed to ``final``, and compile them."""
     tree = folder / TREE
-    (tree / SITE).mkdir(parents=True)
-    sections: dict[str, list[Row]] = {}
+    (tree / SITE_FOLDER).mkdir(parents=True)
+    sections: dict[str, list[TreeFile]] = {}
     for package, file in choices:
         archive = store.find(file.digest)
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is not in the store", data={"name": package.name})
-        rows = [write_file(tree, path, data, executable=executable) for path, executable, data in wheel_files(archive)]
-        if tree_digest(rows) != file.tree:
+        rows = [
+            write_file(tree, path, data, executable=executable) for path, executable, data in read_wheel_files(archive)
+        ]
+        if hash_file_list(rows) != file.tree:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} unpacks to other files than the locked ones")
-        sections[section_name(package)] = rows
+        sections[format_section_name(package)] = rows
     _compile(tree, final / TREE, interpreter)
     unpacked = {path for rows in sections.values() for path, _, _ in rows}
     sections[BUILD_FILES] = [row for path, row in hash_tree(tree).items() if path not in unpacked]
-    _make_venv(folder / _VENV, interpreter)
+    _make_venv(folder / _VENV_FOLDER, interpreter)
     write_manifest(folder, sections)
-    store.record_build_files(final.name, build_files_digest(sections[BUILD_FILES]))
+    store.record_build_files(final.name, compute_build_files_digest(sections[BUILD_FILES]))
 
 
-def section_name(package: ClosurePackage) -> str:
+def format_section_name(package: ClosurePackage) -> str:
     """The name of a package's section in the manifest."""
     return f"{package.name}=={package.version}"
 
@@ -136,7 +138,7 @@ def _compile(tree: Path, final: Path, interpreter: Interpreter) -> None:
     import subprocess
 
     switches = ["-q", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", str(final)]
-    command = [str(interpreter.executable), "-I", "-S", "-m", "compileall", *switches, str(tree / SITE)]
+    command = [str(interpreter.executable), "-I", "-S", "-m", "compileall", *switches, str(tree / SITE_FOLDER)]
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(  # noqa: S603  the interpreter that runs this program
             command,
@@ -149,51 +151,51 @@ def _compile(tree: Path, final: Path, interpreter: Interpreter) -> None:
         )
 
 
-def _venv_links(interpreter: Interpreter) -> dict[str, str]:
+def _list_venv_links(interpreter: Interpreter) -> dict[str, str]:
     return {
         "bin/python": str(interpreter.executable),
-        f"lib/python{interpreter.version}/site-packages": f"../../../{TREE}/{SITE}",
+        f"lib/python{interpreter.version}/site-packages": f"../../../{TREE}/{SITE_FOLDER}",
     }
 
 
-def _venv_settings(interpreter: Interpreter) -> bytes:
+def _format_venv_settings(interpreter: Interpreter) -> bytes:
     return f"home = {interpreter.executable.parent}\ninclude-system-site-packages = false\n".encode()
 
 
 def _make_venv(venv: Path, interpreter: Interpreter) -> None:
     """Create a virtual environment whose site-packages folder is the tree."""
-    for link, target in _venv_links(interpreter).items():
+    for link, target in _list_venv_links(interpreter).items():
         path = venv / link
         path.parent.mkdir(parents=True)
         path.symlink_to(target)
-    (venv / "pyvenv.cfg").write_bytes(_venv_settings(interpreter))
+    (venv / "pyvenv.cfg").write_bytes(_format_venv_settings(interpreter))
 
 
 def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store) -> str | None:
     """Check a built environment. Returns the first problem, or None."""
-    venv = folder / _VENV
+    venv = folder / _VENV_FOLDER
     try:
-        for link, target in _venv_links(interpreter).items():
+        for link, target in _list_venv_links(interpreter).items():
             if str((venv / link).readlink()) != target:
-                return f"{_VENV}/{link} points elsewhere"
-        if (venv / "pyvenv.cfg").read_bytes() != _venv_settings(interpreter):
-            return f"{_VENV}/pyvenv.cfg was changed"
+                return f"{_VENV_FOLDER}/{link} points elsewhere"
+        if (venv / "pyvenv.cfg").read_bytes() != _format_venv_settings(interpreter):
+            return f"{_VENV_FOLDER}/pyvenv.cfg was changed"
         actual = {str(path.relative_to(venv)) for path in venv.rglob("*") if path.is_symlink() or path.is_file()}
     except OSError as err:
         return f"it cannot be read: {err.strerror or err}"
-    if extra := actual - {*_venv_links(interpreter), "pyvenv.cfg"}:
-        return f"{_VENV}/{min(extra)} does not belong to it"
+    if extra := actual - {*_list_venv_links(interpreter), "pyvenv.cfg"}:
+        return f"{_VENV_FOLDER}/{min(extra)} does not belong to it"
     anchors = {
-        section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)
+        format_section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)
         for package in closure.packages
     }
-    anchors[BUILD_FILES] = build_files_anchor(store.recorded_build_files(folder.name))
-    return audit_tree(folder, anchors, [section_name(closure.root), BUILD_FILES])
+    anchors[BUILD_FILES] = make_build_files_anchor(store.recorded_build_files(folder.name))
+    return audit_tree(folder, anchors, [format_section_name(closure.root), BUILD_FILES])
 
 
-def start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:
+def build_start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:
     """The command that starts a package's program, chosen as uvx does: by the package's name."""
-    programs = _programs(folder / TREE / SITE, root)
+    programs = _read_programs(folder / TREE / SITE_FOLDER, root)
     name = program or root.name
     target = programs.get(name)
     entry_point = _ENTRY_POINT.fullmatch(target) if target else None
@@ -201,23 +203,23 @@ def start_command(folder: Path, root: ClosurePackage, program: str | None) -> li
         raise unknown_program_error(root.name, name, sorted(programs))
     module, attribute = entry_point[1], entry_point[2]
     code = f"import sys; sys.argv[0] = {name!r}; import {module}; sys.exit({module}.{attribute}())"
-    return [str(folder / _VENV / "bin" / "python"), "-I", "-c", code]
+    return [str(folder / _VENV_FOLDER / "bin" / "python"), "-I", "-c", code]
 
 
-def _programs(site: Path, root: ClosurePackage) -> dict[str, str]:
-    project_name = _NAME_MARKS.sub("-", root.name).lower()
+def _read_programs(site: Path, root: ClosurePackage) -> dict[str, str]:
+    project_name = _NAME_SEPARATORS.sub("-", root.name).lower()
     for dist_info in sorted(site.glob("*.dist-info")):
         name, _, _ = dist_info.name.removesuffix(".dist-info").partition("-")
-        if _NAME_MARKS.sub("-", name).lower() == project_name and (dist_info / "entry_points.txt").is_file():
+        if _NAME_SEPARATORS.sub("-", name).lower() == project_name and (dist_info / "entry_points.txt").is_file():
             try:
                 text = read_file(dist_info / "entry_points.txt", 1 << 20).decode()
             except UnicodeDecodeError as err:
                 raise PinwardenError("PROGRAM_UNKNOWN", f"the entry_points.txt of {root.name} is not UTF-8") from err
-            return _console_scripts(text)
+            return _parse_console_scripts(text)
     return {}
 
 
-def _console_scripts(text: str) -> dict[str, str]:
+def _parse_console_scripts(text: str) -> dict[str, str]:
     """The console scripts in entry_points.txt. Does not use configparser, which is slow to import."""
     section, scripts = "", {}
     for line in map(str.strip, text.splitlines()):

@@ -45,8 +45,8 @@ class Store:
         return self._file(digest).is_file()
 
     @contextmanager
-    def incoming(self) -> Iterator[BinaryIO]:
-        """A new file to download into. It is deleted afterwards unless ``keep`` moved it into the store."""
+    def open_incoming(self) -> Iterator[BinaryIO]:
+        """A new file to download into. It is deleted afterwards unless ``add_file`` moved it into the store."""
         from secrets import token_hex
 
         path = self._folder("files") / f".incoming-{token_hex(16)}"
@@ -56,7 +56,7 @@ class Store:
         finally:
             path.unlink(missing_ok=True)
 
-    def keep(self, stream: BinaryIO, digest: Digest) -> Path:
+    def add_file(self, stream: BinaryIO, digest: Digest) -> Path:
         """Move a complete file into the store under the digest that was computed from its bytes."""
         stream.flush()  # no fsync: damage after a power failure is detected before use
         os.fchmod(stream.fileno(), 0o444)
@@ -67,17 +67,17 @@ class Store:
             raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
         return path
 
-    def keep_copy(self, file: Path, digest: Digest) -> Path:
+    def add_copy(self, file: Path, digest: Digest) -> Path:
         """Copy a file into the store. ``ARTIFACT_MISMATCH`` if its bytes do not have the digest."""
         from shutil import copyfileobj
 
-        with self.incoming() as stream:
+        with self.open_incoming() as stream:
             try:
                 with file.open("rb") as source:
                     copyfileobj(source, stream)
             except OSError as err:
                 raise PinwardenError("FILE_UNREADABLE", f"{file}: {err.strerror or err}") from err
-            self.keep(stream, digest)
+            self.add_file(stream, digest)
         stored = self.find(digest)
         if stored is None:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} changed while it was copied")
@@ -87,7 +87,7 @@ class Store:
         """Record the tree digest of an archive, for platforms that were unknown when it was locked."""
         write_atomically(self._folder("contents") / digest.hex, f"{tree}\n".encode())
 
-    def content(self, digest: Digest) -> Digest | None:
+    def recorded_tree(self, digest: Digest) -> Digest | None:
         """The recorded tree digest of an archive, if any."""
         path = self.root / "contents" / digest.hex
         return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
@@ -103,7 +103,7 @@ class Store:
         except PinwardenError:
             return None  # the environment will be rebuilt
 
-    def environment(self, key: str) -> Path:
+    def environment_folder(self, key: str) -> Path:
         """The folder of an environment, which may not exist yet."""
         return self.root / "environments" / key
 
@@ -112,20 +112,22 @@ class Store:
         return self.root / "images" / f"{digest.algorithm}-{digest.hex}"
 
     @contextmanager
-    def image(self, digest: Digest) -> Iterator[Path]:
+    def lock_image_folder(self, digest: Digest) -> Iterator[Path]:
         """The folder of an image layout, locked against other processes that would create it."""
         folder = self._folder("images")
         with hold_write_lock(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)
 
-    def build(self, key: str, build_into: Callable[[Path], None], *, is_intact: Callable[[Path], bool]) -> Path:
+    def build_environment(
+        self, key: str, build_into: Callable[[Path], None], *, is_intact: Callable[[Path], bool]
+    ) -> Path:
         """Return the environment with this key. If it is missing or damaged, build it with ``make``.
 
         If several processes need it, one builds it and the others wait.
         """
         from tempfile import mkdtemp
 
-        environment = self.environment(key)
+        environment = self.environment_folder(key)
         folder = self._folder("environments")
         with hold_write_lock(folder / f"{key}.build", BUILD_SECONDS):
             for leftover in folder.glob(f".building-{key}-*"):  # from a builder that was killed

@@ -27,23 +27,23 @@ MANIFEST = "manifest"
 TREE = "tree"
 BUILD_FILES = "made-here"
 NODE_MODULES = "node_modules/"
-_MARK = b"# "
-Row = tuple[str, bool, str]
+_SECTION_MARK = b"# "
+TreeFile = tuple[str, bool, str]
 """Path, whether it is executable, SHA-256 in hex."""
 
 
-def tree_digest(rows: Iterable[tuple[str, bool, str]]) -> Digest:
+def hash_file_list(rows: Iterable[tuple[str, bool, str]]) -> Digest:
     """The digest of an archive's content: path, whether it is executable, and the SHA-256 of each file, in hex."""
-    return Digest(hashlib.sha256(tree_text(rows)).digest())
+    return Digest(hashlib.sha256(format_file_list(rows)).digest())
 
 
-def tree_text(rows: Iterable[tuple[str, bool, str]]) -> bytes:
+def format_file_list(rows: Iterable[tuple[str, bool, str]]) -> bytes:
     """The text that is hashed: one line per file in the order of their paths."""
     lines = sorted((path, f"{digest} {'x' if executable else '-'} {path}\n") for path, executable, digest in rows)
     return "".join(line for _, line in lines).encode("utf-8", "strict")
 
 
-def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> Row:
+def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> TreeFile:
     """Write a file to the tree. The archive reader has checked its path already."""
     target = tree / path
     if ".." in Path(path).parts or not target.is_relative_to(tree):
@@ -55,18 +55,18 @@ def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> Row:
     return path, executable, hashlib.sha256(data).hexdigest()
 
 
-def hash_tree(tree: Path) -> dict[str, Row]:
+def hash_tree(tree: Path) -> dict[str, TreeFile]:
     """Every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
     root = str(tree)
-    paths = _files_below(root)
-    return _rows(paths, TreeHasher(root, paths))
+    paths = _list_files(root)
+    return _combine_hashes(paths, TreeHasher(root, paths))
 
 
-def _rows(paths: Sequence[str], hashing: TreeHasher) -> dict[str, Row]:
+def _combine_hashes(paths: Sequence[str], hashing: TreeHasher) -> dict[str, TreeFile]:
     return {path: (path, *file_hashes) for path, file_hashes in zip(paths, hashing.result(), strict=True)}
 
 
-def _files_below(root: str) -> list[str]:
+def _list_files(root: str) -> list[str]:
     """The paths below a folder of everything that is not a folder."""
     paths: list[str] = []
     pending = [root]
@@ -81,9 +81,9 @@ def _files_below(root: str) -> list[str]:
     return paths
 
 
-def write_manifest(folder: Path, sections: Mapping[str, Iterable[Row]]) -> None:
+def write_manifest(folder: Path, sections: Mapping[str, Iterable[TreeFile]]) -> None:
     """Write the manifest: the files of each section."""
-    parts = [_MARK + name.encode() + b"\n" + tree_text(rows) for name, rows in sections.items()]
+    parts = [_SECTION_MARK + name.encode() + b"\n" + format_file_list(rows) for name, rows in sections.items()]
     (folder / MANIFEST).write_bytes(b"".join(parts))
 
 
@@ -96,25 +96,25 @@ def audit_tree(
 ) -> str | None:
     """Check a built tree. Returns the first problem, or None if the tree matches anchors and manifest.
 
-    `build_files_anchor` returns the anchors for `BUILD_FILES`. ``script_folders`` are the folders in which install
+    `make_build_files_anchor` returns the anchors for `BUILD_FILES`. ``script_folders`` are the folders in which install
     scripts may have created or replaced files; without any, the build may have created only bytecode.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
-        expected, problem = _read_manifest(
+        expected, problem = _parse_manifest(
             text, anchors, frozenset(required), tuple(f"{path}/" for path in script_folders)
         )
-        return problem or _difference(expected, str(folder / TREE))
+        return problem or _find_difference(expected, str(folder / TREE))
     except (OSError, ValueError) as err:
         return f"it cannot be read: {getattr(err, 'strerror', None) or err}"
 
 
-def _read_manifest(
+def _parse_manifest(
     text: bytes, anchors: Anchors, required: frozenset[str], script_folders: tuple[str, ...]
-) -> tuple[dict[str, Row], str | None]:
-    expected: dict[str, Row] = {}
-    build_rows: dict[str, Row] = {}
-    sections = text.removeprefix(_MARK).split(b"\n" + _MARK) if text else []
+) -> tuple[dict[str, TreeFile], str | None]:
+    expected: dict[str, TreeFile] = {}
+    build_rows: dict[str, TreeFile] = {}
+    sections = text.removeprefix(_SECTION_MARK).split(b"\n" + _SECTION_MARK) if text else []
     names: set[str] = set()
     for index, section in enumerate(sections):
         head, _, body = section.partition(b"\n")
@@ -139,17 +139,17 @@ def _read_manifest(
     return {**expected, **build_rows}, None
 
 
-def build_files_anchor(digest: Digest | None) -> frozenset[bytes]:
+def make_build_files_anchor(digest: Digest | None) -> frozenset[bytes]:
     """The anchor for files created by a build, from the store's record."""
     return frozenset() if digest is None else frozenset([digest.raw])
 
 
-def build_files_digest(rows: Iterable[Row]) -> Digest:
+def compute_build_files_digest(rows: Iterable[TreeFile]) -> Digest:
     """The digest that the store records for files created by a build."""
-    return Digest.of_bytes(tree_text(rows))
+    return Digest.of_bytes(format_file_list(rows))
 
 
-def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
+def _is_bytecode(row: TreeFile, locked: Mapping[str, TreeFile]) -> bool:
     """Whether a file is the bytecode of a locked source, at the path where Python looks for it."""
     path, executable, _ = row
     folder, _, name = path.rpartition("/")
@@ -159,14 +159,14 @@ def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
     return is_cached and not executable and path not in locked
 
 
-def _difference(expected: Mapping[str, Row], root: str) -> str | None:
+def _find_difference(expected: Mapping[str, TreeFile], root: str) -> str | None:
     """The first difference. Files are hashed in the background while the tree is searched for extra files."""
     paths = list(expected)
     hashing = TreeHasher(root, paths)
     try:
-        if problem := _first_mismatch(expected.keys(), frozenset(_files_below(root))):
+        if problem := _find_path_difference(expected.keys(), frozenset(_list_files(root))):
             return problem
-        actual = _rows(paths, hashing)
+        actual = _combine_hashes(paths, hashing)
         return (
             None
             if expected == actual
@@ -176,7 +176,7 @@ def _difference(expected: Mapping[str, Row], root: str) -> str | None:
         hashing.stop()
 
 
-def _first_mismatch(expected: Set[str], actual: Set[str]) -> str | None:
+def _find_path_difference(expected: Set[str], actual: Set[str]) -> str | None:
     if expected == actual:
         return None
     path = min(expected ^ actual)
@@ -188,7 +188,9 @@ FileHash = tuple[bool, str]
 _CHUNK = 1 << 20
 _MAX_WORKERS = 4  # more workers would wait for the same disk
 _FILES_PER_WORKER = 500  # starting a process takes as long as hashing about 100 files
-_OWN_WORK = 7  # listing this many files takes as long as hashing one, and this process lists while others hash
+_FILES_LISTED_PER_HASH = (
+    7  # listing this many files takes as long as hashing one, and this process lists while others hash
+)
 
 
 class TreeHasher:
@@ -200,7 +202,7 @@ class TreeHasher:
         if hasattr(os, "fork") and threading.active_count() == 1:
             workers = max(1, min(_MAX_WORKERS, os.cpu_count() or 1, count // _FILES_PER_WORKER))
         helper_count = workers - 1
-        own_count = (count - helper_count * count // _OWN_WORK) // workers if helper_count else count
+        own_count = (count - helper_count * count // _FILES_LISTED_PER_HASH) // workers if helper_count else count
         self._own_paths = paths[:own_count]
         size = -(-(count - own_count) // max(1, helper_count))
         parts = [paths[start : start + size] for start in range(own_count, count, size)] if helper_count else []
@@ -212,7 +214,7 @@ class TreeHasher:
             file_hashes = _hash_files(self._root, self._own_paths)
             while self._workers:
                 part, pid, reader = self._workers.pop(0)
-                file_hashes += _worker_result(pid, reader) or _hash_files(self._root, part)
+                file_hashes += _read_worker_result(pid, reader) or _hash_files(self._root, part)
             return file_hashes
         finally:
             self.stop()
@@ -241,7 +243,7 @@ def _start_worker(root: str, paths: Sequence[str]) -> tuple[int, int]:
         os._exit(1)
 
 
-def _worker_result(pid: int, reader: int) -> list[FileHash] | None:
+def _read_worker_result(pid: int, reader: int) -> list[FileHash] | None:
     with os.fdopen(reader, "rb") as stream:
         lines = stream.read().decode().split("\n")
     _, status = os.waitpid(pid, 0)
