@@ -88,7 +88,7 @@ class Log:
     def note(self, form: Any, request_id: int) -> None:
         self.noted.append((form, request_id))
 
-    def note_all(self, notes: Any) -> None:
+    def record_calls(self, notes: Any) -> None:
         self.noted += notes
 
 
@@ -112,9 +112,7 @@ class Loops:
         stdio.prepare()
         for work in (
             lambda: stdio.relay_from_client(writers["client"][0], lambda _: self.to_server.write((FROM_SESSION,))),
-            lambda: stdio.relay_from_server(
-                writers["server"][0], lambda _: self.to_client.write((FROM_SESSION,)), lambda: None
-            ),
+            lambda: stdio.relay_from_server(writers["server"][0], lambda _: self.to_client.write((FROM_SESSION,))),
         ):
             self._threads.append(Thread(target=work, daemon=True))
             self._threads[-1].start()

@@ -1,10 +1,10 @@
 """The stdio gateway: relays between the client's standard streams and a server process. One line is one message.
 
-Two threads relay, one per direction: each reads from one side and writes allowed messages to the other. Replies to the
-side that a thread reads from (refusals, the gateway's own list requests) and messages caused by a timer are written by
-a separate writer thread, so that no relay thread ever waits for the side that it reads from.
+Two threads relay, one per direction: each reads from one side and writes allowed messages to the other. Messages back
+to the side that a thread reads from (refusals, the gateway's own list requests) and messages caused by a timer are
+written by a separate writer thread, so that no relay thread ever waits for the side that it reads from.
 
-The client waits from the read of a line to its write, so the loops of `StdioLoops` are short:
+Every microsecond between reading and writing a line delays a call, so the loops of `StdioLoops` are short:
 
 1. Read a chunk. Nearly always it is one line; several lines are recorded and written together.
 2. Try the fast path (`CallFastPath`), which accepts calls and results in any JSON formatting. The session handles all
@@ -19,11 +19,12 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from enum import IntEnum
 from functools import partial
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Condition, Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -46,26 +47,57 @@ _GRACE_SECONDS = 5.0  # for the server to save its state and exit before it is k
 _BOTH_SIDES = ("client", "server")
 
 
+class RelayPhase(IntEnum):
+    """How far the shutdown of a relay has come. A relay can skip phases but never goes back."""
+
+    RELAYING = 0
+    """Messages pass in both directions."""
+    DRAINING = 1
+    """The client disconnected. Its deferred messages are still sent to the server."""
+    INPUT_CLOSED = 2
+    """The server has every message of the client, and its input is closed. It may send its last responses and exit."""
+    ENDED = 3
+    """The server's output ended, so the relay ends."""
+
+
+class RelayState:
+    """The phase of a relay, and how many of its threads may release deferred messages. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.phase = RelayPhase.RELAYING
+        self.busy = 0
+        """The number of threads on which the session is running now, apart from the thread that reads from the client.
+        The session may release deferred messages there."""
+        self._changed = Condition()
+
+    def advance(self, phase: RelayPhase) -> None:
+        """Enter a phase. Does nothing if the relay is already further."""
+        with self._changed:
+            self.phase = max(self.phase, phase)
+            self._changed.notify_all()
+
+    def wait_for(self, phase: RelayPhase, seconds: float | None = None) -> bool:
+        """Wait until the relay reaches a phase. Returns False after ``seconds``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.phase >= phase, seconds)
+
+    def add_busy(self, change: int) -> None:
+        """Add ``change`` to the number of busy threads."""
+        with self._changed:
+            self.busy += change
+
+
 class StdioRelay:
     """Relays between one client and one server process, in one session.
 
-    The relay ends in this order: the client's input ends, the server gets every message that was sent to it, its input
-    is closed, it exits (or is killed after ``_GRACE_SECONDS``), its last output is written to the client. A server that
-    exits first starts at the last two steps. These flags coordinate the threads:
+    The relay ends in these steps (`RelayPhase`). If the server exits first, only the last step remains.
 
-    - ``_client_gone``: the client's stream ended, or the gateway disconnected the client. Set by the client's relay
-      thread. From then on, every thread that finishes a message of the server checks whether the server's input can be
-      closed (`_close_if_settled`).
-    - ``StdioLoops.answering``: the session is handling a message of the server, and may release deferred messages of
-      the client. Set and cleared by the server's relay thread.
-    - ``_ticking``: a timer of the session is running, which may do the same. Set and cleared by the timer thread.
-    - ``_settled``: the server has every message of the client, and its input is being closed. Set by the first thread
-      that finds ``_client_gone`` with no deferred messages, no ``answering`` and no ``_ticking``. If it is not set
-      within the list timeout, the client's relay thread closes the input anyway.
-    - ``_input_closed``: the server closed its input itself. Set by the thread whose write failed. It only prevents a
-      second warning; the server's output is still read.
-    - ``_ended``: the server's output ended, and nothing more will come. Set by the server's relay thread, or by the
-      timer thread if the server exited and a process outside its group keeps the output open. `run` waits for it.
+    1. The client's input ends, or the gateway disconnects the client.
+    2. The server gets the messages that were deferred until a list arrived. Then the gateway closes the server's input.
+       The gateway waits for lists no longer than the list timeout.
+    3. The server exits, or is killed after ``_GRACE_SECONDS``.
+    4. The server's output ends, and the client gets the rest of it. A process outside the server's process group can
+       keep the output open; the relay does not wait for that process.
     """
 
     def __init__(self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
@@ -80,31 +112,29 @@ class StdioRelay:
         self._service_log = log
         self._stdout = process.stdout.fileno()
         max_bytes = session.guard.limits.max_unwritten_bytes
-        server_stalled = partial(self._stop, "the server does not read its input")
-        client_stalled = partial(self._stop, "the client does not read its input")
+        server_stalled = partial(self._kill_server, "the server does not read its input")
+        client_stalled = partial(self._kill_server, "the client does not read its input")
         self._to_server = LineWriter(os.dup(process.stdin.fileno()), max_bytes, server_stalled, self._on_not_delivered)
         process.stdin.close()
         self._to_client = LineWriter(os.dup(1), max_bytes, client_stalled)
         self._loops = StdioLoops(session, recorder.log, self._to_server, self._to_client)
+        self._state = RelayState()
         self.ending = ""
         """Why the gateway ended the server; empty if the server ended by itself."""
-        self._input_closed = False
-        self._ended = Event()
-        self._settled = Event()
-        self._client_gone = False
-        self._ticking = False
+        self._reported_closed_input = False
+        """Whether the log says that the server closed its input."""
 
     def run(self) -> int:
         """Relay until the server ends, or until the client disconnects. Returns the server's exit code."""
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._on_signal)
-        for loop in (self._relay_from_server, self._relay_from_client, self._keep_time):
+        for loop in (self._relay_from_server, self._relay_from_client, self._run_timer):
             Thread(target=loop, name=loop.__name__, daemon=True).start()
         try:
-            self._ended.wait()
+            self._state.wait_for(RelayPhase.ENDED)
         finally:
-            self._ended.set()
+            self._state.advance(RelayPhase.ENDED)
             self._send(self._session.on_server_closed(), later_to=_BOTH_SIDES)
             self._tree.end(_GRACE_SECONDS if self._process.poll() is None else 0)
             self._to_client.flush(self._session.guard.limits.list_seconds)
@@ -118,54 +148,66 @@ class StdioRelay:
         except PinwardenError as err:
             self._service_log.warning(f"the gateway disconnected the client: {err.message}")
         finally:
-            self._client_gone = True
+            self._state.advance(RelayPhase.DRAINING)
             self.ending = self.ending or "the client disconnected"
-            self._close_if_settled()
-            if not self._settled.wait(self._session.guard.limits.list_seconds):
-                self._to_server.close_later()
-            if not self._ended.wait(_GRACE_SECONDS):
+            self._close_input_if_drained()
+            if not self._state.wait_for(RelayPhase.INPUT_CLOSED, self._session.guard.limits.list_seconds):
+                self._close_input()
+            if not self._state.wait_for(RelayPhase.ENDED, _GRACE_SECONDS):
                 self._tree.end(_GRACE_SECONDS)
-
-    def _close_if_client_gone(self) -> None:
-        if self._client_gone:
-            self._close_if_settled()
-
-    def _close_if_settled(self) -> None:
-        """Close the server's input if the server has every message that the client sent.
-
-        If a deferred message is not written yet, the thread that writes it calls this method again.
-        """
-        if not self._session.waits_for_list and not self._loops.answering and not self._ticking:
-            self._to_server.close_later()
-            self._settled.set()
 
     def _relay_from_server(self) -> None:
         try:
             with suppress(OSError):
                 send = partial(self._send, later_to=("server",))
-                self._loops.relay_from_server(self._stdout, send, self._close_if_client_gone)
+                self._loops.relay_from_server(self._stdout, send, self._running_session)
         except PinwardenError as err:
-            self._stop(err.message)
+            self._kill_server(err.message)
         finally:
-            self._ended.set()
+            self._state.advance(RelayPhase.ENDED)
 
-    def _stop(self, reason: str) -> None:
-        """Kill the server. This ends its output, so the server's relay thread ends the relay and open requests fail."""
+    @contextmanager
+    def _running_session(self) -> Iterator[None]:
+        """Keep the server's input open while the session runs in this block, because it may release deferred messages.
+
+        After the client disconnected, the last block without deferred messages left closes the server's input.
+        """
+        self._state.add_busy(1)
+        try:
+            yield
+        finally:
+            self._state.add_busy(-1)
+            self._close_input_if_drained()
+
+    def _close_input_if_drained(self) -> None:
+        """Close the server's input if the client disconnected and the server has every message of the client."""
+        state = self._state
+        if state.phase >= RelayPhase.DRAINING and not state.busy and not self._session.waits_for_list:
+            self._close_input()
+
+    def _close_input(self) -> None:
+        self._to_server.close_later()
+        self._state.advance(RelayPhase.INPUT_CLOSED)
+
+    def _kill_server(self, reason: str) -> None:
+        """Kill the server. Its output ends, so the relay ends and open requests get an error."""
         if reason != self.ending:
             self.ending = reason
             self._service_log.warning(f"the gateway stopped the server: {reason}")
             self._tree.kill()
 
-    def _on_not_delivered(self, frames: Sequence[bytes]) -> None:
-        """Fail requests that the server did not get because it closed its input. It may still answer earlier ones."""
-        if not self._input_closed and self._process.poll() is None:
-            self._input_closed = True
+    def _on_not_delivered(self, lines: Sequence[bytes]) -> None:
+        """Fail requests that the server did not get, because it closed its input. It may respond to earlier ones."""
+        if not self._reported_closed_input and self._process.poll() is None:
+            self._reported_closed_input = True
             self._service_log.warning("the server closed its input, so the gateway sends it no further messages")
-        self._send(self._session.on_not_delivered(frames), later_to=_BOTH_SIDES)
+        self._send(self._session.on_not_delivered(lines), later_to=_BOTH_SIDES)
 
     def _send(self, output: SessionOutput, later_to: Sequence[str]) -> None:
-        """Record an output, then write its messages. If it cannot be recorded, write the refusal instead. Messages to
-        the sides in ``later_to`` are queued for the writer thread."""
+        """Record an output, then write its messages. If it cannot be recorded, write the refusal instead.
+
+        Messages to the sides in ``later_to`` are queued for the writer thread.
+        """
         to_client, to_server = output.to_client, output.to_server
         if output.events or output.sightings:
             try:
@@ -200,28 +242,26 @@ class StdioRelay:
                 item = f"{event.item_kind} {event.item[:120]!r}" if event.item else event.method or "a message"
                 self._service_log.warning(f"blocked {show_invisible(item)}: {event.reason} ({event.code})")
 
-    def _keep_time(self) -> None:
-        if not self._ended.wait(_PREPARE_SECONDS):
+    def _run_timer(self) -> None:
+        if not self._state.wait_for(RelayPhase.ENDED, _PREPARE_SECONDS):
             self._loops.prepare()
             gc.freeze()  # exempt long-lived objects from garbage collection, which would delay messages
-        while not self._ended.wait(_TICK_SECONDS):
-            self._ticking = True
-            self._send(self._session.tick(monotonic()), later_to=_BOTH_SIDES)
-            self._ticking = False
-            self._close_if_client_gone()
+        while not self._state.wait_for(RelayPhase.ENDED, _TICK_SECONDS):
+            with self._running_session():
+                self._send(self._session.tick(monotonic()), later_to=_BOTH_SIDES)
             if self._process.poll() is not None:
                 self._end_after_exit()
 
     def _end_after_exit(self) -> None:
         """End the relay after the server exited, even if a child of the server keeps its output open."""
-        if not self._ended.wait(_FINAL_OUTPUT_SECONDS):
+        if not self._state.wait_for(RelayPhase.ENDED, _FINAL_OUTPUT_SECONDS):
             self._tree.kill()  # the relay thread still reads what was written before
-            if not self._ended.wait(_FINAL_OUTPUT_SECONDS) and self._all_is_read():
-                self._ended.set()  # a process outside the group keeps the output open
+            if not self._state.wait_for(RelayPhase.ENDED, _FINAL_OUTPUT_SECONDS) and self._has_read_all():
+                self._state.advance(RelayPhase.ENDED)  # a process outside the group keeps the output open
 
-    def _all_is_read(self) -> bool:
-        busy = self._loops.answering or self._to_client.lock.locked()
-        return not busy and not select.select((self._stdout,), (), (), 0)[0]
+    def _has_read_all(self) -> bool:
+        is_busy = self._state.busy or self._to_client.lock.locked()
+        return not is_busy and not select.select((self._stdout,), (), (), 0)[0]
 
     def _on_signal(self, *_: object) -> None:
         """Ask the server to exit, and kill it after the grace time. The relay ends when the server's output ends."""
@@ -240,42 +280,40 @@ class StdioLoops:
     """The two relay loops: from the client to the server, and from the server to the client."""
 
     def __init__(self, session: Session, log: AuditLog | None, to_server: LineWriter, to_client: LineWriter) -> None:
-        """Without a log, every call takes the general path."""
+        """Without a log, no call takes the fast path."""
         self._session = session
         self._fast_path = session.fast_path
         self._log = log
         self._to_server = to_server
         self._to_client = to_client
         self._json = session.guard.limits.json
-        self._max_frame = session.guard.limits.max_message_bytes
+        self._max_bytes = session.guard.limits.max_message_bytes
         self._loads: Callable[[bytes], Any] | None = None
-        self.answering = False
-        """Whether the session is handling a message of the server, after which deferred messages may be written."""
 
     def prepare(self) -> None:
         """Enable the fast path. Its parser is slow to import, so call this after the server was started."""
         if self._log is not None:
-            self._loads = self._fast_path.parser()
+            self._loads = self._fast_path.load_parser()
 
     def relay_from_client(self, descriptor: int, send: Callable[[SessionOutput], None]) -> None:
         """Relay messages of the client until its stream ends. ``send`` records and writes outputs of the session."""
-        lines, writer = LineBuffer("client", self._max_frame), self._to_server
+        buffer, writer = LineBuffer("client", self._max_bytes), self._to_server
         admit = self._fast_path.admit
-        note: Any = None if self._log is None else self._log.note
+        record_call: Any = None if self._log is None else self._log.record_call
         read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = writer.lock.acquire, writer.lock.release, writer.descriptor
         while chunk := read(descriptor, size):
             length = len(chunk)
             size = SMALL_READ if length < SMALL_READ else _LARGE_READ
-            if chunk.find(b"\n") != length - 1 or -1 < chunk.find(b"\r") < length - 2 or not lines.empty:
-                self._forward_client_lines(lines.add(chunk), send)
+            if chunk.find(b"\n") != length - 1 or -1 < chunk.find(b"\r") < length - 2 or not buffer.is_empty:
+                self._forward_client_lines(buffer.add(chunk), send)
                 continue
             now = monotonic()
             if (loads := self._loads) is not None:
                 try:
                     message = loads(chunk)
                     if (event := admit(message, now, chunk)) is not None:
-                        note(event, message["id"])
+                        record_call(event, message["id"])
                         acquire()
                         try:
                             if writer.closed:
@@ -294,24 +332,27 @@ class StdioLoops:
                     writer.on_not_delivered((chunk,))
                     continue
             send(self._session.on_client_message(chunk, now))
-        if not lines.empty and self._is_json(last := lines.rest()):
+        if not buffer.is_empty and self._is_json(last := buffer.get_partial()):
             self._forward_client_lines((last,), send)  # complete except for the line end
 
     def relay_from_server(
-        self, descriptor: int, send: Callable[[SessionOutput], None], on_handled: Callable[[], None]
+        self,
+        descriptor: int,
+        send: Callable[[SessionOutput], None],
+        running_session: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Relay messages of the server until its output ends.
+        """Relay messages of the server until its output ends. ``send`` records and writes outputs of the session.
 
-        ``on_handled`` is called after each chunk that did not take the fast path.
+        ``running_session`` is entered while the session handles a chunk that does not take the fast path.
         """
-        lines = LineBuffer("server", self._max_frame)
+        buffer = LineBuffer("server", self._max_bytes)
         relays, writer = self._fast_path.may_relay, self._to_client
         read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = writer.lock.acquire, writer.lock.release, writer.descriptor
         while chunk := read(descriptor, size):
             length = len(chunk)
             size = SMALL_READ if length < SMALL_READ else _LARGE_READ
-            if chunk.find(b"\n") == length - 1 and not -1 < chunk.find(b"\r") < length - 2 and lines.empty:
+            if chunk.find(b"\n") == length - 1 and not -1 < chunk.find(b"\r") < length - 2 and buffer.is_empty:
                 try:
                     if (loads := self._loads) is not None and relays(chunk, loads(chunk), True):
                         acquire()
@@ -326,69 +367,66 @@ class StdioLoops:
                 except OSError:
                     writer.closed = True  # the other loop notices that the client is gone
                     continue
-            frames = lines.add(chunk)
-            self.answering = True
-            self._forward_server_lines(frames, send)
-            self.answering = False
-            on_handled()
+            with running_session():
+                self._forward_server_lines(buffer.add(chunk), send)
 
-    def _forward_client_lines(self, frames: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
+    def _forward_client_lines(self, lines: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
         """Forward several lines. Consecutive lines on the fast path are recorded together and written together."""
         now = monotonic()
         allowed: list[bytes] = []
-        notes: list[tuple[AuditEvent, int | str]] = []
-        for frame in frames:
-            message = self._fast_parsed(frame)
-            if (event := self._fast_path.admit(message, now, frame)) is not None:
-                allowed.append(frame)
-                notes.append((event, message["id"]))
+        calls: list[tuple[AuditEvent, int | str]] = []
+        for line in lines:
+            message = self._parse_fast(line)
+            if (event := self._fast_path.admit(message, now, line)) is not None:
+                allowed.append(line)
+                calls.append((event, message["id"]))
                 continue
-            self._record_and_write(allowed, notes, send)
-            allowed, notes = [], []
-            send(self._session.on_client_message(frame, now))
-        self._record_and_write(allowed, notes, send)
+            self._record_and_write(allowed, calls, send)
+            allowed, calls = [], []
+            send(self._session.on_client_message(line, now))
+        self._record_and_write(allowed, calls, send)
 
     def _record_and_write(
         self,
         allowed: Sequence[bytes],
-        notes: Sequence[tuple[AuditEvent, int | str]],
+        calls: Sequence[tuple[AuditEvent, int | str]],
         send: Callable[[SessionOutput], None],
     ) -> None:
         if not allowed or self._log is None:
             return
         try:
-            self._log.note_all(notes)
+            self._log.record_calls(calls)
         except PinwardenError:
-            for frame, (_, request_id) in zip(allowed, notes, strict=True):
+            for line, (_, request_id) in zip(allowed, calls, strict=True):
                 self._fast_path.withdraw(request_id)
-                send(self._session.on_client_message(frame, monotonic()))
+                send(self._session.on_client_message(line, monotonic()))
             return
         self._to_server.write(allowed)
 
-    def _forward_server_lines(self, frames: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
+    def _forward_server_lines(self, lines: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
         now = monotonic()
         allowed: list[bytes] = []
-        for frame in frames:
-            if self._fast_path.may_relay(frame, self._fast_parsed(frame), True):
-                allowed.append(frame)
+        for line in lines:
+            if self._fast_path.may_relay(line, self._parse_fast(line), True):
+                allowed.append(line)
                 continue
             if allowed:
                 self._to_client.write(allowed)
                 allowed = []
-            send(self._session.on_server_message(frame, now))
+            send(self._session.on_server_message(line, now))
         if allowed:
             self._to_client.write(allowed)
 
-    def _fast_parsed(self, frame: bytes) -> Any:
+    def _parse_fast(self, line: bytes) -> Any:
         """Parse a line for the fast path. Returns None if the session has to parse it."""
         try:
-            return None if self._loads is None else self._loads(frame)
+            return None if self._loads is None else self._loads(line)
         except ValueError:
             return None
 
-    def _is_json(self, frame: bytes) -> bool:
+    def _is_json(self, line: bytes) -> bool:
         try:
-            parse_json(frame, self._json)
+            parse_json(line, self._json)
         except PinwardenError:
             return False
         return True
@@ -406,7 +444,7 @@ class LineBuffer:
 
     def __init__(self, sender: str, max_bytes: int) -> None:
         """``sender`` names the side that sends the lines, for errors. ``max_bytes`` limits the length of a line."""
-        self.empty = True
+        self.is_empty = True
         """Whether there is no partial line."""
         self._sender = sender
         self._max_bytes = max_bytes
@@ -414,26 +452,26 @@ class LineBuffer:
 
     def add(self, chunk: bytes) -> list[bytes]:
         """Add received bytes. Returns the lines that they complete; raises if the partial line is too long."""
-        *lines, rest = chunk.split(b"\n")
+        *lines, partial_line = chunk.split(b"\n")
         if lines and self._partial:
             self._partial += lines[0]
             lines[0] = bytes(self._partial)
             self._partial = bytearray()
-        if rest:
-            self._partial += rest
+        if partial_line:
+            self._partial += partial_line
             if len(self._partial) > self._max_bytes:
                 code, hint = _TOO_LONG[self._sender]
                 message = f"the {self._sender} sent a message of more than {self._max_bytes} bytes"
                 raise PinwardenError(code, message, hint=hint)
-        self.empty = not self._partial
+        self.is_empty = not self._partial
         return [line for line in lines if line and not line.isspace()]
 
-    def rest(self) -> bytes:
-        """The last line, if the stream ended without a line end."""
+    def get_partial(self) -> bytes:
+        """The partial line: the last line of a stream that ended without a line end."""
         return bytes(self._partial)
 
 
-_PER_FRAME = 200  # bytes of memory, in addition to the message itself
+_BYTES_PER_LINE = 200  # bytes of memory, in addition to the message itself
 
 
 def _ignore(*_: object) -> None:
@@ -441,7 +479,7 @@ def _ignore(*_: object) -> None:
 
 
 class LineWriter:
-    """Writes lines to one side, the client or the server. Safe to use from several threads."""
+    """Writes lines to one side, the client or the server. Thread-safe."""
 
     def __init__(
         self,
@@ -450,8 +488,8 @@ class LineWriter:
         overflow: Callable[[], None],
         on_not_delivered: Callable[[Sequence[bytes]], None] = _ignore,
     ) -> None:
-        """``overflow`` is called if more than ``max_bytes`` would be queued. ``on_not_delivered`` is called with frames
-        that cannot be written because the side closed its input. Both run on the caller's thread."""
+        """``overflow`` is called if more than ``max_bytes`` would be queued, and ``on_not_delivered`` with lines that
+        cannot be written because the side closed its input. Both run on the caller's thread."""
         self.descriptor = descriptor
         self.lock = Lock()
         """Held during each write, so it stays locked while the side does not read. `StdioLoops` inlines `write_line`
@@ -466,16 +504,16 @@ class LineWriter:
         self._thread: Thread | None = None
         self._queued_bytes = 0
 
-    def write(self, frames: Sequence[bytes]) -> None:
-        """Write frames now, one per line."""
-        data = frames[0] if len(frames) == 1 else b"\n".join([frame.rstrip() for frame in frames])
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Write messages now, each on its own line."""
+        data = lines[0] if len(lines) == 1 else b"\n".join([line.rstrip() for line in lines])
         if b"\r" in data:  # whitespace in JSON, but some readers take it for a line end; JSON strings never contain it
             data = data.replace(b"\r", b" ")
         if not self.write_line(data if data[-1:] == b"\n" else data + b"\n"):
-            self.on_not_delivered(frames)
+            self.on_not_delivered(lines)
 
     def write_line(self, data: bytes) -> bool:
-        """Write complete lines now. Returns False if the side closed its input."""
+        """Write bytes that end with a line end now. Returns False if the side closed its input."""
         with self.lock:
             if self.closed:
                 return False
@@ -486,29 +524,29 @@ class LineWriter:
             return not self.closed
 
     def finish(self, data: bytes, written: int) -> None:
-        """Write the rest of ``data`` after a partial write of ``written`` bytes."""
+        """Continue a partial write of which the first ``written`` bytes were written."""
         if written < len(data):
-            rest = memoryview(data)[written:]
-            while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
+            remaining = memoryview(data)[written:]
+            while remaining:
+                remaining = remaining[os.write(self.descriptor, remaining) :]
 
-    def write_later(self, frames: Sequence[bytes]) -> None:
-        """Queue frames for the writer thread, so that the caller does not wait until the side reads."""
-        size = sum(map(len, frames)) + _PER_FRAME * len(frames)
+    def write_later(self, lines: Sequence[bytes]) -> None:
+        """Queue lines for the writer thread, so that the caller does not wait until the side reads."""
+        size = sum(map(len, lines)) + _BYTES_PER_LINE * len(lines)
         with self._queue_lock:
             fits = self._queued_bytes + size <= self._max_bytes
             if fits:
                 self._queued_bytes += size
                 if self._queue is None:
                     self._queue = SimpleQueue()
-                    self._thread = Thread(target=self._run, args=(self._queue,), name="writer", daemon=True)
+                    self._thread = Thread(target=self._write_queued, args=(self._queue,), name="writer", daemon=True)
                     self._thread.start()
-                self._queue.put((size, frames))
+                self._queue.put((size, lines))
         if not fits:
             self._overflow()
 
     def close_later(self) -> None:
-        """Close the side's input after the writer thread wrote all queued frames."""
+        """Close the side's input after the writer thread wrote all queued lines."""
         with self._queue_lock:
             queue = self._queue
             if queue is not None:
@@ -517,7 +555,7 @@ class LineWriter:
             self.close()
 
     def flush(self, seconds: float) -> None:
-        """Wait at most ``seconds`` until the writer thread wrote all queued frames, and closed the side's input."""
+        """Wait at most ``seconds`` until the writer thread wrote all queued lines, and closed the side's input."""
         if self._thread is not None:
             self.close_later()
             self._thread.join(seconds)
@@ -530,12 +568,12 @@ class LineWriter:
                 with suppress(OSError):
                     os.close(self.descriptor)
 
-    def _run(self, queue: SimpleQueue[tuple[int, Sequence[bytes]]]) -> None:
+    def _write_queued(self, queue: SimpleQueue[tuple[int, Sequence[bytes]]]) -> None:
         while True:
-            size, frames = queue.get()
-            if not frames:
+            size, lines = queue.get()
+            if not lines:
                 break
-            self.write(frames)
+            self.write(lines)
             with self._queue_lock:
                 self._queued_bytes -= size
         self.close()
