@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.gateway.audit.chain import lines
+from pinwarden.gateway.audit.chain import read_lines
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.audit.journal import Journal, pack
+from pinwarden.gateway.audit.journal import Journal, pack_event
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import Outcome
 from tests.gateway.review_world import ReviewWorld
@@ -39,7 +39,7 @@ def world(
         url = running.new_database()
         monkeypatch.setenv("PINWARDEN_DATABASE", url)
         made.state = GatewayState(made.folder, url)
-    with made.state.audit_log(gateway="desk") as log:
+    with made.state.open_audit_log(gateway="desk") as log:
         log.record_durably(*FACTS)
     yield made
     made.state.close()
@@ -227,7 +227,7 @@ def test_an_export_that_does_not_fit_the_disk_leaves_no_file(
     if failing == "fsync":
         monkeypatch.setattr(os, "fsync", full)
     else:
-        monkeypatch.setattr("pinwarden.gateway.audit.report.entry_hash", full)
+        monkeypatch.setattr("pinwarden.gateway.audit.report.hash_entry", full)
     outcome = world.run("audit", "export", "--output", "log.jsonl")
     assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err, list(world.root.iterdir())) == (3, True, [])
 
@@ -243,7 +243,7 @@ def test_follow_prints_only_matching_events_and_ends_with_its_reader(world: Revi
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=world.root) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
-        with world.state.audit_log() as log:
+        with world.state.open_audit_log() as log:
             log.record_durably(AuditEvent(kind="called", item="b"), AuditEvent(kind="blocked", item="c"))
         second = process.stdout.readline()
         process.stdout.close()
@@ -284,23 +284,23 @@ def test_events_spooled_by_a_killed_gateway_are_included(world: ReviewWorld) -> 
     script = (
         "import os, sys; from pathlib import Path; from pinwarden.gateway.audit.log import AuditLog, AuditLimits;"
         "from pinwarden.gateway.audit.event import AuditEvent;"
-        "log = AuditLog(sys.argv[1], Path(sys.argv[2]), limits=AuditLimits(gather=60));"
+        "log = AuditLog(sys.argv[1], Path(sys.argv[2]), limits=AuditLimits(gather_seconds=60));"
         "log.record(AuditEvent(kind='called', item='last words')); os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", script, world.state.url, str(world.state.journals)], check=False)
+    subprocess.run([sys.executable, "-c", script, world.state.url, str(world.state.journal_folder)], check=False)
     assert world.json("audit", "tail", "-n", "1")["entries"][0]["fact"]["item"] == "last words"
     assert world.run("audit", "verify").code == 0
 
 
 def test_events_spooled_for_one_database_do_not_go_to_another(empty: ReviewWorld, tmp_path: Path) -> None:
     one, other = GatewayState(empty.folder, str(tmp_path / "1.sqlite")), GatewayState(empty.folder)
-    journal = Journal.create(one.journals, "desk", "s1")
-    journal.append([pack(1, FACTS[0])])
+    journal = Journal.create(one.journal_folder, "desk", "s1")
+    journal.append([pack_event(1, FACTS[0])])
     journal.close(remove=False)
     with other:
-        assert list(lines(other.audit_database)) == []
+        assert list(read_lines(other.audit_database)) == []
     with one:
-        assert len(list(lines(one.audit_database))) == 1
+        assert len(list(read_lines(one.audit_database))) == 1
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_events_spooled_for_one_database_do_not_go_to_another(empty: ReviewWorld
 )
 def test_events_are_spooled_by_database_and_not_by_password(url: str, same: bool, tmp_path: Path) -> None:
     first = GatewayState(tmp_path, "postgresql://me:secret@host/db")
-    assert (GatewayState(tmp_path, url).journals == first.journals) is same
+    assert (GatewayState(tmp_path, url).journal_folder == first.journal_folder) is same
 
 
 def test_an_empty_log_is_clean(empty: ReviewWorld) -> None:
@@ -380,7 +380,7 @@ def test_without_a_gateway_the_audit_commands_say_so_and_create_nothing(
 
 
 def test_a_log_exists_even_if_its_gateway_was_killed_before_the_first_commit(empty: ReviewWorld) -> None:
-    journal = Journal.create(empty.state.journals, "desk", "s1")
-    journal.append([pack(1, FACTS[0])])
+    journal = Journal.create(empty.state.journal_folder, "desk", "s1")
+    journal.append([pack_event(1, FACTS[0])])
     journal.close(remove=False)
     assert empty.json("audit", "verify")["entries"] == 1

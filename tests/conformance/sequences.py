@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pinwarden.gateway.session.lists import server_info
+from pinwarden.gateway.session.lists import read_server_info
 from pinwarden.gateway.session.requests import template_matches
 from pinwarden.surface.drift.changes import Change
 from pinwarden.surface.drift.compare import blocked_by_default, compare
@@ -220,7 +220,7 @@ def _openings(acts: list[_Act]) -> list[dict[str, Any]]:
     states = []
     for act in acts:
         known = known if act.opening is None else act.opening
-        states.append(server_info(known))
+        states.append(read_server_info(known))
     return states
 
 
@@ -334,7 +334,7 @@ def _names(play: Play, named: set[Named]) -> set[str]:
 
 def _assert_opening(result: dict[str, Any], state: State, want: Expected) -> None:
     now = state.surface.server or {}
-    passed = server_info(result)
+    passed = read_server_info(result)
     assert {name for name in now if passed.get(name) != now[name]} == want.server
     assert "instructions" not in want.server or "instructions" not in passed
 

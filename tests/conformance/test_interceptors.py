@@ -10,7 +10,7 @@ import pytest
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.interceptors import Host, Interceptor, InterceptorError
+from pinwarden.gateway.interceptors import Interceptor, InterceptorError, InterceptorHost
 from tests.conformance.vectors import cases, vectors_dir
 from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, approved_surface, policy
 
@@ -71,8 +71,8 @@ BEHAVIOURS: dict[str, Any] = {
 }
 
 
-def host_of(fixture: dict[str, Any]) -> Host:
-    return Host(
+def host_of(fixture: dict[str, Any]) -> InterceptorHost:
+    return InterceptorHost(
         Interceptor(
             name=row["name"],
             kind=row["type"],
@@ -104,7 +104,7 @@ def test_a_host_does_what_the_fixture_says(fixture: dict[str, Any]) -> None:
             continue
         if step["op"] in ("apply", "chain"):
             continue  # a client that applies interceptors, which the gateway is not
-        result = host.list(step["event"]) if step["op"] == "list" else host.invoke(step["params"])
+        result = host.list_interceptors(step["event"]) if step["op"] == "list" else host.invoke(step["params"])
         assert canonicalize(scrubbed(result, fixture["volatile"])).decode() == expect["canonical"]
 
 

@@ -26,7 +26,7 @@ from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.recorder import LoopRecorder, OutputRecorder
 from pinwarden.gateway.session.output import SessionOutput
-from pinwarden.gateway.store.tokens import token_digest
+from pinwarden.gateway.store.tokens import hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import build_child_environment
@@ -207,7 +207,7 @@ def gateway(
             for name, server in servers.items()
         }
         manager = SessionManager(upstreams, limits, loop.time)
-        access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})
+        access = Access({"127.0.0.1"}, origins, {hash_token(token): client for token, client in known.items()})
         endpoint = Endpoint(manager, access, limits, merged_route())
         running = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
         running.host, running.port = await running.serving.start(ListenAddress(port=0))

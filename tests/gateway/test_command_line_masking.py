@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinwarden.gateway.gated_server import command_name
+from pinwarden.gateway.gated_server import name_command
 from pinwarden.system.masking import TOKEN, mask_words
 from pinwarden.system.target import surely_has_no_secret
 
@@ -45,10 +45,10 @@ def test_usual_command_lines_are_classified_as_free_of_secrets() -> None:
     ],
 )
 def test_the_name_of_a_command_does_not_depend_on_its_secrets(one: list[str], other: list[str]) -> None:
-    assert command_name(tuple(one), "/srv") == command_name(tuple(other), "/srv")
+    assert name_command(tuple(one), "/srv") == name_command(tuple(other), "/srv")
 
 
 def test_the_name_of_a_command_depends_on_everything_else() -> None:
     lines = [["serve", "--token", "a"], ["serve", "--token", "a", "b"], ["serve", "b"], ["serve2", "b"]]
-    assert len({command_name(tuple(line), "/srv") for line in lines}) == len(lines)
-    assert command_name(("serve", "b"), "/srv") != command_name(("serve", "b"), "/home")
+    assert len({name_command(tuple(line), "/srv") for line in lines}) == len(lines)
+    assert name_command(("serve", "b"), "/srv") != name_command(("serve", "b"), "/home")

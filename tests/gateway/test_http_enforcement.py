@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.http.header_checks import GatewayClient
-from pinwarden.gateway.store.tokens import token_digest
+from pinwarden.gateway.store.tokens import hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from tests.conformance.sequences import Play, perform, play_of, sequences_by_wire
@@ -481,7 +481,7 @@ def test_attack_a_session_ends_when_its_token_is_revoked(address: str) -> None:
             raw.initialize()
             second.initialize()
             with EventStream(running, raw.session, address) as stream:
-                running.call_on_loop(lambda: running.endpoint.access.set_clients({token_digest(OTHER_TOKEN): others}))
+                running.call_on_loop(lambda: running.endpoint.access.set_clients({hash_token(OTHER_TOKEN): others}))
                 assert stream.next() is None, "the stream ended"
             assert raw.send(b"{}")[0] == 401
             assert "result" in second.session_request("tools/list"), "another token of the same client still works"

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.gateway.audit.chain import audit_schema, entries
+from pinwarden.gateway.audit.chain import load_audit_schema, read_entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.session.splice import replace_id, replace_value
-from pinwarden.gateway.store.tokens import token_digest
+from pinwarden.gateway.store.tokens import hash_token
 from pinwarden.system.database import open_database
 from tests.gateway.http_gateway import (
     OTHER_TOKEN,
@@ -158,7 +158,7 @@ def test_attack_a_revoked_token_is_rejected_despite_a_cached_head(at: Scene) -> 
         known(raw)
         known(raw)
         calls = at.world.calls("search_notes")
-        others = {token_digest(OTHER_TOKEN): GatewayClient(name="other")}
+        others = {hash_token(OTHER_TOKEN): GatewayClient(name="other")}
         at.gateway.call_on_loop(lambda: at.gateway.endpoint.access.set_clients(others))
         assert raw.send(CALL, HEADERS)[0] == 401
     assert at.world.calls("search_notes") == calls
@@ -283,11 +283,13 @@ def test_rewriting_an_id_leaves_ids_in_strings_and_nested_objects_unchanged() ->
 
 
 def test_every_fast_path_call_is_in_the_audit_log(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test", limits=AuditLimits(wait=60.0))
+    log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test", limits=AuditLimits(commit_seconds=60.0))
     recorder = Recorder(log, None, lambda _: None)
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as running,
+        gateway(
+            {"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder, note=log.record_call
+        ) as running,
         RawClient(running, "notes") as raw,
     ):
         for request_id in range(1, 8):
@@ -296,8 +298,8 @@ def test_every_fast_path_call_is_in_the_audit_log(tmp_path: Path) -> None:
             )
         assert running.call_on_loop(lambda: running.manager.upstreams["notes"].recorder.kinds["called"]) == 7
     log.close()
-    with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
-        facts = [entry.fact for entry in entries(database)]
+    with closing(open_database(tmp_path / "audit.db", load_audit_schema())) as database:
+        facts = [entry.event for entry in read_entries(database)]
     called = [fact for fact in facts if fact.kind == "called"]
     assert [fact.call.rpartition("/")[2] for fact in called] == [str(request_id) for request_id in range(1, 8)]
     assert {(fact.item, fact.client, fact.server) for fact in called} == {("search_notes", "tester", "notes")}

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.audit.chain import audit_schema, entries
+from pinwarden.gateway.audit.chain import load_audit_schema, read_entries
 from pinwarden.gateway.audit.event import BLOCKED
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.http.header_checks import GatewayClient
@@ -146,7 +146,7 @@ def _run_load(
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     behind = UpstreamServer(guard("echo", APPROVED), command=command)
     database = tmp_path / "audit.sqlite"
-    log = AuditLog(str(database), tmp_path / "journals", limits=AuditLimits(wait=60.0))
+    log = AuditLog(str(database), tmp_path / "journals", limits=AuditLimits(commit_seconds=60.0))
     tokens = {f"pwt_{number}": GatewayClient(name=f"client-{number}") for number in range(4)}
     load = Load()
 
@@ -161,12 +161,12 @@ def _run_load(
         work = [_client(at, number, names[number % 4], load, over) for number in range(clients)]
         await asyncio.gather(*work, _kill(behind, clients, every, load, over))
 
-    with gateway({"echo": behind}, Recorder(log, None, print), LIMITS, tokens, note=log.note) as at:
+    with gateway({"echo": behind}, Recorder(log, None, print), LIMITS, tokens, note=log.record_call) as at:
         asyncio.run(all_of_them(at))
     log.close()
-    opened = open_database(database, audit_schema())
+    opened = open_database(database, load_audit_schema())
     assert verify(opened).breaks == ()
-    blocked = {entry.fact.call for entry in entries(opened) if entry.fact.kind == BLOCKED}
+    blocked = {entry.event.call for entry in read_entries(opened) if entry.event.kind == BLOCKED}
     opened.close()
     return load, blocked
 

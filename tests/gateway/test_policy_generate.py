@@ -31,7 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 def observe(world: ReviewWorld, *tools: Any, policy: ItemPolicy = AUDIT, server: str = "notes") -> None:
-    world.state.sightings(server, FIRST_USE).record(verdicts(NOTHING, listing(*tools), policy))
+    world.state.open_sighting_recorder(server, FIRST_USE).record(verdicts(NOTHING, listing(*tools), policy))
 
 
 def digest(tool: Any) -> str:
@@ -50,7 +50,7 @@ def left_out(report: Any) -> dict[str, str]:
 def test_a_server_that_was_used_before_it_was_locked_does_not_imitate_itself(world: ReviewWorld) -> None:
     observe(world, FIND)
     unsaid = replace(listing(FIND), server=None)
-    world.state.sightings("notes#b25b89dd2b7335b1", FIRST_USE).record(verdicts(NOTHING, unsaid, AUDIT))
+    world.state.open_sighting_recorder("notes#b25b89dd2b7335b1", FIRST_USE).record(verdicts(NOTHING, unsaid, AUDIT))
     report = world.json("policy", "generate")
     assert [(allowed["server"], allowed["item"]) for allowed in report["allow"]] == [
         ("notes", "find_notes"),
@@ -114,7 +114,7 @@ def test_attack_no_name_is_a_command_to_whatever_prints_the_proposal(world: Revi
 def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) -> None:
     observe(world, SEARCH, READ)
     observe(world, SEARCH)
-    with world.state.audit_log() as log:
+    with world.state.open_audit_log() as log:
         log.record(*[AuditEvent(kind="called", server="notes", item_kind="tool", item="search")] * 3)
     report = world.json("policy", "generate")
     assert report["allow"] == [
@@ -152,7 +152,7 @@ def test_calls_under_an_audit_policy_are_counted_for_the_called_definition(world
     use = AuditEvent(
         kind="allowed", server="notes", item_kind="tool", item="search", observed=digest(CHANGED), call="c"
     )
-    with world.state.audit_log() as log:
+    with world.state.open_audit_log() as log:
         log.record(*[replace(use, call="")] * 4)  # it was listed
         log.record(*[use, replace(use, kind="warned")], replace(use, kind="called", observed=digest(SEARCH)))
         log.record(replace(use, kind="blocked"))
@@ -182,7 +182,7 @@ def test_items_called_but_never_listed_are_reported(world: ReviewWorld) -> None:
         kind="warned", server="notes", item_kind="tool", item="debug_shell", call="c1", code="not_listed"
     )
     file = replace(hidden, kind="called", item_kind="resource", item="file:///not-in-a-list")
-    with world.state.audit_log() as log:
+    with world.state.open_audit_log() as log:
         log.record(hidden, hidden, file)
     report = world.json("policy", "generate")
     assert [(row["item"], row["code"], row["calls"]) for row in report["left_out"] if row["entity"] != "server"] == [
@@ -193,7 +193,7 @@ def test_items_called_but_never_listed_are_reported(world: ReviewWorld) -> None:
 
 def test_items_never_called_can_be_left_out(world: ReviewWorld) -> None:
     observe(world, SEARCH, {**READ, "annotations": {"destructiveHint": True}})
-    with world.state.audit_log() as log:
+    with world.state.open_audit_log() as log:
         log.record(AuditEvent(kind="called", server="notes", item_kind="tool", item="search"))
     everything, used = world.json("policy", "generate"), world.json("policy", "generate", "--only-called")
     assert [row["item"] for row in everything["allow"]] == ["read", "search"]
@@ -301,7 +301,7 @@ def test_the_policy_goes_to_stdout_or_into_a_new_file(world: ReviewWorld) -> Non
 
 def test_nothing_is_proposed_from_a_log_that_was_edited(world: ReviewWorld) -> None:
     observe(world, READ)
-    with world.state.audit_log() as log:
+    with world.state.open_audit_log() as log:
         log.record(AuditEvent(kind="called", server="notes", item_kind="tool", item="read"))
     with world.state.audit_database.transaction() as step:
         step.run("UPDATE audit_entry SET entry = '{}'")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.gates.results import recorded_arguments
+from pinwarden.gateway.gates.results import mask_arguments
 
 TOKEN = "ghp_" + "a1B2" * 9
 
 
 def recorded(value: Any) -> Any:
-    return json.loads(recorded_arguments(value))
+    return json.loads(mask_arguments(value))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_ordinary_arguments_are_recorded_unchanged(value: Any) -> None:
     ],
 )
 def test_keys_and_passwords_in_arguments_are_masked(value: Any, kept: Any) -> None:
-    text = recorded_arguments(value).decode()
+    text = mask_arguments(value).decode()
     assert kept is None or json.loads(text) == kept
     assert not any(item in text for item in (TOKEN, "hunter2", "123456", "me:secret", '"k1"'))
 
@@ -53,6 +53,6 @@ def test_a_file_passed_as_an_argument_is_recorded_by_its_length() -> None:
 
 
 def test_very_large_arguments_are_truncated_and_marked() -> None:
-    text = recorded_arguments({"all": [f"word {number}" for number in range(1_000_000)], "later": "x"})
+    text = mask_arguments({"all": [f"word {number}" for number in range(1_000_000)], "later": "x"})
     assert len(text) < 64 * 1024
     assert json.loads(text)["all"][-1] == "<left out>"

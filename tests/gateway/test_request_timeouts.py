@@ -53,7 +53,7 @@ def test_an_unanswered_stdio_call_times_out_with_an_error_and_is_cancelled_at_th
     assert cancelled(harness) == []
     pass_time(harness, 3)
     error = harness.response_to(request_id)["error"]
-    assert (error["code"], error["message"]) == (-32000, "pinwarden: the server did not answer within 300 seconds")
+    assert (error["code"], error["message"]) == (-32000, "pinwarden: the server did not respond within 300 seconds")
     assert cancelled(harness) == [request_id]
     facts = len(harness.events)
     harness.server_sends({"jsonrpc": "2.0", "id": request_id, "result": {"content": []}})
@@ -126,7 +126,7 @@ def test_run_answers_a_timed_out_call_with_an_error_and_forwards_the_next_call(t
         assert "result" in ask(1, "initialize", hello)
         process.stdin.write('{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         assert "result" in ask(2, "tools/list", {})
-        assert "did not answer within 1 seconds" in ask(3, "tools/call", {"name": "hang"})["error"]["message"]
+        assert "did not respond within 1 seconds" in ask(3, "tools/call", {"name": "hang"})["error"]["message"]
         assert "result" in ask(4, "tools/call", {"name": "echo"})
         process.stdin.close()
         assert process.wait(60) == 0

@@ -179,9 +179,11 @@ def test_the_number_of_remembered_links_is_limited() -> None:
 
     links = ResourceLinks()
     for start in range(0, 12_000, 1000):
-        links.learn(
+        links.add_from_result(
             {"content": [{"type": "resource_link", "uri": f"a:{number}"} for number in range(start, start + 1000)]}
         )
-    links.learn({"content": [{"type": "resource_link", "uri": "a:" + "x" * 10_000}, {"type": "resource_link"}, 7]})
+    links.add_from_result(
+        {"content": [{"type": "resource_link", "uri": "a:" + "x" * 10_000}, {"type": "resource_link"}, 7]}
+    )
     assert ("a:1999" in links, "a:2000" in links, "a:11999" in links) == (False, True, True)
     assert "a:" + "x" * 10_000 not in links

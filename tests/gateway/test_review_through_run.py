@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.audit.chain import lines
+from pinwarden.gateway.audit.chain import read_lines
 from pinwarden.gateway.audit.event import parse_entry
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import pinwarden
@@ -143,7 +143,8 @@ def test_the_pending_change_is_the_served_one_when_a_server_returns_to_an_earlie
             assert ("result" in client.call()) == (served == "first")
             eventually(lambda served=served: shown() == ([] if served == "first" else [served]))  # type: ignore[misc]
     seen = {
-        json.loads(sighting.definition).get("description"): sighting.sessions for sighting in world.state.observed.all()
+        json.loads(sighting.definition).get("description"): sighting.sessions
+        for sighting in world.state.observed.list_all()
     }
     assert [seen[text] for text in ("first", "second", "third")] == [1, 1, 1]
 
@@ -177,7 +178,7 @@ def test_while_postgresql_is_stopped_a_gateway_refuses_or_spools_and_loses_nothi
         assert not call()
         client.process.kill()
     with GatewayState(world.folder, url) as state:
-        facts = [parse_entry(line).fact for _, line in lines(state.audit_database)]
+        facts = [parse_entry(line).event for _, line in read_lines(state.audit_database)]
         assert verify(state.audit_database).breaks == ()
     used = [fact.kind for fact in facts if fact.method == "tools/call"]
     assert used.count("called") == passed
@@ -207,7 +208,7 @@ def test_a_killed_gateway_has_recorded_everything_that_its_client_saw(world: Rev
         client.process.kill()
     refused = [answer["error"]["data"]["pinwarden"] for answer in answers if "error" in answer]
     with world.state as state:
-        facts = [parse_entry(line).fact for _, line in lines(state.audit_database)]
+        facts = [parse_entry(line).event for _, line in read_lines(state.audit_database)]
     used = [fact for fact in facts if fact.method == "tools/call"]
     assert [fact.kind for fact in used] == ["called"] * (5 + 10 * round_) + ["blocked"] * 3
     assert len(refused) == 3

@@ -17,8 +17,8 @@ import pytest
 from pinwarden.core.digest import Digest
 from pinwarden.gateway import review as reviewing
 from pinwarden.gateway.approved_sources import FirstUseApprovals, LockApprovals
-from pinwarden.gateway.inside_server import MARK, running_gateway
-from pinwarden.gateway.state import FIRST_USE, lock_baseline
+from pinwarden.gateway.inside_server import MARK, register_gateway
+from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.approvals import TrustedSurfaces
 from pinwarden.lock.gateway_policy import AllowedDigest, ItemPolicy
 from pinwarden.surface.surface import Surface
@@ -201,13 +201,13 @@ def test_a_rejected_change_stays_blocked_and_is_not_pending_again(locked: Review
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Run something between reading a review and deciding it."""
-    real = reviewing._record
+    real = reviewing._record_decision
 
     def write_down(*given: Any) -> None:
         real(*given)
         happens()
 
-    monkeypatch.setattr(reviewing, "_record", write_down)
+    monkeypatch.setattr(reviewing, "_record_decision", write_down)
 
 
 def test_attack_a_change_served_during_an_approval_leaves_the_lock_unchanged(
@@ -260,7 +260,7 @@ def test_if_one_of_two_locks_cannot_be_written_neither_is(locked: ReviewWorld, t
     second = tmp_path / "zz"
     shutil.copytree(locked.root, second)
     locked.serve(CHANGED)
-    locked.record(lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
+    locked.record(name_lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
     pending = locked.waiting()
     before = locked.files()
     (second / ".mcp-lock.json.lock").mkdir()  # so that no process can lock it, whatever its permissions
@@ -333,7 +333,7 @@ def test_an_approval_whose_predecessor_is_unknown_cannot_be_undone(locked: Revie
 def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWorld) -> None:
     name, approved = "n" * 250, listing(SEARCH)
     world.state.trusted.trust_first_use(name, approved, "2026-07-20T12:00:00Z")
-    world.state.sightings(name, FIRST_USE).record(verdicts(approved, listing(CHANGED, READ)))
+    world.state.open_sighting_recorder(name, FIRST_USE).record(verdicts(approved, listing(CHANGED, READ)))
     pending = world.waiting()
     assert [world.run("review", "show", name).code for name in pending] == [0, 0]
     assert world.run("review", "approve", *pending).code == 0
@@ -352,7 +352,7 @@ def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, 
     assert "APPROVED IN" in out.splitlines()[0]
     assert all(f"{place}  " in out for place in ("  mcp-lock.json", "/other/mcp-lock.json", "  first use"))
     assert {row["baseline"] for row in locked.json("review", "list")["reviews"]} == {
-        lock_baseline(locked.lock),
+        name_lock_baseline(locked.lock),
         f"lock:{tmp_path / 'other' / 'mcp-lock.json'}",
         FIRST_USE,
     }
@@ -361,7 +361,9 @@ def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, 
 def test_no_event_about_a_review_contains_the_signature_of_a_url(locked: ReviewWorld) -> None:
     signed = {"uri": "https://me:hunter2@files.example/a?signature=hunter2", "name": "a"}
     served = listing(SEARCH, resources=[signed])
-    held = locked.state.sightings("notes", lock_baseline(locked.lock)).record(verdicts(locked.approved(), served))
+    held = locked.state.open_sighting_recorder("notes", name_lock_baseline(locked.lock)).record(
+        verdicts(locked.approved(), served)
+    )
     shown = "https://<secret>@files.example/a?<secret>"
     assert [fact.item for fact in held if fact.item_kind == "resource"] == [shown]
     assert locked.run("review", "reject", *locked.waiting()).code == 0
@@ -502,7 +504,7 @@ def test_a_prefix_of_a_name_is_enough_to_show_but_not_to_approve(locked: ReviewW
 def test_concurrent_approvals_are_refused(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)
     before = locked.files()
-    with locked.state.approving():
+    with locked.state.exclude_other_approvals():
         outcome = locked.run("review", "approve", name)
     assert (outcome.code, "[LOCK_BUSY]" in outcome.err) == (3, True)
     assert locked.files() == before
@@ -518,7 +520,7 @@ def test_the_state_in_a_folder_that_others_may_write_to_is_not_used(locked: Revi
 def test_the_state_that_a_gateway_makes_is_for_its_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with running_gateway(tmp_path / "state" / "running", client=None):
+        with register_gateway(tmp_path / "state" / "running", client=None):
             made = [(tmp_path / "state" / name).stat().st_mode & 0o777 for name in (".", "running")]
     finally:
         os.umask(before)
@@ -755,7 +757,7 @@ def test_the_shell_of_the_client_of_a_running_gateway_cannot_approve(locked: Rev
     """The agent runs the approval itself, with the tool that gives it a shell."""
     (name,) = locked.serve(CHANGED)
     before = locked.files()
-    with running_gateway(locked.state.running, client=os.getppid()):
+    with register_gateway(locked.state.running_folder, client=os.getppid()):
         outcome = locked.run("review", "approve", name)
     assert (outcome.code, "[REVIEW_FROM_SERVER]" in outcome.err) == (1, True)
     assert locked.files() == before
@@ -764,8 +766,8 @@ def test_the_shell_of_the_client_of_a_running_gateway_cannot_approve(locked: Rev
 
 def test_the_registration_of_a_killed_gateway_does_not_block_approvals(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)
-    locked.state.running.mkdir()
-    note = locked.state.running / "1.gateway"
+    locked.state.running_folder.mkdir()
+    note = locked.state.running_folder / "1.gateway"
     for text in (f"999999999 7\n{os.getppid()}\n", "not a number\n", ""):
         note.write_text(text)
         assert locked.run("review", "list").code == 0

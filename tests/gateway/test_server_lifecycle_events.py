@@ -10,7 +10,7 @@ import pytest
 
 from pinwarden.core.digest import tool_digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import entries
+from pinwarden.gateway.audit.chain import read_entries
 from pinwarden.gateway.audit.event import HELD, STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.gates.verdict import BLOCK, Verdict
 from pinwarden.gateway.recorder import Recorder
@@ -27,7 +27,7 @@ from tests.support.waiting import poll
 
 def logged(folder: Path, *kinds: str) -> list[AuditEvent]:
     with GatewayState(folder / "state") as state:
-        return [entry.fact for entry in entries(state.audit_database) if entry.fact.kind in kinds]
+        return [entry.event for entry in read_entries(state.audit_database) if entry.event.kind in kinds]
 
 
 def test_the_log_records_a_servers_start_and_its_end_when_the_client_disconnects(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def refused(value: dict[str, Any]) -> Verdict:
 def test_a_pending_review_is_logged_once_with_its_id(tmp_path: Path) -> None:
     said: list[str] = []
     with GatewayState(tmp_path / "state") as state:
-        with state.audit_log() as log:
-            recorder = Recorder(log, lambda: state.sightings("notes", "lock:here"), said.append)
+        with state.open_audit_log() as log:
+            recorder = Recorder(log, lambda: state.open_sighting_recorder("notes", "lock:here"), said.append)
             for value in (POISONED, POISONED, {**SEARCH, "description": "Other."}):
                 recorder.record(SessionOutput(sightings=(refused(value),)))
             recorder.close()
@@ -105,7 +105,7 @@ def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, fa
         def opened() -> Any:
             if failures:
                 raise failures.pop()
-            return state.sightings("notes", "lock:here")
+            return state.open_sighting_recorder("notes", "lock:here")
 
         recorder = Recorder(None, opened, said.append)
         recorder.record(SessionOutput(sightings=(refused(POISONED),)))
@@ -121,5 +121,5 @@ def test_a_closed_state_closes_all_its_databases_and_can_be_reopened(tmp_path: P
     assert [database.rows("SELECT 1") for database in opened] == [[(1,)]] * 3
     state.close()
     assert [database._all for database in opened] == [[]] * 3
-    assert state.tokens.all() == []
+    assert state.tokens.list_all() == []
     state.close()

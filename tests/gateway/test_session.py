@@ -38,7 +38,7 @@ def ask_client(harness: SessionHarness, method: str, params: dict[str, Any]) -> 
 def test_a_refusal_names_the_command_that_shows_the_review(name: str, where: str) -> None:
     harness = SessionHarness({"tools": [POISONED]}, lock=approved_surface(HONEST))
     harness.open()
-    assert harness.call_tool(name)["error"]["message"].endswith(f" A person can look at it with: pinwarden {where}")
+    assert harness.call_tool(name)["error"]["message"].endswith(f" To review it, a person can run: pinwarden {where}")
 
 
 # Forwarded

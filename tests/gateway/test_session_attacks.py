@@ -14,7 +14,7 @@ import pytest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.session.session import Session
-from pinwarden.gateway.session.tasks import Tasks
+from pinwarden.gateway.session.tasks import TaskRegistry
 from tests.gateway.session_harness import (
     DELETE,
     POISONED,
@@ -185,13 +185,13 @@ def test_attack_a_client_cannot_get_the_result_of_another_clients_task() -> None
 
 
 def test_attack_many_tasks_of_one_client_do_not_evict_another_clients() -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
     tasks.remember({"taskId": "mine"}, "search_notes", "first")
     for number in range(10_001):
         tasks.remember({"taskId": str(number)}, "search_notes", "second")
-    assert tasks.tools_of("mine", "first") == {"search_notes"}
-    assert tasks.tools_of("0", "second") == frozenset()
-    assert tasks.tools_of("10000", "second") == {"search_notes"}
+    assert tasks.find_tools("mine", "first") == {"search_notes"}
+    assert tasks.find_tools("0", "second") == frozenset()
+    assert tasks.find_tools("10000", "second") == {"search_notes"}
 
 
 def of_own(harness: SessionHarness, method: str) -> str:
@@ -477,7 +477,7 @@ def test_attack_items_with_signs_of_an_attack_are_not_trusted_on_first_use() -> 
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
     (trusted,) = [fact for fact in harness.events if fact.kind == "trusted"]
     assert trusted.reason == (
-        "First use of this server: 1 item was taken as approved: delete_note."
+        "First use of this server: 1 item was trusted: delete_note."
         " Items that look like an attack or are ambiguous are blocked: 1."
     )
     assert "search_notes" in [verdict.key for verdict in harness.sightings if not verdict.passes]
@@ -487,7 +487,7 @@ def test_the_log_names_all_items_trusted_on_first_use() -> None:
     harness = SessionHarness({"tools": [SEARCH, DELETE]}, first_use=True)
     harness.open()
     (trusted,) = [fact for fact in harness.events if fact.kind == "trusted"]
-    assert trusted.reason == "First use of this server: 2 items were taken as approved: search_notes, delete_note."
+    assert trusted.reason == "First use of this server: 2 items were trusted: search_notes, delete_note."
 
 
 def test_tools_of_a_server_without_the_tools_capability_are_trusted_on_first_use() -> None:
@@ -529,7 +529,7 @@ def test_a_tool_is_not_reported_as_unapproved_if_its_list_failed() -> None:
     )
     harness.tick(30)
     text = harness.response_to("c")["error"]["message"]
-    assert "did not answer a request for its list in time" in text
+    assert "did not send its list in time" in text
     assert "approved" not in text
 
 

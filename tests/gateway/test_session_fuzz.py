@@ -96,7 +96,10 @@ def test_no_sequence_of_messages_makes_a_session_raise_or_call_a_blocked_tool(se
         answers = [
             frame for frame in harness.to_client if b'"id":"pinwarden/test/' in frame and b'"method"' not in frame
         ]
-        to_itself = (b"cannot be used", b"the method of a message is a text")  # a client that used an id of the gateway
+        to_itself = (
+            b"is invalid or in use",
+            b"the method of a message is a text",
+        )  # a client that used an id of the gateway
         assert all(any(entry in frame for entry in to_itself) for frame in answers), (
             "responses to the gateway's own requests are not forwarded"
         )

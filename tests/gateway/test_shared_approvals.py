@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.approved_sources import LockApprovals
 from pinwarden.gateway.review import list_reviews
 from pinwarden.gateway.shared_approvals import SharedApprovals
-from pinwarden.gateway.state import GatewayState, lock_baseline
+from pinwarden.gateway.state import GatewayState, name_lock_baseline
 from pinwarden.gateway.store.approvals import FRESH_SECONDS
 from pinwarden.surface.surface import Surface
 from tests.gateway.review_world import CHANGED, EVIL, READ, SEARCH, ReviewWorld, listing, names, verdicts
@@ -249,7 +249,7 @@ def test_an_approval_that_replaces_another_definition_does_not_apply(here: Revie
     assert there.descriptions() == {"search": SEARCH["description"]}
     approve(here, CHANGED)
     name = approve(here, {**SEARCH, "description": "Search everything."})
-    first = here.state.approvals.for_servers(["notes"])[0]
+    first = here.state.approvals.list_for_servers(["notes"])[0]
     content = (first.server, first.entity, first.item, first.digest)
     here.state.approvals.withdraw([content], by="reviewer", why="", now="")
     assert there.descriptions() == {"search": SEARCH["description"]}
@@ -258,9 +258,9 @@ def test_an_approval_that_replaces_another_definition_does_not_apply(here: Revie
 
 def test_attack_a_rejection_ends_an_approval_and_a_later_approval_applies_again(here: ReviewWorld, there: Host) -> None:
     """The other host has its own review of the same definition."""
-    place = lock_baseline(there.lock)
+    place = name_lock_baseline(there.lock)
     assert here.serve(SEARCH) == []
-    there.state.sightings("notes", place).record(verdicts(there.approved(), listing(CHANGED)))
+    there.state.open_sighting_recorder("notes", place).record(verdicts(there.approved(), listing(CHANGED)))
     (theirs,) = here.waiting()
     (mine,) = [name for name in here.serve(CHANGED) if name != theirs]
     assert here.run("review", "approve", mine, "--why", "fine").code == 0

@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks import echo_server
 from benchmarks.relaying import ENCODINGS
-from pinwarden.gateway.audit.chain import audit_schema, entries
-from pinwarden.gateway.audit.log import recover
+from pinwarden.gateway.audit.chain import load_audit_schema, read_entries
+from pinwarden.gateway.audit.log import recover_journals
 from pinwarden.system.database import open_database
 from tests.support.audit import verify
 
@@ -80,11 +80,13 @@ def running(folder: Path) -> Iterator[Running]:
 def called(folder: Path) -> list[str]:
     """Return the request ids of the calls in the log, after importing the journals of killed gateways."""
     (url,) = (folder / "state").glob("**/*.sqlite")
-    database = open_database(url, audit_schema())
+    database = open_database(url, load_audit_schema())
     for journals in {path.parent for path in (folder / "state").glob("**/*.journal")}:
-        recover(database, journals)
+        recover_journals(database, journals)
     assert verify(database).breaks == ()
-    request_ids = [entry.fact.call.partition("/")[2] for entry in entries(database) if entry.fact.kind == "called"]
+    request_ids = [
+        entry.event.call.partition("/")[2] for entry in read_entries(database) if entry.event.kind == "called"
+    ]
     database.close()
     return request_ids
 

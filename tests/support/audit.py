@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinwarden.gateway.audit.chain import rows
-from pinwarden.gateway.audit.event import AuditHead, ChainCheck, ChainResult
+from pinwarden.gateway.audit.chain import read_rows
+from pinwarden.gateway.audit.event import AuditHead, ChainResult, ChainVerifier
 from pinwarden.system.database import Database
 
 
 def verify(database: Database, heads: Sequence[AuditHead] = ()) -> ChainResult:
     """Follow the chain from its first entry to its last."""
-    check = ChainCheck(heads)
-    for number, line, columns in rows(database):
+    check = ChainVerifier(heads)
+    for number, line, columns in read_rows(database):
         check.check_entry(number, line, columns)
-    return check.result()
+    return check.finish()

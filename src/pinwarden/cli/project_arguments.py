@@ -120,10 +120,10 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
     Raises an error inside a running server or agent: only people approve.
     """
     from pinwarden.gateway.inside_server import refuse_inside_server
-    from pinwarden.gateway.state import running_folder
+    from pinwarden.gateway.state import find_running_folder
     from pinwarden.project.lock import Approver
 
-    refuse_inside_server(running_folder(os.environ, Path.home()), os.environ)
+    refuse_inside_server(find_running_folder(os.environ, Path.home()), os.environ)
     by = args.by or os.environ.get("PINWARDEN_APPROVER") or _user_name()
     if not by:
         raise PinwardenError(
@@ -141,9 +141,9 @@ def open_database(args: Namespace, project: Project | None = None) -> GatewaySta
 
 def read_database(args: Namespace, project: Project | None = None, *, must_exist: bool = False) -> GatewayState:
     """The gateway's database, for commands that only read it. Raises if ``must_exist`` and there is none."""
-    from pinwarden.gateway.state import state_to_read
+    from pinwarden.gateway.state import open_state_for_reading
 
-    return state_to_read(project or current_project(), args.audit, needed=must_exist)
+    return open_state_for_reading(project or current_project(), args.audit, needed=must_exist)
 
 
 def _refuse_missing_folder(folder: str) -> None:

@@ -10,10 +10,10 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.store.reviews import storable_name
+from pinwarden.gateway.store.reviews import make_storable_name
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Item, Surface
 
-KIND_OF = {kind.entity: kind for kind in ITEM_KINDS}
+KIND_BY_ENTITY = {kind.entity: kind for kind in ITEM_KINDS}
 
 
 class Definition(Protocol):
@@ -46,12 +46,12 @@ def is_intact(definition: Definition) -> bool:
     if definition.entity == SERVER_ITEM:
         key = definition.item if definition.item in SERVER_MEMBERS else ""
     else:
-        key = storable_name(_item_key(definition, value))
+        key = make_storable_name(_item_key(definition, value))
     return bool(key) and key == definition.item and str(Digest.of_bytes(canonicalize(value))) == definition.digest
 
 
 def _item_key(definition: Definition, value: Any) -> str:
-    kind = KIND_OF.get(definition.entity)
+    kind = KIND_BY_ENTITY.get(definition.entity)
     key = value.get(kind.key) if kind is not None and isinstance(value, dict) else None
     return key if isinstance(key, str) else ""
 
@@ -73,8 +73,8 @@ def approved_digests(definition: Definition, approved: Surface) -> set[str]:
     if definition.entity == SERVER_ITEM:
         server = approved.server or {}
         return {str(Digest.of_bytes(canonicalize(server[definition.item])))} if definition.item in server else set()
-    items = approved.items_of_kind(KIND_OF[definition.entity])
-    return {str(item.digest) for item in items if storable_name(item.key) == definition.item}
+    items = approved.items_of_kind(KIND_BY_ENTITY[definition.entity])
+    return {str(item.digest) for item in items if make_storable_name(item.key) == definition.item}
 
 
 def add_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
@@ -86,7 +86,7 @@ def add_definitions(approved: Surface, definitions: Sequence[Definition]) -> Sur
         if definition.entity == SERVER_ITEM:
             server = {**(server or {}), definition.item: value}
             continue
-        kind = KIND_OF[definition.entity]
+        kind = KIND_BY_ENTITY[definition.entity]
         item = Item.from_value(kind, value)
         others = tuple(other for other in items.get(kind.member, ()) if other.key != item.key)
         items[kind.member] = (*others, item)

@@ -35,18 +35,18 @@ class LockApprovals:
         self._server = server
         self._client = client
         self._lock = Lock()
-        self._stamp: _Stamp | None = None
+        self._file_stamp: _Stamp | None = None
         self._known: ApprovedSurface | None = None
 
     def current(self) -> ApprovedSurface | None:
         """The approved surface. Cheap while the file is unchanged."""
         with self._lock:
-            stamp = _stamp(self._path)
+            stamp = _read_file_stamp(self._path)
             generation = 0 if self._shared is None else self._shared.generation
-            if self._known is None or stamp != self._stamp or generation != self._generation:
+            if self._known is None or stamp != self._file_stamp or generation != self._generation:
                 self._known = None
                 self._known = self._read()
-                self._stamp, self._generation = stamp, generation
+                self._file_stamp, self._generation = stamp, generation
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
@@ -62,10 +62,10 @@ class LockApprovals:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
         surface, generation = read_approved_surface(lock, self._path, self._server, self._client)
         if self._shared is not None:
-            from pinwarden.gateway.shared_approvals import server_identity
+            from pinwarden.gateway.shared_approvals import compute_server_identity
 
-            identity = server_identity(lock.entries, self._server, self._client)
-            shared = self._shared.apply_to(self._server, identity, surface)
+            identity = compute_server_identity(lock.entries, self._server, self._client)
+            shared = self._shared.apply(self._server, identity, surface)
             surface, generation = shared.surface, " ".join((generation, *shared.names))
         return ApprovedSurface(server=self._server, surface=surface, generation=generation)
 
@@ -89,7 +89,7 @@ def read_approved_surface(lock: LockFile, path: Path, server: str, client: str |
     raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {server[:120]!a}")
 
 
-def _stamp(path: Path) -> _Stamp | None:
+def _read_file_stamp(path: Path) -> _Stamp | None:
     try:
         status = path.stat()
     except OSError:
@@ -134,7 +134,7 @@ class FirstUseApprovals:
         While the database is unavailable, the last known surface stays valid.
         """
         try:
-            generation = self._trusted.generation(self._server)
+            generation = self._trusted.read_generation(self._server)
         except PinwardenError as err:
             if err.code != "DATABASE_UNAVAILABLE" or self._known is None:
                 raise

@@ -58,7 +58,7 @@ class GatedServer(Record):
     """The client in the server's lock entry."""
 
 
-def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], None]) -> int:
+def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[[str], None]) -> int:
     """Start the server and relay messages until it ends. Returns its exit code.
 
     1. Start the server. It loads while the gateway does steps 2 and 3.
@@ -66,7 +66,7 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
     3. Create the guard, the session and the recorder.
     4. Relay, and record the start and the end of the server.
     """
-    from pinwarden.gateway.inside_server import running_gateway
+    from pinwarden.gateway.inside_server import register_gateway
 
     process = start_server(gated.command)
     try:
@@ -75,36 +75,36 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
         from pinwarden.gateway.guard import Guard
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session.session import Session
-        from pinwarden.gateway.state import FIRST_USE, lock_baseline, open_state
+        from pinwarden.gateway.state import FIRST_USE, name_lock_baseline, open_state
         from pinwarden.gateway.stdio import StdioRelay
         from pinwarden.system.service_log import ServiceLog
 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = open_state(project, gated.options.database)
         policy = gated.policy
-        service_log = ServiceLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
+        service_log = ServiceLog(print_line, level=gated.options.log_level, log_format=gated.options.log_format)
         if warning := policy.describe_unblocked():
             service_log.warning(warning)
-        baseline = lock_baseline(project.lock) if gated.has_approved_surface else FIRST_USE
+        baseline = name_lock_baseline(project.lock) if gated.has_approved_surface else FIRST_USE
         with (
-            running_gateway(state.running, client=os.getppid()),
-            state.audit_log(
+            register_gateway(state.running_folder, client=os.getppid()),
+            state.open_audit_log(
                 gateway=f"stdio {os.getpid()}",
                 when_unavailable=gated.options.when_unavailable,
-                limits=AuditLimits(gather=_GATHER_SECONDS),
+                limits=AuditLimits(gather_seconds=_GATHER_SECONDS),
             ) as log,
         ):
-            shared = state.shared_approvals(project.lock) if gated.has_approved_surface else None
-            guard = Guard(gated.server, _source(project, gated, state, shared), policy)
+            shared = state.open_shared_approvals(project.lock) if gated.has_approved_surface else None
+            guard = Guard(gated.server, _open_source(project, gated, state, shared), policy)
             session = Session(guard, name=os.urandom(12).hex(), answer_seconds=gated.options.answer_seconds)
-            recorder = Recorder(log, lambda: state.sightings(gated.server, baseline), service_log.error)
+            recorder = Recorder(log, lambda: state.open_sighting_recorder(gated.server, baseline), service_log.error)
             try:
                 relay = StdioRelay(session, recorder, process, service_log)
                 if shared is not None:
                     shared.start()
-                _record(log, STARTED, session, "")
+                _record_lifecycle(log, STARTED, session, "")
                 code = relay.run()
-                _record(log, STOPPED, session, f"{relay.ending or 'the server ended'} (exit code {code})")
+                _record_lifecycle(log, STOPPED, session, f"{relay.ending or 'the server ended'} (exit code {code})")
                 return code
             finally:
                 if shared is not None:
@@ -117,7 +117,7 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
             process.wait()
 
 
-def _record(log: AuditLog, kind: str, session: Session, reason: str) -> None:
+def _record_lifecycle(log: AuditLog, kind: str, session: Session, reason: str) -> None:
     from pinwarden.gateway.audit.event import AuditEvent
 
     event = AuditEvent(
@@ -127,7 +127,7 @@ def _record(log: AuditLog, kind: str, session: Session, reason: str) -> None:
         log.record(event)
 
 
-def _source(
+def _open_source(
     project: Project, gated: GatedServer, state: GatewayState, shared: SharedApprovals | None
 ) -> ApprovedSource:
     if gated.has_approved_surface:
@@ -148,7 +148,7 @@ def load_gateway_policy(project: Project) -> GatewayPolicy:
     return (policy.gateway if policy is not None else None) or DEFAULT_GATEWAY_POLICY
 
 
-def command_name(words: tuple[str, ...], cwd: str) -> str:
+def name_command(words: tuple[str, ...], cwd: str) -> str:
     """A name for a command without a lock entry: its program and a digest of its command line and working directory.
 
     Secrets are masked before hashing, because a short secret could be guessed from the digest.
@@ -177,7 +177,7 @@ class ServerCommand(Record):
     cwd: str | None = None
 
 
-def server_command(prepared: PreparedStart, server: str) -> ServerCommand:
+def build_server_command(prepared: PreparedStart, server: str) -> ServerCommand:
     """The command of a prepared start, with a variable that marks the process as a gated server (`inside_server`)."""
     environment = {**prepared.environment, MARK: server}
     return ServerCommand(words=prepared.command, environment=environment, cwd=prepared.cwd)

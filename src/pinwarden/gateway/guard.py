@@ -18,7 +18,7 @@ from pinwarden.gateway.gates.lists import check_list, check_unknown_method, chec
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.session.tasks import Tasks
+from pinwarden.gateway.session.tasks import TaskRegistry
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, RequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
@@ -30,37 +30,37 @@ class SessionLimits(Record):
     """Limits of one session."""
 
     max_message_bytes: int = 128 * 1024 * 1024
-    """Bytes of one message, which is kept in memory. Real results contain up to 50 MB of encoded images."""
+    """Maximum size of one message, which is kept in memory. Real results contain up to 50 MB of encoded images."""
     max_pages: int = 200
-    """Pages of one list. The largest real servers need fewer than ten."""
+    """Maximum number of pages of one list. The largest real servers need fewer than ten."""
     max_items: int = 5_000
-    """Items of one list, far more than a model could read. Checking a new item takes up to a millisecond."""
+    """Maximum number of items of one list, far more than a model could read. Checking a new item takes up to 1 ms."""
     max_request_tools: int = 200
-    """Tool definitions in one server request; models take at most 128."""
+    """Maximum number of tool definitions in one server request. Models accept at most 128."""
     max_input_requests: int = 100
-    """Server requests in one result or task; real results have one or two."""
+    """Maximum number of server requests in one result or task. Real results have one or two."""
     max_list_bytes: int = 32 * 1024 * 1024
-    """Bytes of all pages of one list together; the largest real ones stay below 1 MiB."""
+    """Maximum size of all pages of one list together. The largest real lists are smaller than 1 MiB."""
     max_unparsable_bytes: int = 1024 * 1024
-    """Bytes of a list that is not strict JSON as a whole. Parsing it item by item takes far longer."""
+    """Maximum size of a list response that is not strict JSON. It is parsed item by item, which is slow."""
     max_open: int = 10_000
-    """Open requests, in each direction."""
+    """Maximum number of open requests, in each direction."""
     max_deferred: int = 1_000
-    """Messages that wait for a list to be checked."""
+    """Maximum number of messages that wait for a list."""
     max_deferred_bytes: int = 160 * 1024 * 1024
-    """Bytes of these messages together: one of the largest size, and some others."""
+    """Maximum size of all messages that wait for a list: one of the largest size, and some others."""
     max_unwritten_bytes: int = 192 * 1024 * 1024
-    """Bytes queued for a client or server that does not read: more than all deferred messages. Beyond that, the gateway
-    ends the server."""
+    """Maximum size of the messages queued for a client or server that does not read. Beyond that, the gateway kills the
+    server. The limit is above ``max_deferred_bytes``, so that all deferred messages fit."""
     list_seconds: float = 20.0
     """How long a server may take to send a list before calls are refused."""
     max_rounds: int = 5
     """How often a list is requested again because it changed while it was read."""
     list_changed_seconds: float = 0.25
-    """Interval in which ``list_changed`` notifications are coalesced, so that neither a client nor the server can make
-    all sessions request lists in a loop."""
+    """Interval in which ``list_changed`` notifications are coalesced, so that frequent notifications do not make all
+    sessions request lists in a loop."""
     refresh_seconds: float = 0.25
-    """Interval in which approvals are read again: the delay until an approval takes effect."""
+    """Interval in which approvals are read again, and so the longest delay until an approval takes effect."""
 
     @property
     def json(self) -> Limits:
@@ -72,10 +72,10 @@ DEFAULT_SESSION_LIMITS = SessionLimits()
 
 
 class ApprovedSource(Protocol):
-    """Where approvals come from: the lock, or the store of servers that were trusted on first use.
+    """Reads approvals: from the lock, or from the store of servers that were trusted on first use.
 
-    Its methods are called from any thread. They raise ``PinwardenError`` if the approvals cannot be read. The gateway
-    then blocks everything; it never treats that as "nothing is approved".
+    Its methods are called from any thread. They raise ``PinwardenError`` if the approvals cannot be read, and then the
+    gateway blocks everything. They never return None in that case, because None means that first use may be trusted.
     """
 
     def current(self) -> ApprovedSurface | None:
@@ -85,10 +85,10 @@ class ApprovedSource(Protocol):
         """
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Approve the first surface ever seen, and return it.
+        """Approve the first surface of a server, and return it.
 
-        If another process approved one earlier, that one is returned. A lock never trusts a surface on first use and
-        raises ``SERVER_NOT_LOCKED``.
+        If another process approved a surface earlier, returns that surface. A lock never trusts on first use and raises
+        ``SERVER_NOT_LOCKED``.
         """
 
 
@@ -99,17 +99,17 @@ class ApprovedSurface(Record):
     """The server's name in the lock, or the name under which it was trusted on first use."""
     surface: Surface
     generation: str
-    """Changes whenever the content does: a digest, a counter or a timestamp."""
+    """Identifies the content: a digest or a counter, which differs after every change."""
     origin: str = "lock"
     """``lock`` or ``first-use``."""
 
 
-_MAX_CACHED = 64  # list bodies; a session has four lists of a few pages
+_MAX_CACHED = 64  # pages; a session has four lists of a few pages each
 _MAX_CACHED_BYTES = 16 * 1024 * 1024  # of all bodies; the parsed items take several times as much
 
 
 class Guard:
-    """Checks one upstream server, for any number of sessions and threads."""
+    """Checks the messages of one upstream server, for any number of sessions and threads."""
 
     def __init__(
         self,
@@ -122,22 +122,22 @@ class Guard:
         self.policy = policy
         self.limits = limits
         self.epoch = 0
-        """Counts changes of the approvals or the policy. Verdicts from an earlier epoch are no longer valid."""
+        """Increases when the approvals or the policy change. Verdicts from an earlier epoch are no longer valid."""
         self.generation = 0
-        """Counts changes of the approvals, the policy or the server's lists. The fast path checks only this."""
+        """Increases when the approvals, the policy or the server's lists change. The fast path compares only this."""
         self.next_refresh = 0.0
         """When the approvals have to be read again."""
         self.refuses_subscriptions = False
-        """Whether the server does not support subscriptions to ``list_changed`` notifications."""
+        """Whether the server responded that it does not support subscriptions to ``list_changed`` notifications."""
         self.list_changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         """By list, how often a change was announced to all sessions."""
-        self.tasks = Tasks()
+        self.tasks = TaskRegistry()
         self._source = source
         self._lock = Lock()
         self._approved: ApprovedSurface | None = None
         self._failure: PinwardenError | None = None
         self._unannounced: set[str] = set()
-        """Changed lists that were not announced to all sessions yet."""
+        """Changed lists that the guard has not announced to all sessions yet."""
         self._next_announcement = -inf
         self._cache: dict[bytes, tuple[tuple[Item, ...], str | None, int]] = {}
         self._cached_bytes = 0
@@ -154,7 +154,7 @@ class Guard:
             try:
                 approved = self._source.current()
             except PinwardenError as err:
-                self._fail(err)
+                self._set_failure(err)
                 return
             self._set_approved(approved)
 
@@ -177,7 +177,7 @@ class Guard:
             try:
                 self._set_approved(self._source.trust(surface))
             except PinwardenError as err:
-                self._fail(err)
+                self._set_failure(err)
 
     def _set_approved(self, approved: ApprovedSurface | None) -> None:
         before, self._approved = self._approved, approved
@@ -186,7 +186,7 @@ class Guard:
             self._begin_epoch()
         self._failure = None
 
-    def _fail(self, err: PinwardenError) -> None:
+    def _set_failure(self, err: PinwardenError) -> None:
         before, self._failure = self._failure, err
         if before is None:
             self._begin_epoch()  # last: a thread that sees the new epoch must see the failure too
@@ -204,7 +204,7 @@ class Guard:
         return check_list(
             kind,
             items,
-            self._approved_surface(),
+            self._get_approved_surface(),
             lambda key: self.policy.policy_for_item(self.server, key, client),
             server,
         )
@@ -212,7 +212,7 @@ class Guard:
     def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
         """The verdict about the use of an item that the server does not list."""
         return check_unlisted_item(
-            kind, key, self._approved_surface(), self.policy.policy_for_item(self.server, key, client)
+            kind, key, self._get_approved_surface(), self.policy.policy_for_item(self.server, key, client)
         )
 
     def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
@@ -227,7 +227,7 @@ class Guard:
 
     def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """A verdict for each member of the server's description of itself."""
-        return check_server(info, self._approved_surface(), self.policy.policy_for_item(self.server, "", client))
+        return check_server(info, self._get_approved_surface(), self.policy.policy_for_item(self.server, "", client))
 
     def request_policy(self, client: str) -> RequestPolicy:
         """The policy for requests from the server."""
@@ -260,7 +260,7 @@ class Guard:
             return items if isinstance(items, Refusal) else ()
         return self.check_list(TOOL, items, client, None)
 
-    def _approved_surface(self) -> Surface:
+    def _get_approved_surface(self) -> Surface:
         approved = self.approved
         return _NO_SURFACE if approved is None else approved.surface
 
@@ -285,13 +285,13 @@ class Guard:
 
     # The cache of parsed lists
 
-    def cached_page(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
+    def find_cached_page(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
         """The items and the cursor of a list result with exactly these bytes, if it was parsed before."""
         cached = self._cache.get(_cache_key(kind, body))
         return None if cached is None else cached[:2]
 
     def cache_page(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
-        """Keep the parsed items of a list result. They are checked each time."""
+        """Cache the parsed items of a list result. Verdicts are not cached."""
         size = len(body)
         if size > _MAX_CACHED_BYTES:
             return

@@ -25,7 +25,7 @@ MARK = "PINWARDEN_STARTED_SERVER"
 
 
 @contextmanager
-def running_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
+def register_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
     """Register this process as a gateway, and ``client`` as its client, while the context is open."""
     registration = folder / f"{os.getpid()}.gateway"
     lines = [read_process_identity(os.getpid()), *([read_process_identity(client)] if client is not None else [])]
@@ -46,8 +46,8 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
     """Raise ``REVIEW_FROM_SERVER`` if this process descends from a server, a gateway or a gateway's client."""
     if MARK in variables:
         _refuse(f"this process runs inside the server {variables[MARK][:120]!a}")
-    registered = _registered_identities(folder)
-    for pid in dict.fromkeys(_ancestors()):
+    registered = _read_registered_identities(folder)
+    for pid in dict.fromkeys(_list_ancestors()):
         if read_process_identity(pid) in registered:
             _refuse(f"its ancestor process {pid} is a gateway or the client of one")
         if _has_mark(pid):
@@ -56,7 +56,7 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
             _refuse(f"its ancestor process {pid} is the client of a gateway")
 
 
-def _ancestors() -> Iterator[int]:
+def _list_ancestors() -> Iterator[int]:
     """The ancestors of this process and of its session leader.
 
     A process whose parent ended stays in its session, and every server has its own session.
@@ -72,7 +72,7 @@ def _refuse(reason: str) -> NoReturn:
     raise PinwardenError("REVIEW_FROM_SERVER", f"this process must not approve: {reason}")
 
 
-def _registered_identities(folder: Path) -> set[str]:
+def _read_registered_identities(folder: Path) -> set[str]:
     """The identities that running gateways registered. They include the start time, because pids are reused."""
     identities: set[str] = set()
     for registration in folder.glob("*.gateway") if folder.is_dir() else ():

@@ -1,7 +1,7 @@
 """Interceptors of SEP-2624 (formerly SEP-1763).
 
-`Host` answers ``interceptors/list`` and ``interceptor/invoke``. `gateway_host` offers the gateway's gates as
-interceptors.
+`InterceptorHost` implements ``interceptors/list`` and ``interceptor/invoke``. `build_gateway_host` offers the gateway's
+checks of lists, uses and server requests as interceptors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pinwarden.system.fair_executor import check_items
 REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"
 
-Run = Callable[[str, str, Any], Mapping[str, Any]]
+RunInterceptor = Callable[[str, str, Any], Mapping[str, Any]]
 """Gets event, phase and payload. Returns ``valid`` for a validation, ``modified`` and ``payload`` for a mutation."""
 
 
@@ -34,7 +34,7 @@ class Interceptor(Record):
     """validation or mutation."""
     events: tuple[str, ...]
     phases: tuple[str, ...]
-    run: Run
+    run: RunInterceptor
     mode: str = "active"
     """``active``, or ``audit``: its result never blocks or changes a message."""
     fail_open: bool = False
@@ -74,13 +74,13 @@ class InterceptorError(Exception):
         self.data = data
 
 
-class Host:
+class InterceptorHost:
     """The interceptors of one server, in order of registration."""
 
     def __init__(self, interceptors: Iterable[Interceptor]) -> None:
         self._interceptors = {interceptor.name: interceptor for interceptor in interceptors}
 
-    def list(self, event: str | None = None) -> dict[str, Any]:
+    def list_interceptors(self, event: str | None = None) -> dict[str, Any]:
         """The result of ``interceptors/list``."""
         hooked = (entry for entry in self._interceptors.values() if event is None or entry.handles(event))
         return {"interceptors": [interceptor.to_json() for interceptor in hooked]}
@@ -99,7 +99,7 @@ class Host:
                 "advertisedHooks": interceptor.to_json()["hooks"],
             }
             raise InterceptorError(INVALID_PARAMS, "the interceptor does not handle this event", data)
-        return _run(interceptor, event, phase, params.get("payload"))
+        return _run_interceptor(interceptor, event, phase, params.get("payload"))
 
 
 def _parse_params(params: Any) -> tuple[str, str, str]:
@@ -110,7 +110,7 @@ def _parse_params(params: Any) -> tuple[str, str, str]:
     return str(name), str(event), str(phase)
 
 
-def _run(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict[str, Any]:
+def _run_interceptor(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict[str, Any]:
     try:
         result = interceptor.run(event, phase, payload)
     except (PinwardenError, ValueError, LookupError, TypeError, ArithmeticError) as err:
@@ -142,7 +142,9 @@ class ListPendingError(Exception):
     """The server has not sent the list with the item yet."""
 
 
-def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]) -> Host:
+def build_gateway_host(
+    guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]
+) -> InterceptorHost:
     """The interceptors of a session, for lists, for the use of items and for server requests.
 
     ``verdict_of`` returns None while the server's list is pending; then an invocation raises `ListPendingError`.
@@ -157,7 +159,7 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
         check_items(len(values), guard.limits.max_items, "items in one list")
         items = tuple(Item.from_value(kind, value) for value in values)
         verdicts = guard.check_list(kind, items, client, None)
-        return _validation([(f"/{kind.member}/{index}", verdict) for index, verdict in enumerate(verdicts)])
+        return _build_validation([(f"/{kind.member}/{index}", verdict) for index, verdict in enumerate(verdicts)])
 
     def check_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
@@ -168,7 +170,7 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
         verdict = verdict_of(kind, key)
         if verdict is None:
             raise ListPendingError
-        return _validation([(f"/{member}", verdict)])
+        return _build_validation([(f"/{member}", verdict)])
 
     def check_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
@@ -178,13 +180,17 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
         if isinstance(checked, Refusal):
             message = {"path": "", "message": f"{checked.reason} ({checked.code})", "severity": "error"}
             return {"valid": False, "severity": "error", "messages": [message]}
-        return _validation([("", checked.verdict), *(("/tools", definition) for definition in checked.definitions)])
+        return _build_validation(
+            [("", checked.verdict), *(("/tools", definition) for definition in checked.definitions)]
+        )
 
-    return Host(
+    return InterceptorHost(
         (
-            _gate(LISTS, tuple(LIST_METHODS), RESPONSE, check_list, "Compares listed items with the approved ones."),
-            _gate(USES, tuple(_USES), REQUEST, check_use, "Allows the use of approved items only."),
-            _gate(
+            _build_gate(
+                LISTS, tuple(LIST_METHODS), RESPONSE, check_list, "Compares listed items with the approved ones."
+            ),
+            _build_gate(USES, tuple(_USES), REQUEST, check_use, "Allows the use of approved items only."),
+            _build_gate(
                 SERVER_REQUESTS,
                 _SERVER_METHODS,
                 REQUEST,
@@ -195,7 +201,7 @@ def gateway_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str]
     )
 
 
-def _gate(name: str, events: tuple[str, ...], phase: str, run: Run, description: str) -> Interceptor:
+def _build_gate(name: str, events: tuple[str, ...], phase: str, run: RunInterceptor, description: str) -> Interceptor:
     return Interceptor(name=name, kind=VALIDATION, events=events, phases=(phase,), run=run, description=description)
 
 
@@ -208,7 +214,7 @@ def _unwrap(payload: Any, member: str) -> dict[str, Any]:
     return payload
 
 
-def _validation(checked: list[tuple[str, Verdict]]) -> dict[str, Any]:
+def _build_validation(checked: list[tuple[str, Verdict]]) -> dict[str, Any]:
     messages = [
         {
             "path": path,

@@ -12,12 +12,12 @@ from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.text import INVISIBLE, neutralize_log_commands, show_invisible
-from pinwarden.gateway.audit.chain import entries
+from pinwarden.gateway.audit.chain import read_entries
 from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.requests import SERVER_REQUESTS
 from pinwarden.gateway.gates.verdict import BLOCK
-from pinwarden.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_truncated, storable_name
+from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
+from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_truncated, make_storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULTS
 from pinwarden.lock.policy import parse_policy
@@ -49,14 +49,14 @@ _NOTHING_OBSERVED = "no observations yet; use the servers through pinwarden run 
 _ELSEWHERE = "of servers of the same name left out, because only other projects blocked them; --all includes them"
 
 
-class Generated(Record):
+class GeneratedPolicy(Record):
     """A proposed policy as text, and the report about it."""
 
     text: str
     report: Report
 
 
-class Coverage(Record):
+class PolicyScope(Record):
     """The servers that a policy covers."""
 
     servers: tuple[str, ...] = ()
@@ -68,32 +68,32 @@ class Coverage(Record):
 
     def covers(self, server: str) -> bool:
         """Whether the policy covers a server."""
-        return (not self.servers and self.lock is None) or server in map(storable_name, self.servers)
+        return (not self.servers and self.lock is None) or server in map(make_storable_name, self.servers)
 
 
-def locked_servers(project: Project) -> Coverage:
+def scope_of_lock(project: Project) -> PolicyScope:
     """The servers in the project's lock; all observed servers if there is no lock."""
     lock = lock_store.read(project.lock)
     if lock is None:
-        return Coverage()
-    return Coverage(
+        return PolicyScope()
+    return PolicyScope(
         servers=tuple(dict.fromkeys(entry.name for entry in lock.entries)),
         lock=project.lock.name,
-        baseline=lock_baseline(project.lock),
+        baseline=name_lock_baseline(project.lock),
     )
 
 
 def generate_policy(
     state: GatewayState,
-    coverage: Coverage = Coverage(),  # noqa: B008  a frozen value
+    scope: PolicyScope = PolicyScope(),  # noqa: B008  a frozen value
     *,
     only_called: bool = False,
-) -> Generated:
+) -> GeneratedPolicy:
     """Propose a policy for the covered servers."""
-    all_observed, elsewhere = _observations(state, coverage)
-    observed = [observation for observation in all_observed if coverage.covers(observation.server)]
+    all_observed, elsewhere = _collect_observations(state, scope)
+    observed = [observation for observation in all_observed if scope.covers(observation.server)]
     proposal = propose_policy(observed, only_called=only_called)
-    text = policy_text(proposal)
+    text = render_policy(proposal)
     policy = parse_policy(text.encode())  # checks that the text is valid, whatever the names of tools
     rows = tuple(
         Row(
@@ -108,57 +108,57 @@ def generate_policy(
     )
     report = Report(
         command="policy generate",
-        subject=coverage.lock or ", ".join(coverage.servers) or "all servers",
+        subject=scope.lock or ", ".join(scope.servers) or "all servers",
         summary=f"{plural(len(proposal.allow), 'definition')} proposed, {len(proposal.omitted)} left out",
         exit_code=EXIT_CLEAN,
         rows=rows,
         notes=(
-            *_notes(observed, coverage, {observation.server for observation in all_observed}),
+            *_build_notes(observed, scope, {observation.server for observation in all_observed}),
             *([f"{plural(elsewhere, 'definition')} {_ELSEWHERE}"] if elsewhere else []),
         ),
         facts={
             "policy": text,
             "digest": policy.digest.sri,
-            "allow": [_facts(observation) for observation in proposal.allow],
+            "allow": [_observation_to_json(observation) for observation in proposal.allow],
             "left_out": [
-                {**_facts(left_out.observation), "code": left_out.code, "reason": left_out.reason}
+                {**_observation_to_json(left_out.observation), "code": left_out.code, "reason": left_out.reason}
                 for left_out in proposal.omitted
             ],
         },
         rule_texts=OMISSION_REASONS,
     )
-    return Generated(text=text, report=report)
+    return GeneratedPolicy(text=text, report=report)
 
 
-def _notes(observed: Sequence[Observation], coverage: Coverage, all_servers: Collection[str]) -> Iterator[str]:
+def _build_notes(observed: Sequence[Observation], scope: PolicyScope, all_servers: Collection[str]) -> Iterator[str]:
     servers = {observation.server for observation in observed}
-    if servers and coverage.lock is None:
-        yield from (f"no observations of {name[:120]} yet" for name in coverage.servers if name not in servers)
+    if servers and scope.lock is None:
+        yield from (f"no observations of {name[:120]} yet" for name in scope.servers if name not in servers)
     if not observed:
         yield _NOTHING_OBSERVED
     others = len(set(all_servers) - servers)
-    if coverage.lock is not None and others:
+    if scope.lock is not None and others:
         yield (
-            f"{plural(others, 'server')} not in {coverage.lock} left out; --server NAME includes one, --all includes "
+            f"{plural(others, 'server')} not in {scope.lock} left out; --server NAME includes one, --all includes "
             "everything that was observed"
         )
 
 
-def policy_text(proposal: PolicyProposal) -> str:
+def render_policy(proposal: PolicyProposal) -> str:
     """The proposal as TOML, with comments about definitions that were left out."""
-    lines = [_HEAD, *_period(proposal)]
+    lines = [_HEAD, *_render_period(proposal)]
     server = None
     for allowed in proposal.allow:
         if allowed.server != server:
             server = allowed.server
             of_server = [observation for observation in proposal.allow if observation.server == server]
-            lines += [f"# {_inert(server)}: {_totals(of_server)}", ""]
+            lines += [f"# {_escape_for_comment(server)}: {_render_totals(of_server)}", ""]
         lines += [
-            f"# {_comment(allowed)}",
+            f"# {_render_comment(allowed)}",
             "[[policy.gateway.allow]]",
-            f"server = {_toml(_literal(allowed.server))}",
-            f"tool = {_toml(_name(allowed))}",
-            f"digest = {_toml(allowed.digest)}",
+            f"server = {_quote_toml(_escape_wildcards(allowed.server))}",
+            f"tool = {_quote_toml(_find_full_name(allowed))}",
+            f"digest = {_quote_toml(allowed.digest)}",
             "",
         ]
     if proposal.omitted:
@@ -166,17 +166,18 @@ def policy_text(proposal: PolicyProposal) -> str:
     for left_out in proposal.omitted:
         omitted = left_out.observation
         if left_out.code != "server":
+            item = _escape_for_comment(f"{omitted.server}: {omitted.entity} {omitted.item}")
             lines += [
-                f"# - {_inert(f'{omitted.server}: {omitted.entity} {omitted.item}')} {omitted.digest}".rstrip(),
-                f"#   {_inert(left_out.reason)}; {_comment(omitted)}",
+                f"# - {item} {omitted.digest}".rstrip(),
+                f"#   {_escape_for_comment(left_out.reason)}; {_render_comment(omitted)}",
             ]
     servers = dict.fromkeys(entry.observation.server for entry in proposal.omitted if entry.code == "server")
     if servers:
-        lines += [f"# - of {_inert(', '.join(servers))}: {OMISSION_REASONS['server']}"]
+        lines += [f"# - of {_escape_for_comment(', '.join(servers))}: {OMISSION_REASONS['server']}"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _period(proposal: PolicyProposal) -> list[str]:
+def _render_period(proposal: PolicyProposal) -> list[str]:
     """The period of the observations, so that a reviewer sees whether it was long enough."""
     observed = [*proposal.allow, *(left_out.observation for left_out in proposal.omitted)]
     if not observed:
@@ -186,35 +187,37 @@ def _period(proposal: PolicyProposal) -> list[str]:
     return [f"# Observed from {first} to {last}.", ""]
 
 
-def _totals(allowed: Sequence[Observation]) -> str:
+def _render_totals(allowed: Sequence[Observation]) -> str:
     calls = sum(observation.calls for observation in allowed)
     unused = sum(not observation.calls for observation in allowed)
     never = f"; {unused} never called" if unused else ""
     return f"{plural(len(allowed), 'definition')}, {plural(calls, 'call')}{never}"
 
 
-def _observations(state: GatewayState, coverage: Coverage) -> tuple[list[Observation], int]:
+def _collect_observations(state: GatewayState, scope: PolicyScope) -> tuple[list[Observation], int]:
     """The observations, and the number of definitions of covered servers that were only seen in other projects."""
-    uses = _Uses(state)
+    uses = _UsageIndex(state)
     reviews: _Reviews = {}
     for review in state.reviews.select(STATES):  # several locks may have reviews of the same content
-        reviews.setdefault(_content(review), []).append(review)
-    everywhere = state.observed.all()
+        reviews.setdefault(_content_key(review), []).append(review)
+    everywhere = state.observed.list_all()
     sightings = [
-        sighting for sighting in everywhere if _may_be_here(reviews.get(_content(sighting), []), coverage.baseline)
+        sighting
+        for sighting in everywhere
+        if _may_belong_to_project(reviews.get(_content_key(sighting), []), scope.baseline)
     ]
-    elsewhere = sum(coverage.covers(sighting.server) for sighting in everywhere)
-    elsewhere -= sum(coverage.covers(sighting.server) for sighting in sightings)
-    listed = [_observation(sighting, uses, reviews) for sighting in sightings]
+    elsewhere = sum(scope.covers(sighting.server) for sighting in everywhere)
+    elsewhere -= sum(scope.covers(sighting.server) for sighting in sightings)
+    listed = [_build_observation(sighting, uses, reviews) for sighting in sightings]
     known = {(sighting.server, sighting.entity, sighting.item) for sighting in everywhere}
-    return [*listed, *uses.unlisted(known)], elsewhere
+    return [*listed, *uses.list_unlisted(known)], elsewhere
 
 
-def _content(stored: Sighting | Review) -> tuple[str, str, str, str]:
+def _content_key(stored: Sighting | Review) -> tuple[str, str, str, str]:
     return stored.server, stored.entity, stored.item, stored.digest
 
 
-def _may_be_here(reviews: Sequence[Review], baseline: str) -> bool:
+def _may_belong_to_project(reviews: Sequence[Review], baseline: str) -> bool:
     """Whether a definition may come from a server of this project. Only its reviews state the project."""
     return not (baseline and reviews) or any(review.baseline in (baseline, FIRST_USE) for review in reviews)
 
@@ -239,30 +242,30 @@ class _Usage(Record):
         return _Usage(calls=self.calls + other.calls, first=times[0], last=times[-1]) if times else self
 
 
-class _Uses:
+class _UsageIndex:
     """The usage of items in the audit log, by the digest of their definition at that time."""
 
     def __init__(self, state: GatewayState) -> None:
         self._usage: dict[tuple[str, str, str], dict[str, _Usage]] = {}
-        for entry in entries(state.audit_database):
-            event = entry.fact
+        for entry in read_entries(state.audit_database):
+            event = entry.event
             # Listed items are recorded as allowed or warned too; only a use has a correlation id.
             # Fetching a result and server requests do not count as calls.
             if not event.item or event.method.startswith("tasks/") or event.method in SERVER_REQUESTS:
                 continue
             if event.kind == CALLED or (event.kind in (ALLOWED, WARNED) and event.call):
-                key = (storable_name(event.server), event.item_kind, storable_name(event.item))
+                key = (make_storable_name(event.server), event.item_kind, make_storable_name(event.item))
                 by_digest = self._usage.setdefault(key, {})
                 by_digest[event.observed] = by_digest.get(event.observed, _Usage()).with_call(entry.at)
 
-    def usage(self, sighting: Sighting) -> _Usage:
+    def find_usage(self, sighting: Sighting) -> _Usage:
         """The usage of one definition, including uses without a digest."""
-        item = storable_name(mask_item_key(sighting.entity, sighting.item))  # events have masked keys
+        item = make_storable_name(mask_item_key(sighting.entity, sighting.item))  # events have masked keys
         by_digest = self._usage.get((sighting.server, sighting.entity, item), {})
         usage = by_digest.get(sighting.digest, _Usage())
         return usage.merge(by_digest.get("", _Usage())) if sighting.digest else usage
 
-    def unlisted(self, known: Collection[tuple[str, str, str]]) -> Iterator[Observation]:
+    def list_unlisted(self, known: Collection[tuple[str, str, str]]) -> Iterator[Observation]:
         """Tools and prompts that were called but never listed. Resources need not be listed."""
         for item, by_digest in sorted(self._usage.items()):
             server, entity, name = item
@@ -283,9 +286,9 @@ class _Uses:
                 )
 
 
-def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observation:
-    own_reviews = reviews.get(_content(sighting), [])
-    usage = uses.usage(sighting)
+def _build_observation(sighting: Sighting, uses: _UsageIndex, reviews: _Reviews) -> Observation:
+    own_reviews = reviews.get(_content_key(sighting), [])
+    usage = uses.find_usage(sighting)
     return Observation(
         server=sighting.server,
         entity=sighting.entity,
@@ -304,7 +307,7 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
     )
 
 
-def _facts(observation: Observation) -> dict[str, Any]:
+def _observation_to_json(observation: Observation) -> dict[str, Any]:
     return {
         "server": observation.server,
         "entity": observation.entity,
@@ -318,15 +321,15 @@ def _facts(observation: Observation) -> dict[str, Any]:
     }
 
 
-def _comment(seen: Observation) -> str:
-    parts = [f"{seen.entity}{_hints(seen)}"]
+def _render_comment(seen: Observation) -> str:
+    parts = [f"{seen.entity}{_render_danger_hints(seen)}"]
     if seen.is_listed:
         parts += [f"seen in {plural(seen.sessions, 'session')} from {seen.first_seen} to {seen.last_seen}"]
     parts += [f"{plural(seen.calls, 'call')}, the last {seen.last_called}" if seen.calls else "never called"]
     return ", ".join(parts)
 
 
-def _hints(observation: Observation) -> str:
+def _render_danger_hints(observation: Observation) -> str:
     """The annotations by which a tool declares itself dangerous, which deserve a second look."""
     value = observation.value
     annotations = value.get("annotations") if isinstance(value, dict) else None
@@ -339,22 +342,22 @@ def _hints(observation: Observation) -> str:
 _DANGER_HINTS = ("destructiveHint", "openWorldHint")
 
 
-def _name(observation: Observation) -> str:
+def _find_full_name(observation: Observation) -> str:
     """The original name, which the database may have truncated."""
     return str(observation.value[_KEY_OF[observation.entity]])
 
 
-def _literal(server: str) -> str:
+def _escape_wildcards(server: str) -> str:
     """A server's name as a pattern. Wildcards in it become ``?``, which matches one character."""
     return "".join("?" if character in "*?" else character for character in server)
 
 
-def _inert(text: str) -> str:
+def _escape_for_comment(text: str) -> str:
     """A text for a comment, with invisible characters and log commands of build servers escaped."""
     return neutralize_log_commands(show_invisible(text))
 
 
-def _toml(text: str) -> str:
+def _quote_toml(text: str) -> str:
     """A TOML string on one line, with invisible characters escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
     escaped = INVISIBLE.sub(lambda match: f"\\U{ord(match[0]):08X}" if match[0] != " " else " ", quoted)

@@ -38,12 +38,12 @@ class Recorder:
     """Writes events to the audit log, and definitions to the review store on a separate thread."""
 
     def __init__(
-        self, log: AuditLog | None, sightings: Callable[[], SightingRecorder] | None, say: Callable[[str], None]
+        self, log: AuditLog | None, sightings: Callable[[], SightingRecorder] | None, print_line: Callable[[str], None]
     ) -> None:
         """``sightings`` opens the review store. It is called on the thread, when the first definition is seen."""
         self.log = log
         self._open_store = sightings
-        self._say = say
+        self._print_line = print_line
         self._queue: SimpleQueue[tuple[Verdict, ...] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._lock = Lock()
@@ -67,7 +67,7 @@ class Recorder:
         if output.events and log is not None:
             if durably:
                 if output.to_server:  # refusals are always recorded; forwarding needs a log that accepts events
-                    log.admit()
+                    log.check_available()
                 log.record_durably(*output.events)
             else:
                 log.record(*output.events)
@@ -94,15 +94,17 @@ class Recorder:
                     self.log.record(*events)
             except Exception as err:  # noqa: BLE001  the next definitions must still be stored
                 reason = err.message if isinstance(err, PinwardenError) else type(err).__name__
-                self._say(f"definitions could not be stored for review: {reason}")
+                self._print_line(f"definitions could not be stored for review: {reason}")
 
 
 class LoopRecorder:
     """Records outputs without blocking the event loop, and counts them."""
 
-    def __init__(self, recorder: OutputRecorder, note: Callable[[AuditEvent, int | str], None] | None = None) -> None:
+    def __init__(
+        self, recorder: OutputRecorder, record_call: Callable[[AuditEvent, int | str], None] | None = None
+    ) -> None:
         self._recorder = recorder
-        self._note = note
+        self._record_call = record_call
         self.outputs = 0
         self.refusals = 0
         self.kinds: dict[str, int] = {}
@@ -126,14 +128,14 @@ class LoopRecorder:
         await asyncio.get_running_loop().run_in_executor(None, self._recorder.record_durably, output)
 
     @property
-    def takes_notes(self) -> bool:
-        """Whether calls can be recorded by `note`."""
-        return self._note is not None
+    def can_record_calls(self) -> bool:
+        """Whether calls can be recorded by `record_call`."""
+        return self._record_call is not None
 
-    def note(self, event: AuditEvent, request_id: int | str) -> None:
+    def record_call(self, event: AuditEvent, request_id: int | str) -> None:
         """Record a call on the fast path: ``event`` lacks only the request id."""
-        assert self._note is not None  # noqa: S101  see `takes_notes`
-        self._note(event, request_id)
+        assert self._record_call is not None  # noqa: S101  see `can_record_calls`
+        self._record_call(event, request_id)
         self.outputs += 1
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 

@@ -14,17 +14,17 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, as_dict, replace
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.approved_items import (
-    KIND_OF,
+    KIND_BY_ENTITY,
     add_definitions,
     approved_digests,
     can_be_added,
     is_intact,
 )
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
-from pinwarden.gateway.shared_approvals import server_identity
+from pinwarden.gateway.shared_approvals import compute_server_identity
 from pinwarden.gateway.state import FIRST_USE
 from pinwarden.gateway.store.approvals import StoredApproval
-from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
+from pinwarden.gateway.store.reviews import PENDING, STATES, Review, build_review_event, make_storable_name, with_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
@@ -46,64 +46,68 @@ if TYPE_CHECKING:
 
 
 def list_reviews(
-    state: GatewayState, *, every: bool = False, server: str | None = None, levels: Collection[str] = ()
+    state: GatewayState, *, include_decided: bool = False, server: str | None = None, levels: Collection[str] = ()
 ) -> Report:
     """The report of ``pinwarden review list``."""
-    behind = _find_unapplied(state)
+    unapplied = _find_unapplied(state)
     reviews = [
         review
         for review in state.reviews.select(STATES)
-        if (every or review.state == WAITING or (review.state == APPROVED and _content(review) in behind))
+        if (
+            include_decided
+            or review.state == PENDING
+            or (review.state == APPROVED and _content_key(review) in unapplied)
+        )
         and server in (None, review.server)
         and (not levels or review.level in levels)
     ]
-    pending = sum(review.state == WAITING for review in reviews)
+    pending = sum(review.state == PENDING for review in reviews)
     return Report(
         command="review list",
         subject=server or "all servers",
         summary=f"{plural(pending, 'change')} pending review" if pending else "no changes pending review",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [{**review_facts(review), **_not_followed_facts(review, behind)} for review in reviews]},
+        facts={"reviews": [{**review_to_json(review), **_build_not_followed(review, unapplied)} for review in reviews]},
         notes=tuple(
             f"{review.name} is approved, but {place} does not apply it yet"
             for review in reviews
-            for place in _not_followed_facts(review, behind).get("not_followed_by", ())
+            for place in _build_not_followed(review, unapplied).get("not_followed_by", ())
         ),
     )
 
 
-_Content = tuple[str, str, str, str]
+_ContentKey = tuple[str, str, str, str]
 
 
-def _content(decision: Review | StoredApproval) -> _Content:
+def _content_key(decision: Review | StoredApproval) -> _ContentKey:
     return decision.server, decision.entity, decision.item, decision.digest
 
 
-def _find_unapplied(state: GatewayState) -> dict[_Content, list[str]]:
+def _find_unapplied(state: GatewayState) -> dict[_ContentKey, list[str]]:
     """By content, the locations of running gateways with a server of that name that do not apply an approval."""
-    places: dict[_Content, list[str]] = {}
+    places: dict[_ContentKey, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
-        places.setdefault(_content(approval), []).extend(follower.place for follower in followers)
+        places.setdefault(_content_key(approval), []).extend(follower.place for follower in followers)
     return places
 
 
-def _not_followed_facts(review: Review, behind: Mapping[_Content, Sequence[str]]) -> dict[str, Any]:
-    places = behind.get(_content(review), ()) if review.state == APPROVED else ()
+def _build_not_followed(review: Review, unapplied: Mapping[_ContentKey, Sequence[str]]) -> dict[str, Any]:
+    places = unapplied.get(_content_key(review), ()) if review.state == APPROVED else ()
     return {"not_followed_by": sorted(set(places))} if places else {}
 
 
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
     """The report of ``pinwarden review show``: what approving would change."""
     review = state.reviews.find(name)
-    baseline = _baseline(state, project, review.server, review.baseline)
-    key = next(iter(_fitting(review, baseline.surfaces) or baseline.surfaces))
-    return review, difference(review, baseline.surfaces[key], baseline.place)
+    baseline = _open_baseline(state, project, review.server, review.baseline)
+    key = next(iter(_find_matching_surfaces(review, baseline.surfaces) or baseline.surfaces))
+    return review, build_review_report(review, baseline.surfaces[key], baseline.place)
 
 
-def difference(review: Review, approved: Surface, place: str) -> Report:
+def build_review_report(review: Review, approved: Surface, place: str) -> Report:
     """What approving a review would change in the approved surface, and where the approval would be stored."""
     facts = {
-        "review": review_facts(review),
+        "review": review_to_json(review),
         "definition": strict_json.parse_json(review.definition.encode()),
         "approval_goes_to": place if _can_be_approved(review) else None,
     }
@@ -127,13 +131,13 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
     return replace(
         report,
         command="review show",
-        summary=f"{review.name}: {review.state}{_decision(review)}",
+        summary=f"{review.name}: {review.state}{_describe_decision(review)}",
         exit_code=EXIT_CLEAN,
         facts={**facts, "changes": changes},
     )
 
 
-def _decision(review: Review) -> str:
+def _describe_decision(review: Review) -> str:
     return f" by {review.decided_by} at {review.decided}: {review.why}" if review.decided_by else ""
 
 
@@ -150,21 +154,21 @@ def approve_reviews(
     """
     for name in names:
         state.reviews.get(name)  # fail before the state folder is created
-    with state.approving():
+    with state.exclude_other_approvals():
         reviews = [_check_approvable(state.reviews.get(name)) for name in dict.fromkeys(names)]
         _refuse_without_reason(reviews, approver)
-        plans = _plan(state, project, reviews, _with_approved, partial(_candidate, approver))
+        plans = _plan_changes(state, project, reviews, _add_approved, partial(_build_candidate, approver))
         _refuse_open_warnings(plans)
-        _record(state, reviews, approver, APPROVED)
+        _record_decision(state, reviews, approver, APPROVED)
         state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.reason, now=now)
-        shared = [approval for plan in plans for approval in _shared(state, plan, approver, now)]
+        shared = [approval for plan in plans for approval in _build_shared_approvals(state, plan, approver, now)]
         state.approvals.record(shared)
-        _write(plans, approver, now, undo=lambda failed: _undo_approval(state, failed, approver, now))
-    report = _decision_report("review approve", reviews, APPROVED, approver, now)
-    return _with_places(report, plans, _follower_notes(state, plans, shared))
+        _write_plans(plans, approver, now, undo=lambda failed: _undo_approval(state, failed, approver, now))
+    report = _build_decision_report("review approve", reviews, APPROVED, approver, now)
+    return _add_places(report, plans, _build_follower_notes(state, plans, shared))
 
 
-def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
+def _build_shared_approvals(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
     """The approvals for other gateways with the same database. Only those of locks are shared."""
     if plan.baseline.lock is None:
         return []
@@ -193,14 +197,16 @@ def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> l
     ]
 
 
-def _follower_notes(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[StoredApproval]) -> tuple[str, ...]:
+def _build_follower_notes(
+    state: GatewayState, plans: Sequence[_Plan], shared: Sequence[StoredApproval]
+) -> tuple[str, ...]:
     """Notes about which running gateways apply the approval."""
     if any(plan.baseline.lock is None for plan in plans) and not shared:
         return (_ALL_FOLLOW,)
     own = {state.lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
     identities = {(approval.server, approval.identity) for approval in shared}
     servers = {review.server for plan in plans for review in plan.reviews}
-    others = [follower for follower in state.approvals.followers(int(time.time())) if follower.place not in own]
+    others = [follower for follower in state.approvals.list_followers(int(time.time())) if follower.place not in own]
     following = sorted({other.place for other in others if (other.server, other.identity) in identities})
     not_following = sorted({other.place for other in others if other.server in servers} - set(following))
     notes = [_LOCK_FOLLOWS]
@@ -229,7 +235,7 @@ class _Plan(Record):
     changed: Mapping[str, ApprovalCandidate]
 
 
-def _plan(
+def _plan_changes(
     state: GatewayState,
     project: Project,
     reviews: Sequence[Review],
@@ -239,7 +245,7 @@ def _plan(
     plans: list[_Plan] = []
     for (server, name), group in groupby(sorted(reviews, key=_baseline_key), key=_baseline_key):
         same_baseline = tuple(group)
-        baseline = _baseline(state, project, server, name)
+        baseline = _open_baseline(state, project, server, name)
         changed = change(same_baseline, baseline.surfaces)
         candidates = {key: make_candidate(server, surface, baseline.surfaces[key]) for key, surface in changed.items()}
         plans.append(_Plan(reviews=same_baseline, baseline=baseline, changed=candidates))
@@ -248,7 +254,9 @@ def _plan(
     return plans
 
 
-def _write(plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]) -> None:
+def _write_plans(
+    plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]
+) -> None:
     """Write each plan. If one fails, undo its decisions and those of the following plans."""
     for index, plan in enumerate(plans):
         try:
@@ -268,10 +276,10 @@ def _undo_approval(state: GatewayState, reviews: Sequence[Review], approver: App
 
 def _withdraw(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
     """Stop gateways from applying approvals of these definitions."""
-    state.approvals.withdraw([_content(review) for review in reviews], by=approver.by, why=approver.reason, now=now)
+    state.approvals.withdraw([_content_key(review) for review in reviews], by=approver.by, why=approver.reason, now=now)
 
 
-def _with_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
+def _add_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
     written = {plan.baseline.place: plan.baseline.kind for plan in plans if plan.changed}
     return replace(
         report,
@@ -285,24 +293,24 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
 
     The previously approved definition is approved again, if there was one.
     """
-    with state.approving():
+    with state.exclude_other_approvals():
         reviews = [_check_decided(state.reviews.get(name)) for name in dict.fromkeys(names)]
         approved = [review for review in reviews if review.state == APPROVED]
-        plans = _plan(state, project, approved, partial(_without_approved, state), _candidate_approved_before)
-        _record(state, reviews, approver, HELD)
+        plans = _plan_changes(state, project, approved, partial(_remove_approved, state), _build_restored_candidate)
+        _record_decision(state, reviews, approver, HELD)
         _withdraw(state, reviews, approver, now)
         state.reviews.reopen(reviews)
         for plan in plans:
             plan.baseline.approve(plan.changed, approver, now)
-    pending = [replace(review, state=WAITING, decided="", decided_by="", why="") for review in reviews]
+    pending = [replace(review, state=PENDING, decided="", decided_by="", why="") for review in reviews]
     report = Report(
         command="review reopen",
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
         summary=f"{plural(len(reviews), 'decision')} undone by {approver.by}",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [review_facts(review) for review in pending], "by": approver.by, "why": approver.reason},
+        facts={"reviews": [review_to_json(review) for review in pending], "by": approver.by, "why": approver.reason},
     )
-    return _with_places(report, plans, (_BLOCKED_AGAIN,))
+    return _add_places(report, plans, (_BLOCKED_AGAIN,))
 
 
 def _check_decided(review: Review) -> Review:
@@ -311,26 +319,28 @@ def _check_decided(review: Review) -> Review:
     return review
 
 
-def _without_approved(
+def _remove_approved(
     state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]
 ) -> dict[str, Surface]:
     """The approved surfaces that contain what these reviews approved, without it."""
     changed: dict[str, Surface] = {}
     for review in reviews:
-        previous = _previous(state, review)
+        previous = _find_previous(state, review)
         for key, surface in approved.items():
             if review.digest in approved_digests(review, surface):
                 current = changed.get(key, surface)
-                changed[key] = _without(current, review) if previous is None else add_definitions(current, [previous])
+                changed[key] = (
+                    _remove_definition(current, review) if previous is None else add_definitions(current, [previous])
+                )
     return changed
 
 
-def _previous(state: GatewayState, review: Review) -> Review | None:
+def _find_previous(state: GatewayState, review: Review) -> Review | None:
     """The review with the previously approved definition; None if the item was new."""
     if not review.expected:
         return None
     for digest in review.expected.split() if " " not in review.expected else ():
-        text = state.observed.definition(review.server, review.entity, review.item, digest)
+        text = state.observed.find_definition(review.server, review.entity, review.item, digest)
         if text is not None:
             return replace(review, definition=text)
     raise PinwardenError(
@@ -341,13 +351,13 @@ def _previous(state: GatewayState, review: Review) -> Review | None:
     )
 
 
-def _without(approved: Surface, review: Review) -> Surface:
+def _remove_definition(approved: Surface, review: Review) -> Surface:
     if review.entity == SERVER_ITEM:
         return replace(
             approved, server={name: value for name, value in (approved.server or {}).items() if name != review.item}
         )
-    kind = KIND_OF[review.entity]
-    others = tuple(item for item in approved.items_of_kind(kind) if storable_name(item.key) != review.item)
+    kind = KIND_BY_ENTITY[review.entity]
+    others = tuple(item for item in approved.items_of_kind(kind) if make_storable_name(item.key) != review.item)
     return replace(approved, items={**approved.items, kind.member: others})
 
 
@@ -356,11 +366,11 @@ def has_reason(approver: Approver) -> bool:
     return approver.why.strip() not in ("", DEFAULT_REASON)
 
 
-def _candidate(approver: Approver, server: str, served: Surface, approved: Surface) -> ApprovalCandidate:
+def _build_candidate(approver: Approver, server: str, served: Surface, approved: Surface) -> ApprovalCandidate:
     return scan_for_approval(server, served, (approved,), warnings_approved=approver.approves_warnings)
 
 
-def _candidate_approved_before(server: str, served: Surface, _: Surface) -> ApprovalCandidate:
+def _build_restored_candidate(server: str, served: Surface, _: Surface) -> ApprovalCandidate:
     """Restored definitions were approved before, so they are not scanned."""
     return ApprovalCandidate(server=server, surface=served)
 
@@ -396,10 +406,10 @@ DEFAULT_REASON = "reviewed"
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
     """Reject the pending changes with these names. They stay blocked, and the same content is not pending again."""
     reviews = [_check_pending(state.reviews.get(name)) for name in dict.fromkeys(names)]
-    _record(state, reviews, approver, REJECTED)
+    _record_decision(state, reviews, approver, REJECTED)
     _withdraw(state, reviews, approver, now)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
-    return replace(_decision_report("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_BLOCKED,))
+    return replace(_build_decision_report("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_BLOCKED,))
 
 
 _LOCK_FOLLOWS = "running gateways with this lock allow exactly this definition from now on, without a restart"
@@ -408,7 +418,7 @@ _BLOCKED_AGAIN = "it is blocked from now on, and pending review again when the s
 _STAYS_BLOCKED = "it stays blocked, and the same content will not be pending review again"
 
 
-def review_facts(review: Review) -> dict[str, Any]:
+def review_to_json(review: Review) -> dict[str, Any]:
     """A review as JSON, without its definition."""
     facts = as_dict(review)
     del facts["definition"]
@@ -420,7 +430,7 @@ def _baseline_key(review: Review) -> tuple[str, str]:
 
 
 def _check_pending(review: Review) -> Review:
-    if review.state != WAITING:
+    if review.state != PENDING:
         raise PinwardenError(
             "REVIEW_STALE",
             f"{review.name} is no longer pending: it is {review.state}",
@@ -446,11 +456,11 @@ def _check_approvable(review: Review) -> Review:
     return review
 
 
-def _with_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
+def _add_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
     """The approved surfaces that these reviews change, with the reviewed definitions."""
     changed: dict[str, Surface] = {}
     for review in reviews:
-        fitting = _fitting(review, approved)
+        fitting = _find_matching_surfaces(review, approved)
         if not fitting:
             raise PinwardenError(
                 "REVIEW_STALE",
@@ -461,20 +471,20 @@ def _with_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) -
     return changed
 
 
-def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
+def _find_matching_surfaces(review: Review, approved: Mapping[str, Surface]) -> list[str]:
     """The approved surfaces that the review was compared with, or that already contain its definition."""
     return [key for key, surface in approved.items() if can_be_added(review, surface)]
 
 
-def _record(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
+def _record_decision(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
     """Record decisions in the audit log before they take effect."""
-    with state.audit_log() as log:
-        log.record_durably(*(review_event(review, kind, approver.reason, approver.by) for review in reviews))
+    with state.open_audit_log() as log:
+        log.record_durably(*(build_review_event(review, kind, approver.reason, approver.by) for review in reviews))
         if log.problem is not None:
             raise log.problem
 
 
-def _decision_report(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
+def _build_decision_report(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
     decided = [_with_decision(review, state, approver, now) for review in reviews]
     return Report(
         command=command,
@@ -482,7 +492,7 @@ def _decision_report(command: str, reviews: Sequence[Review], state: str, approv
         summary=f"{plural(len(reviews), 'change')} {state} by {approver.by}",
         exit_code=EXIT_CLEAN,
         facts={
-            "reviews": [review_facts(review) for review in decided],
+            "reviews": [review_to_json(review) for review in decided],
             "by": approver.by,
             "why": approver.reason,
         },
@@ -548,7 +558,7 @@ class _LockBaseline:
                 entries[entry.key] = entry
                 surfaces[entry.key] = parse_surface(texts[extension.surface.path])
         self.identities: Mapping[str, str] = {
-            key: server_identity(lock.entries, self._server, entry.client) for key, entry in entries.items()
+            key: compute_server_identity(lock.entries, self._server, entry.client) for key, entry in entries.items()
         }
         if not entries:
             raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {self._server[:120]!a}")
@@ -564,7 +574,7 @@ class _FirstUseBaseline:
         self.place = f"the store {state.display_name}"
         self.lock: Path | None = None
         self.identities: Mapping[str, str] = {}
-        full_name = next((name for name in state.trusted.servers() if storable_name(name) == server), server)
+        full_name = next((name for name in state.trusted.list_servers() if make_storable_name(name) == server), server)
         trusted = state.trusted.find(full_name)
         if trusted is None:
             raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} no longer has a trusted surface")
@@ -583,7 +593,7 @@ class _FirstUseBaseline:
             self._store.approve(self._trusted, candidate.surface, by=approver.by, why=why, now=now)
 
 
-def _baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:
+def _open_baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:
     """The approved surfaces that a review changes. The lock may be that of another project."""
     if name == FIRST_USE:
         return _FirstUseBaseline(state, server)

@@ -18,10 +18,10 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.approved_items import KIND_OF, add_definitions, can_be_added, is_approved, is_intact
+from pinwarden.gateway.approved_items import KIND_BY_ENTITY, add_definitions, can_be_added, is_approved, is_intact
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.store.approvals import APPROVED, Approvals, Change, Follower, StoredApproval, with_name
-from pinwarden.gateway.store.reviews import storable_name
+from pinwarden.gateway.store.approvals import APPROVED, Approvals, ChangeMark, Follower, StoredApproval, with_name
+from pinwarden.gateway.store.reviews import make_storable_name
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -42,7 +42,7 @@ class SharedSurface(Record):
     """The approvals that changed it."""
 
 
-def server_identity(entries: Iterable[Entry], name: str, client: str | None = None) -> str:
+def compute_server_identity(entries: Iterable[Entry], name: str, client: str | None = None) -> str:
     """A digest of the command or URL that a lock has for a name; empty if it is ambiguous or unknown.
 
     ``client`` selects one of several different servers of that name.
@@ -93,7 +93,7 @@ class SharedApprovals:
         self._applied: dict[str, int] = {}
         """By server, the last decision that was applied."""
         self._sequence = 0
-        self._change: Change | None = None
+        self._change: ChangeMark | None = None
         self._reported: tuple[object, ...] = ()
         self._reported_at = 0
         self._queried = Event()
@@ -114,9 +114,9 @@ class SharedApprovals:
         if self._thread is not None:
             self._thread.join(1.0)
 
-    def apply_to(self, server: str, identity: str, approved: Surface) -> SharedSurface:
+    def apply(self, server: str, identity: str, approved: Surface) -> SharedSurface:
         """The surface that a lock approves, with the shared approvals for this server applied."""
-        name, identity = storable_name(server), identity if self._applies else ""
+        name, identity = make_storable_name(server), identity if self._applies else ""
         with self._lock:
             if self._servers.get(name) != identity:
                 self._servers[name] = identity
@@ -130,7 +130,7 @@ class SharedApprovals:
             for approval in approvals
             if identity and approval.identity == identity and approval.place != self._place
         ]
-        surface, names, refused = _apply(approved, matching)
+        surface, names, refused = _apply_approvals(approved, matching)
         with self._lock:
             self._refused[name] = " ".join(approval.name for approval in refused)
             self._applied[name] = sequence
@@ -141,13 +141,13 @@ class SharedApprovals:
         approvals = self._open_table()
         with self._lock:
             servers, last_change = dict(self._servers), self._change
-        change = approvals.change()
+        change = approvals.read_change_mark()
         if change != last_change:
             failures: dict[str, PinwardenError] = {}
             by_server: dict[str, list[StoredApproval]] = {server: [] for server in servers}
-            for approval in approvals.for_servers(sorted(servers)):
+            for approval in approvals.list_for_servers(sorted(servers)):
                 try:
-                    by_server[approval.server].append(_check(approval))
+                    by_server[approval.server].append(_check_intact(approval))
                 except PinwardenError as err:
                     failures[approval.server] = err
             with self._lock:
@@ -157,9 +157,9 @@ class SharedApprovals:
                 self._failures = failures
                 self._sequence = change[1]
                 self.generation += 1
-        self._report(approvals)
+        self._report_status(approvals)
 
-    def _report(self, approvals: Approvals) -> None:
+    def _report_status(self, approvals: Approvals) -> None:
         now = self._clock()
         with self._lock:
             rows = [
@@ -200,7 +200,9 @@ class SharedApprovals:
             self.generation += 1
 
 
-def _apply(approved: Surface, approvals: Sequence[StoredApproval]) -> tuple[Surface, list[str], list[StoredApproval]]:
+def _apply_approvals(
+    approved: Surface, approvals: Sequence[StoredApproval]
+) -> tuple[Surface, list[str], list[StoredApproval]]:
     """Apply approvals in order, repeatedly, because an approval may build on a later one.
 
     Returns the surface, the names of applied approvals, and the approvals that cannot be applied.
@@ -222,7 +224,7 @@ def _apply(approved: Surface, approvals: Sequence[StoredApproval]) -> tuple[Surf
         remaining = skipped
 
 
-def _check(approval: StoredApproval) -> StoredApproval:
+def _check_intact(approval: StoredApproval) -> StoredApproval:
     """Return the approval if it matches its name. Other programs may be able to write to the database."""
     reason = ""
     texts = (approval.item, approval.digest, approval.expected, approval.definition, approval.place)
@@ -230,7 +232,7 @@ def _check(approval: StoredApproval) -> StoredApproval:
         reason = "it has values of wrong types"
     elif len(approval.definition) > _MAX_DEFINITION:
         reason = "its definition is too long"
-    elif approval.entity != SERVER_ITEM and approval.entity not in KIND_OF:
+    elif approval.entity != SERVER_ITEM and approval.entity not in KIND_BY_ENTITY:
         reason = "the kind of its item is unknown"
     elif approval.state != APPROVED or with_name(approval).name != approval.name:
         reason = "it does not match its name"

@@ -30,13 +30,13 @@ FIRST_USE = "first-use"
 class GatewayState:
     """The state of one user's gateways: a folder on this machine, and a database in it or elsewhere.
 
-    Files and databases are opened on first use. With ``reads``, a missing database is an error instead of being
+    Files and databases are opened on first use. With ``read_only``, a missing database is an error instead of being
     created; with ``absent``, it counts as empty.
     """
 
-    def __init__(self, folder: Path, url: str | None = None, *, reads: bool = False, absent: bool = False) -> None:
+    def __init__(self, folder: Path, url: str | None = None, *, read_only: bool = False, absent: bool = False) -> None:
         self.folder = folder
-        self._reads = reads
+        self._read_only = read_only
         self._absent = absent
         if url:
             _check_url(url)
@@ -63,33 +63,37 @@ class GatewayState:
         return str(self._database)
 
     @property
-    def journals(self) -> Path:
+    def journal_folder(self) -> Path:
         """The folder of the journals with events for this database."""
-        return self.folder / "journals" / _folder_name(self.url)
+        return self.folder / "journals" / _name_journal_folder(self.url)
 
     @property
-    def running(self) -> Path:
+    def running_folder(self) -> Path:
         """The folder in which running gateways register their processes."""
-        return _running(self.folder)
+        return _running_folder(self.folder)
 
-    def audit_log(
+    def open_audit_log(
         self, *, gateway: str = "", when_unavailable: WhenUnavailable = "refuse", limits: AuditLimits | None = None
     ) -> AuditLog:
         """The log for a process that records events. The caller closes it."""
         from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 
-        refuse_unsafe(self.folder)
+        prepare_state_folder(self.folder)
         return AuditLog(
-            self.url, self.journals, gateway=gateway, when_unavailable=when_unavailable, limits=limits or AuditLimits()
+            self.url,
+            self.journal_folder,
+            gateway=gateway,
+            when_unavailable=when_unavailable,
+            limits=limits or AuditLimits(),
         )
 
     @cached_property
     def audit_database(self) -> Database:
         """The audit log for reading, after recovering the journals of killed gateways."""
-        from pinwarden.gateway.audit.log import recover
+        from pinwarden.gateway.audit.log import recover_journals
 
         database = self._open("audit")
-        recover(database, self.journals)
+        recover_journals(database, self.journal_folder)
         return database
 
     @cached_property
@@ -101,14 +105,14 @@ class GatewayState:
 
         if self._absent:
             return open_empty_database(load_schema(tables))
-        if not self._reads or self.folder.exists():
-            refuse_unsafe(self.folder)
+        if not self._read_only or self.folder.exists():
+            prepare_state_folder(self.folder)
         # A gateway that was killed before its first commit leaves a journal but no database.
-        return open_database(self.url, load_schema(tables), create=not self._reads or self.has_journals())
+        return open_database(self.url, load_schema(tables), create=not self._read_only or self.has_journals())
 
     def has_journals(self) -> bool:
         """Whether there are journals with events for the database."""
-        return any(self.journals.glob("*.journal"))
+        return any(self.journal_folder.glob("*.journal"))
 
     @cached_property
     def reviews(self) -> Reviews:
@@ -144,10 +148,10 @@ class GatewayState:
 
     def lock_location(self, lock: Path) -> str:
         """The host and path of a lock, which identify it among all hosts that share the database."""
-        refuse_unsafe(self.folder)
-        return f"{_host_id(self.folder)}:{lock.resolve()}"
+        prepare_state_folder(self.folder)
+        return f"{_read_host_id(self.folder)}:{lock.resolve()}"
 
-    def shared_approvals(self, lock: Path, *, applies: bool = True) -> SharedApprovals:
+    def open_shared_approvals(self, lock: Path, *, applies: bool = True) -> SharedApprovals:
         """The shared approvals, for the gateway of a lock."""
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
@@ -156,14 +160,14 @@ class GatewayState:
         )
 
     @contextmanager
-    def approving(self) -> Iterator[None]:
+    def exclude_other_approvals(self) -> Iterator[None]:
         """Exclude concurrent approvals, because each builds on the last. ``LOCK_BUSY`` if one is in progress."""
         from pinwarden.system.files import try_lock_file
 
         if self._absent:
             yield
             return
-        refuse_unsafe(self.folder)
+        prepare_state_folder(self.folder)
         descriptor = os.open(self.folder / "approving.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not try_lock_file(descriptor):
@@ -174,11 +178,11 @@ class GatewayState:
 
     @cached_property
     def _tokens_database(self) -> Database:
-        from pinwarden.gateway.store.tokens import tokens_schema
+        from pinwarden.gateway.store.tokens import load_tokens_schema
         from pinwarden.system.database import open_database
 
-        refuse_unsafe(self.folder)
-        return open_database(self.url, tokens_schema())
+        prepare_state_folder(self.folder)
+        return open_database(self.url, load_tokens_schema())
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -187,7 +191,7 @@ class GatewayState:
 
         return Tokens(self._tokens_database)
 
-    def sightings(self, server: str, baseline: str) -> SightingRecorder:
+    def open_sighting_recorder(self, server: str, baseline: str) -> SightingRecorder:
         """Stores what sessions of a server observe."""
         from pinwarden.gateway.store.reviews import SightingRecorder
 
@@ -197,11 +201,11 @@ class GatewayState:
 def open_state(project: Project, url: str | None = None) -> GatewayState:
     """The state of this user. ``PINWARDEN_STATE`` names another folder, ``PINWARDEN_DATABASE`` another database."""
     return GatewayState(
-        state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
+        find_state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
     )
 
 
-def state_to_read(project: Project, url: str | None = None, *, needed: bool = False) -> GatewayState:
+def open_state_for_reading(project: Project, url: str | None = None, *, needed: bool = False) -> GatewayState:
     """The state of this user, to read it without creating anything.
 
     If no gateway was used yet, it is empty. With ``needed``, or if the user names a folder or database, it must exist.
@@ -209,10 +213,10 @@ def state_to_read(project: Project, url: str | None = None, *, needed: bool = Fa
     state = open_state(project, url)
     is_named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
     absent = not is_named and not needed and not Path(state.url).exists() and not state.has_journals()
-    return GatewayState(state.folder, state.url, reads=True, absent=absent)
+    return GatewayState(state.folder, state.url, read_only=True, absent=absent)
 
 
-def state_folder(variables: Mapping[str, str], home: Path) -> Path:
+def find_state_folder(variables: Mapping[str, str], home: Path) -> Path:
     """The folder with the state of this user's gateways."""
     named = variables.get("PINWARDEN_STATE")
     if named:
@@ -221,12 +225,12 @@ def state_folder(variables: Mapping[str, str], home: Path) -> Path:
     return (Path(base) if base and Path(base).is_absolute() else home / ".local" / "state") / "pinwarden"
 
 
-def running_folder(variables: Mapping[str, str], home: Path) -> Path:
+def find_running_folder(variables: Mapping[str, str], home: Path) -> Path:
     """The folder in which all running gateways of this user register, whatever database they use."""
-    return _running(state_folder(variables, home))
+    return _running_folder(find_state_folder(variables, home))
 
 
-def _running(folder: Path) -> Path:
+def _running_folder(folder: Path) -> Path:
     return folder / "running"
 
 
@@ -246,7 +250,7 @@ def _check_url(url: str) -> None:
     raise PinwardenError("USAGE", problem, hint="Give the path of an SQLite file, or postgresql://…")
 
 
-def _folder_name(url: str) -> str:
+def _name_journal_folder(url: str) -> str:
     """A folder name for a database: a digest of its address without the password."""
     from hashlib import sha256
     from urllib.parse import urlsplit
@@ -259,7 +263,7 @@ def _folder_name(url: str) -> str:
     return sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _host_id(folder: Path) -> str:
+def _read_host_id(folder: Path) -> str:
     """The host name with a random suffix from the state folder, because host names are not unique."""
     from socket import gethostname
 
@@ -284,12 +288,12 @@ def _host_id(folder: Path) -> str:
 _SUFFIX_LENGTH = 16
 
 
-def lock_baseline(lock: Path) -> str:
+def name_lock_baseline(lock: Path) -> str:
     """The baseline of a server with a lock entry."""
     return f"lock:{lock.resolve()}"
 
 
-def refuse_unsafe(folder: Path) -> None:
+def prepare_state_folder(folder: Path) -> None:
     """Create the state folder if needed. ``STORE_UNSAFE`` if other users could write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

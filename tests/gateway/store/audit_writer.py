@@ -18,7 +18,7 @@ def main(url: str, folder: str) -> None:
         elif number % 2:
             log.record(AuditEvent(kind="called", item=str(number), session=log.source))
         else:
-            log.note(form, number)
+            log.record_call(form, number)
         sys.stdout.write(f"{log.source} {number}\n")
         sys.stdout.flush()
 

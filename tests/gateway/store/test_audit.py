@@ -15,23 +15,38 @@ from time import monotonic
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import append, audit_schema, format_time, lines, newest_entries, read_head
-from pinwarden.gateway.audit.event import EMPTY, AuditEvent, AuditHead, LogEntry, encode_entry, entry_hash, parse_entry
-from pinwarden.gateway.audit.journal import Batch, Journal, JournalEvent, pack, unpack
-from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
+from pinwarden.gateway.audit.chain import (
+    append_events,
+    format_time,
+    load_audit_schema,
+    read_head,
+    read_lines,
+    read_newest_entries,
+)
+from pinwarden.gateway.audit.event import (
+    EMPTY_HEAD,
+    AuditEvent,
+    AuditHead,
+    LogEntry,
+    encode_entry,
+    hash_entry,
+    parse_entry,
+)
+from pinwarden.gateway.audit.journal import Journal, JournalBatch, JournalEvent, pack_event, unpack_event
+from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover_journals
 from pinwarden.system.database import Database, DatabaseLimits, Schema, open_database
 from tests.support.audit import verify
 from tests.support.postgres import Cluster, hurried
 
-QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=60.0)
-CALM = AuditLimits(wait=60.0)
+QUICK = AuditLimits(retry_seconds=0.02, max_retry_seconds=0.05, commit_seconds=60.0)
+CALM = AuditLimits(commit_seconds=60.0)
 """The default limits with a longer wait, for busy machines."""
-PATIENT = AuditLimits(gather=60.0, wait=60.0)
+PATIENT = AuditLimits(gather_seconds=60.0, commit_seconds=60.0)
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    opened = open_database(database_url, audit_schema())
+    opened = open_database(database_url, load_audit_schema())
     yield opened
     opened.close()
 
@@ -42,11 +57,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def entries(database: Database) -> list[LogEntry]:
-    return [parse_entry(line) for _, line in lines(database)]
+    return [parse_entry(line) for _, line in read_lines(database)]
 
 
 def items(database: Database) -> list[str]:
-    return [entry.fact.item for entry in entries(database)]
+    return [entry.event.item for entry in entries(database)]
 
 
 def called(item: object) -> AuditEvent:
@@ -80,7 +95,7 @@ def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(
 
 
 def test_gateways_on_one_database_write_one_chain(database: Database, database_url: str, folder: Path) -> None:
-    other = open_database(database_url, audit_schema())
+    other = open_database(database_url, load_audit_schema())
     with (
         AuditLog(database_url, folder, limits=CALM) as first,
         AuditLog(database_url, folder, limits=CALM) as second,
@@ -118,7 +133,7 @@ def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
     copy = left.read_bytes()
     log.close()
     left.write_bytes(copy)
-    assert recover(database, folder) == 1
+    assert recover_journals(database, folder) == 1
     assert items(database) == ["1", "2", "3"]
     assert verify(database).breaks == ()
     assert list(folder.iterdir()) == []
@@ -126,25 +141,30 @@ def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
 
 def test_the_same_events_again_are_not_written_again(database: Database) -> None:
     events = tuple(JournalEvent(at=number, event=called(number)) for number in range(5))
-    append(database, Batch(gateway="g", source="s", first=1, events=events[:3]))
-    head = append(database, Batch(gateway="g", source="s", first=1, events=events))
-    assert append(database, Batch(gateway="g", source="s", first=1, events=events)) == head == read_head(database)
+    append_events(database, JournalBatch(gateway="g", source="s", first=1, events=events[:3]))
+    head = append_events(database, JournalBatch(gateway="g", source="s", first=1, events=events))
+    assert (
+        append_events(database, JournalBatch(gateway="g", source="s", first=1, events=events))
+        == head
+        == read_head(database)
+    )
     assert items(database) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -> None:
-    append(
-        database, Batch(gateway="g", source="s", first=1, events=(JournalEvent(at=1_500_000_000, event=called("x")),))
+    append_events(
+        database,
+        JournalBatch(gateway="g", source="s", first=1, events=(JournalEvent(at=1_500_000_000, event=called("x")),)),
     )
-    ((number, line),) = lines(database)
+    ((number, line),) = read_lines(database)
     assert (number, line.decode()) == (
         1,
         '{"at":"1970-01-01T00:00:01.500000Z","fact":{"item":"x","kind":"called","server":"files"},'
         '"format":"pinwarden-audit/1","gateway":"g","nth":1,"number":1,"previous":"sha256:' + "0" * 64 + '",'
         '"source":"s"}',
     )
-    assert read_head(database) == AuditHead(number=1, hash=entry_hash(line))
-    assert list(newest_entries(database)) == [parse_entry(line)]
+    assert read_head(database) == AuditHead(number=1, hash=hash_entry(line))
+    assert list(read_newest_entries(database)) == [parse_entry(line)]
 
 
 # What tampering looks like
@@ -153,7 +173,7 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
 @pytest.fixture
 def written(database: Database) -> Database:
     events = tuple(JournalEvent(at=number, event=called(number)) for number in range(1, 7))
-    append(database, Batch(gateway="g", source="s", first=1, events=events))
+    append_events(database, JournalBatch(gateway="g", source="s", first=1, events=events))
     return database
 
 
@@ -222,9 +242,9 @@ def test_events_removed_under_a_running_gateway_are_detected_without_a_head(
 
 def test_a_log_rewritten_from_an_edited_event_on_is_detected_by_a_head(written: Database) -> None:
     head = read_head(written)
-    previous, forged = EMPTY.hash, []
+    previous, forged = EMPTY_HEAD.hash, []
     for entry in entries(written):
-        fact = called("harmless") if entry.number == 3 else entry.fact
+        fact = called("harmless") if entry.number == 3 else entry.event
         line = encode_entry(
             LogEntry(
                 number=entry.number,
@@ -233,10 +253,10 @@ def test_a_log_rewritten_from_an_edited_event_on_is_detected_by_a_head(written: 
                 gateway=entry.gateway,
                 source=entry.source,
                 nth=entry.nth,
-                fact=fact,
+                event=fact,
             )
         )
-        previous = entry_hash(line)
+        previous = hash_entry(line)
         forged.append((line.decode(), entry.number))
     with written.transaction() as step:
         step.run_many("UPDATE audit_entry SET entry = ? WHERE number = ?", forged)
@@ -254,10 +274,12 @@ def test_entries_are_found_by_names_with_any_characters(name: str, database: Dat
         AuditEvent(kind="blocked", server=name, item='"kind":"held"'),
         AuditEvent(kind="held", server="other", item="4", reason=f'"server":"{name}"'),
     ]
-    append(database, Batch(gateway="g", source="s", first=1, events=tuple(JournalEvent(9, fact) for fact in facts)))
+    append_events(
+        database, JournalBatch(gateway="g", source="s", first=1, events=tuple(JournalEvent(9, fact) for fact in facts))
+    )
 
     def newest_items(*members: list[tuple[str, str]]) -> list[str]:
-        return [entry.fact.item for entry in newest_entries(database, members)]
+        return [entry.event.item for entry in read_newest_entries(database, members)]
 
     assert [item for item in newest_items([("server", name)]) if item in ("1", '"kind":"held"')] == [
         '"kind":"held"',
@@ -271,20 +293,22 @@ def test_entries_are_found_by_names_with_any_characters(name: str, database: Dat
 
 def test_the_newest_entries_are_listed_across_gaps(written: Database) -> None:
     change(written, f"UPDATE audit_entry SET number = {1 << 62} WHERE number = 6")
-    assert [entry.fact.item for entry in newest_entries(written, [[("kind", "called")]])] == items(written)[::-1]
+    assert [entry.event.item for entry in read_newest_entries(written, [[("kind", "called")]])] == items(written)[::-1]
 
 
 def test_a_head_stays_valid_while_the_log_grows(written: Database) -> None:
     head = read_head(written)
-    append(written, Batch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, event=called("more")),)))
+    append_events(
+        written, JournalBatch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, event=called("more")),))
+    )
     assert breaks(written, head) == []
 
 
 def test_heads_that_contradict_each_other_are_not_both_right(written: Database) -> None:
     head = read_head(written)
-    other = AuditHead(number=head.number, hash=EMPTY.hash)
+    other = AuditHead(number=head.number, hash=EMPTY_HEAD.hash)
     assert breaks(written, head, other) == breaks(written, other, head) == [(6, "rewritten")]
-    assert breaks(written, EMPTY) == []
+    assert breaks(written, EMPTY_HEAD) == []
     assert breaks(written, AuditHead(number=0, hash=head.hash)) == [(0, "rewritten")]
 
 
@@ -313,7 +337,9 @@ def test_an_entry_with_contradicting_columns_stops_the_log_and_is_detected(
     change_one: str, database: Database, database_url: str, folder: Path
 ) -> None:
     """Attack: the same, by a row that is part of the chain."""
-    append(database, Batch(gateway="g", source="other", first=1, events=(JournalEvent(at=9, event=called(0)),)))
+    append_events(
+        database, JournalBatch(gateway="g", source="other", first=1, events=(JournalEvent(at=9, event=called(0)),))
+    )
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
         change(database, change_one)
@@ -334,7 +360,7 @@ def test_an_event_that_a_running_gateway_did_not_count_is_reported(
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
         forged = tuple(JournalEvent(at=number, event=called("forged")) for number in range(5))
-        append(database, Batch(gateway="desk", source=log.source, first=2, events=forged))
+        append_events(database, JournalBatch(gateway="desk", source=log.source, first=2, events=forged))
         log.record_durably(AuditEvent(kind="blocked", item="2"))
         assert log.problem is not None
         assert log.problem.code == "AUDIT_TAMPERED"
@@ -362,10 +388,10 @@ def test_a_gateway_killed_ten_times_loses_no_recorded_event(
                 source, number = writer.stdout.readline().split()
             writer.kill()
             recorded += [(source, str(count)) for count in range(int(number) + 1)]
-    database = open_database(url, audit_schema())
-    recover(database, folder)
+    database = open_database(url, load_audit_schema())
+    recover_journals(database, folder)
     assert verify(database).breaks == ()
-    kept = {(entry.source, entry.fact.item or entry.fact.call.partition("/")[2]) for entry in entries(database)}
+    kept = {(entry.source, entry.event.item or entry.event.call.partition("/")[2]) for entry in entries(database)}
     assert set(recorded) - kept == set()
     assert list(folder.glob("*.journal")) == []
     database.close()
@@ -373,7 +399,7 @@ def test_a_gateway_killed_ten_times_loses_no_recorded_event(
 
 def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(cluster: Cluster, folder: Path) -> None:
     database_url = cluster.new_database()
-    database = open_database(database_url, audit_schema())
+    database = open_database(database_url, load_audit_schema())
     log = AuditLog(database_url, folder, when_unavailable="refuse", limits=QUICK)
     log.record_durably(called("before"))
     cluster.stop()
@@ -383,7 +409,7 @@ def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(c
             log.record(called("passes"))
         assert caught.value.code == "AUDIT_UNAVAILABLE"
         assert log.problem is not None
-        assert log.waiting == 1
+        assert log.waiting_count == 1
     finally:
         cluster.start()
     eventually(lambda: log.problem is None)
@@ -403,9 +429,9 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     log = AuditLog(place / "audit.sqlite", folder, when_unavailable="refuse", limits=QUICK)
     form = AuditEvent(kind="called", server="files", call="session/")
     takes: list[Callable[[], None]] = [
-        lambda: log.note(form, 1),
+        lambda: log.record_call(form, 1),
         lambda: log.record(called(1)),
-        lambda: log.note_all([(form, 1)]),
+        lambda: log.record_calls([(form, 1)]),
     ]
     for take in takes:
         with pytest.raises(PinwardenError) as caught:
@@ -414,14 +440,14 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     problem = log.problem
     eventually(lambda: log.problem is not problem)  # it was tried again
     with pytest.raises(PinwardenError):
-        log.note(form, 2)
-    assert log.waiting == 0
+        log.record_call(form, 2)
+    assert log.waiting_count == 0
     place.unlink()
     eventually(lambda: log.problem is None)
-    log.note(form, 3)
+    log.record_call(form, 3)
     log.close()
-    database = open_database(place / "audit.sqlite", audit_schema())
-    assert [entry.fact.call for entry in entries(database)] == ["session/3"]
+    database = open_database(place / "audit.sqlite", load_audit_schema())
+    assert [entry.event.call for entry in entries(database)] == ["session/3"]
     database.close()
 
 
@@ -450,7 +476,7 @@ def test_a_hanging_postgresql_counts_as_unavailable_and_nothing_is_lost(
     eventually(lambda: log.problem is None)
     log.record(called("after"))
     log.close()
-    database = open_database(database_url, audit_schema())
+    database = open_database(database_url, load_audit_schema())
     assert items(database) == ["before", "meanwhile", "after"]
     assert verify(database).breaks == ()
     database.close()
@@ -482,7 +508,7 @@ def test_a_replaced_database_file_is_noticed_and_gets_everything_in_the_journal(
             take(called(number))
     assert path.exists() == (how == "replaced"), "a running gateway does not create a deleted database again"
     AuditLog(path, folder, limits=PATIENT).close()
-    database = open_database(path, audit_schema())
+    database = open_database(path, load_audit_schema())
     assert items(database) == ["1", "2", "3", "4", "5"]
     assert verify(database).breaks == ()
     database.close()
@@ -491,19 +517,19 @@ def test_a_replaced_database_file_is_noticed_and_gets_everything_in_the_journal(
 
 def test_events_of_a_deleted_database_file_are_reported_as_lost(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "audit.sqlite"
-    with AuditLog(path, folder, limits=AuditLimits(gather=60.0, wait=60.0, batch=100)) as log:
+    with AuditLog(path, folder, limits=AuditLimits(gather_seconds=60.0, commit_seconds=60.0, batch_bytes=100)) as log:
         log.record_durably(*(called(number) for number in range(10)))  # more than a batch, so the journal is reset
         path.unlink()
         log.record_durably(AuditEvent(kind="blocked", item="10"))
     AuditLog(path, folder, limits=PATIENT).close()
-    database = open_database(path, audit_schema())
+    database = open_database(path, load_audit_schema())
     assert (items(database), breaks(database)) == (["10"], [(1, "lost_event")])
     database.close()
 
 
 def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster: Cluster, folder: Path) -> None:
     database_url = cluster.new_database()
-    database = open_database(database_url, audit_schema())
+    database = open_database(database_url, load_audit_schema())
     log = AuditLog(database_url, folder, when_unavailable="spool", limits=QUICK)
     log.record_durably(called(0))
     cluster.stop()
@@ -526,7 +552,7 @@ def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster
 def test_a_full_journal_refuses_events_and_loses_none(tmp_path: Path, folder: Path) -> None:
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
-    limits = AuditLimits(backlog=2000, journal=5000, retry=0.02, longest_retry=0.02)
+    limits = AuditLimits(max_backlog_bytes=2000, max_journal_bytes=5000, retry_seconds=0.02, max_retry_seconds=0.02)
     log = AuditLog(place / "audit.sqlite", folder, when_unavailable="spool", limits=limits)
     log.record_durably(called(0))
     taken = 1
@@ -542,8 +568,8 @@ def test_a_full_journal_refuses_events_and_loses_none(tmp_path: Path, folder: Pa
     assert caught.value.code == "AUDIT_UNAVAILABLE"
     log.close()
     assert next(folder.iterdir()).stat().st_size < 5200
-    database = open_database(tmp_path / "audit.sqlite", audit_schema())
-    assert recover(database, folder) == 1
+    database = open_database(tmp_path / "audit.sqlite", load_audit_schema())
+    assert recover_journals(database, folder) == 1
     assert items(database) == [str(number) for number in range(taken)]
 
 
@@ -582,8 +608,8 @@ def test_an_event_that_comes_while_the_log_is_closed_is_kept_or_refused(
 
 
 def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> None:
-    database = open_database(tmp_path / "audit.sqlite", audit_schema())
-    limits = AuditLimits(batch=4000, backlog=8000, gather=0.001, wait=60.0)
+    database = open_database(tmp_path / "audit.sqlite", load_audit_schema())
+    limits = AuditLimits(batch_bytes=4000, max_backlog_bytes=8000, gather_seconds=0.001, commit_seconds=60.0)
     with AuditLog(tmp_path / "audit.sqlite", folder, limits=limits) as log:
         for number in range(400):
             log.record(called(f"{number} {'x' * 100}"))
@@ -598,7 +624,7 @@ def test_the_journal_of_a_long_run_stays_small(tmp_path: Path, folder: Path) -> 
 def left(folder: Path, count: int = 3) -> Path:
     journal = Journal.create(folder, "desk", "s1")
     for number in range(count):
-        journal.append([pack(number, called(number))])
+        journal.append([pack_event(number, called(number))])
     journal.close(remove=False)
     return journal.path
 
@@ -607,8 +633,8 @@ def left(folder: Path, count: int = 3) -> Path:
 def test_an_incomplete_event_is_ignored(more: bytes, tmp_path: Path, folder: Path) -> None:
     path = left(folder)
     path.write_bytes(path.read_bytes() + more)
-    database = open_database(tmp_path / "audit.sqlite", audit_schema())
-    assert recover(database, folder) == 1
+    database = open_database(tmp_path / "audit.sqlite", load_audit_schema())
+    assert recover_journals(database, folder) == 1
     assert items(database) == ["0", "1", "2"]
 
 
@@ -619,9 +645,9 @@ def test_an_edited_journal_is_reported_and_kept(old: bytes, new: bytes, tmp_path
     path = left(folder)
     edited = path.read_bytes().replace(old, new, 1)
     path.write_bytes(edited)
-    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    database = open_database(tmp_path / "audit.sqlite", load_audit_schema())
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
     assert path.read_bytes() == edited
     assert items(database) == []
@@ -637,7 +663,8 @@ def test_a_damaged_journal_does_not_stop_other_gateways_and_is_reported_in_the_l
     with AuditLog(url, folder, limits=QUICK) as log:
         log.record(called("goes on"))
     recorded = [
-        (entry.fact.kind, entry.fact.code, entry.fact.item) for entry in entries(open_database(url, audit_schema()))
+        (entry.event.kind, entry.event.code, entry.event.item)
+        for entry in entries(open_database(url, load_audit_schema()))
     ]
     assert sorted(recorded) == [("called", "", "goes on"), ("spooled", "journal_damaged", "")]
     assert [file.read_bytes() for file in folder.iterdir()] == [edited]
@@ -645,8 +672,8 @@ def test_a_damaged_journal_does_not_stop_other_gateways_and_is_reported_in_the_l
 
 def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path: Path, folder: Path) -> None:
     url = tmp_path / "audit.sqlite"
-    database = open_database(url, audit_schema())
-    limits = AuditLimits(gather=0.001, wait=1.0)
+    database = open_database(url, load_audit_schema())
+    limits = AuditLimits(gather_seconds=0.001, commit_seconds=1.0)
     with AuditLog(url, folder, limits=limits) as log:
         log.record_durably(called(0))
         with database.transaction(exclusive="audit"):  # another process keeps the database locked
@@ -658,7 +685,7 @@ def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path:
             with pytest.raises(PinwardenError) as caught:
                 log.record(called("passes"))
             assert caught.value.code == "AUDIT_UNAVAILABLE"
-        eventually(lambda: log.waiting == 0)
+        eventually(lambda: log.waiting_count == 0)
         log.record(called(42))
     assert items(database) == [str(number) for number in range(43)]
     database.close()
@@ -670,15 +697,15 @@ def test_an_unfinished_journal_is_removed_after_an_hour(tmp_path: Path, folder: 
     old.touch()
     new.touch()
     os.utime(old, (0, 0))
-    assert recover(open_database(tmp_path / "audit.sqlite", audit_schema()), folder) == 0
+    assert recover_journals(open_database(tmp_path / "audit.sqlite", load_audit_schema()), folder) == 0
     assert list(folder.iterdir()) == [new]
 
 
 def test_the_journal_of_a_running_gateway_is_left_alone(tmp_path: Path, folder: Path) -> None:
-    database = open_database(tmp_path / "audit.sqlite", audit_schema())
+    database = open_database(tmp_path / "audit.sqlite", load_audit_schema())
     journal = Journal.create(folder, "desk", "s1")
-    journal.append([pack(1, called(1))])
-    assert recover(database, folder) == 0
+    journal.append([pack_event(1, called(1))])
+    assert recover_journals(database, folder) == 0
     assert items(database) == []
     journal.close(remove=True)
 
@@ -699,11 +726,11 @@ def test_a_journal_is_for_its_owner_alone(folder: Path) -> None:
     ],
 )
 def test_a_name_with_the_journals_own_separators_stays_one_name(fact: AuditEvent) -> None:
-    assert unpack(pack(7, fact)) == JournalEvent(at=7, event=fact)
+    assert unpack_event(pack_event(7, fact)) == JournalEvent(at=7, event=fact)
 
 
 def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:
-    assert len(pack(7, called("x" * 1_000_000))) < 2000
+    assert len(pack_event(7, called("x" * 1_000_000))) < 2000
 
 
 def test_times_have_microseconds() -> None:

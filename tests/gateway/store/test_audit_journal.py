@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import audit_schema, lines
+from pinwarden.gateway.audit.chain import load_audit_schema, read_lines
 from pinwarden.gateway.audit.event import AuditEvent, LogEntry, parse_entry
-from pinwarden.gateway.audit.journal import Journal, open_abandoned, pack, pack_text_call
-from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
+from pinwarden.gateway.audit.journal import Journal, open_abandoned_journal, pack_event, pack_text_call
+from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover_journals
 from pinwarden.system.database import Database, open_database
 from tests.support.audit import verify
 
 FORM = AuditEvent(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
-CALM = AuditLimits(wait=60.0)
+CALM = AuditLimits(commit_seconds=60.0)
 """A longer wait, for busy machines."""
 
 
@@ -30,15 +30,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Database:
-    return open_database(tmp_path / "audit.sqlite", audit_schema())
+    return open_database(tmp_path / "audit.sqlite", load_audit_schema())
 
 
 def entries(database: Database) -> list[LogEntry]:
-    return [parse_entry(line) for _, line in lines(database)]
+    return [parse_entry(line) for _, line in read_lines(database)]
 
 
 def calls(database: Database) -> list[str]:
-    return [entry.fact.call for entry in entries(database)]
+    return [entry.event.call for entry in entries(database)]
 
 
 def killed(folder: Path, count: int = 3) -> Path:
@@ -63,9 +63,9 @@ def edit(path: Path, old: bytes, new: bytes) -> bytes:
 
 def test_calls_have_all_members_of_their_template(database: Database, folder: Path) -> None:
     killed(folder)
-    assert recover(database, folder) == 1
+    assert recover_journals(database, folder) == 1
     server = "50% %d \\ \x1f ü"
-    assert [entry.fact for entry in entries(database)] == [
+    assert [entry.event for entry in entries(database)] == [
         AuditEvent(kind="called", server=server, session="s", call=f"s/{number}", item="echo", expected=("a", "b"))
         for number in range(3)
     ]
@@ -89,7 +89,7 @@ def test_an_incomplete_call_is_ignored_and_no_other_is_lost(
     for word in {0, 1, 2} - set(words):
         data[start + 8 * word : start + 8 * word + 8] = bytes(8)
     path.write_bytes(data)
-    assert recover(database, folder) == 1
+    assert recover_journals(database, folder) == 1
     assert calls(database) == ["s/0", "s/1"]
     assert verify(database).breaks == ()
 
@@ -101,18 +101,18 @@ def test_an_incompletely_copied_event_is_ignored_and_no_other_is_lost(
 ) -> None:
     """Killed in the middle of a copy, whichever end the processor began with."""
     path = killed(folder)
-    with open_abandoned(path) as journal:
+    with open_abandoned_journal(path) as journal:
         assert journal is not None
         start = journal.end.offset
     data = path.read_bytes()
     torn_from = Journal.create(folder, "desk", "s2")
-    torn_from.append([pack(5, FORM)])
+    torn_from.append([pack_event(5, FORM)])
     record = torn_from.path.read_bytes()[256:].rstrip(b"\0")
     torn_from.close(remove=True)
     lost = bytes(len(record) - kept)
     torn = lost + record[len(record) - kept :] if tail_first else record[:kept] + lost
     path.write_bytes(data[:start] + torn + data[start + len(torn) :])
-    assert recover(database, folder) == 1
+    assert recover_journals(database, folder) == 1
     assert calls(database) == ["s/0", "s/1", "s/2"]
     assert verify(database).breaks == ()
 
@@ -153,10 +153,10 @@ def test_a_batch_interrupted_by_a_kill_keeps_its_first_events_undamaged(
     stores: int, tail_first: bool, database: Database, folder: Path
 ) -> None:
     """Killed after each single store of four events, one of which is too long to be packed."""
-    batch = [pack(7, AuditEvent(kind="observed", item=f"tool-{number}" * 3)) for number in range(4)]
-    batch[2] = pack(7, AuditEvent(kind="called", item="tool-2", arguments=b"x" * 60_000))
+    batch = [pack_event(7, AuditEvent(kind="observed", item=f"tool-{number}" * 3)) for number in range(4)]
+    batch[2] = pack_event(7, AuditEvent(kind="called", item="tool-2", arguments=b"x" * 60_000))
     path = killed(folder)
-    with open_abandoned(path) as abandoned:
+    with open_abandoned_journal(path) as abandoned:
         assert abandoned is not None
         start = abandoned.end
     journal = Journal.create(folder, "desk", "s2")
@@ -173,8 +173,8 @@ def test_a_batch_interrupted_by_a_kill_keeps_its_first_events_undamaged(
     path.write_bytes(path.read_bytes()[: start.offset] + written[start.offset :])
     journal.map, journal.words = None, ()
     journal.close(remove=True)
-    assert recover(database, folder) == 1
-    whole = [entry.fact.item[:6] for entry in entries(database)[3:]]
+    assert recover_journals(database, folder) == 1
+    whole = [entry.event.item[:6] for entry in entries(database)[3:]]
     assert whole == [f"tool-{number}" for number in range(stores // 4)]
     assert verify(database).breaks == ()
     assert list(folder.iterdir()) == []
@@ -185,7 +185,7 @@ def test_events_before_damage_reach_the_chain_once_and_the_damage_is_reported(da
     edited = edit(path, call(1), call(9))
     for _ in range(2):
         with pytest.raises(PinwardenError) as caught:
-            recover(database, folder)
+            recover_journals(database, folder)
         assert (caught.value.code, "after event 1" in caught.value.message) == ("AUDIT_TAMPERED", True)
         assert (calls(database), path.read_bytes()) == (["s/0"], edited)
     assert verify(database).breaks == ()
@@ -194,16 +194,18 @@ def test_events_before_damage_reach_the_chain_once_and_the_damage_is_reported(da
 def test_a_record_overwritten_with_zeros_before_others_is_reported(database: Database, folder: Path) -> None:
     """An incomplete record states its length, so zeros before other records are damage."""
     journal = Journal.create(folder, "desk", "s1")
-    journal.append([pack(1, AuditEvent(kind="called", item=str(number), arguments=b"x" * 9000)) for number in range(4)])
+    journal.append(
+        [pack_event(1, AuditEvent(kind="called", item=str(number), arguments=b"x" * 9000)) for number in range(4)]
+    )
     journal.close(remove=False)
     data = bytearray(journal.path.read_bytes())
     step = (len(data) - 256) // 4
     data[256 + step : 256 + 2 * step] = bytes(step)
     journal.path.write_bytes(data)
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
-    assert [entry.fact.item for entry in entries(database)] == ["0"]
+    assert [entry.event.item for entry in entries(database)] == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -226,15 +228,15 @@ def test_a_forged_journal_with_valid_checksums_is_reported_and_blocks_no_gateway
 ) -> None:
     """Attack: plant a file that cannot be parsed, so that no journal can be recovered any more."""
     journal = Journal.create(folder, "desk", "s1")
-    journal.append([pack(1, FORM), text, pack(2, FORM)])
+    journal.append([pack_event(1, FORM), text, pack_event(2, FORM)])
     journal.close(remove=False)
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record(AuditEvent(kind="called", call="goes on"))
     assert (calls(database)[0], calls(database)[-1]) == ("s/", "goes on")
-    assert [entry.fact.code for entry in entries(database)].count("journal_damaged") == 1
+    assert [entry.event.code for entry in entries(database)].count("journal_damaged") == 1
     assert (verify(database).breaks, journal.path.exists()) == ((), True)
 
 
@@ -245,7 +247,7 @@ def test_a_journal_with_the_name_of_another_run_is_reported(named: str, database
     data = path.read_bytes()
     path.write_bytes(data.replace(b" s1 ", f" {named} ".encode())[:256] + data[256:])
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert (caught.value.code, entries(database)) == ("AUDIT_TAMPERED", [])
 
 
@@ -270,13 +272,13 @@ def test_a_journal_that_cannot_be_reset_loses_no_call_and_assigns_none_to_anothe
 
     def take(form: AuditEvent, number: int) -> None:
         try:
-            log.note(form, number)
+            log.record_call(form, number)
         except PinwardenError as err:
             assert err.code == "AUDIT_UNAVAILABLE"
         else:
             taken.append(f"{form.call}{number}")
 
-    limits = AuditLimits(batch=2000, gather=60.0, wait=60.0)
+    limits = AuditLimits(batch_bytes=2000, gather_seconds=60.0, commit_seconds=60.0)
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
         for number in range(100):
             take((FORM, other)[number % 2], number)
@@ -307,7 +309,7 @@ def test_a_record_with_a_wrong_checksum_is_reported_and_the_file_is_kept(
     path = killed(folder)
     edited = edit(path, old, new)
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
     assert (path.read_bytes(), len(entries(database))) == (edited, left)
 
@@ -318,7 +320,7 @@ def test_a_removed_record_is_reported(database: Database, folder: Path) -> None:
     place = data.index(call(1)) - 8
     path.write_bytes(data[:place] + data[place + 24 :])
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
 
 
@@ -328,7 +330,7 @@ def test_a_call_of_an_unknown_template_is_reported(database: Database, folder: P
     journal.add_call(1 << 63 | 7 << 32, 1, 1)
     journal.close(remove=False)
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
 
 
@@ -336,9 +338,9 @@ def test_a_call_of_an_unknown_template_is_reported(database: Database, folder: P
 def test_a_call_with_any_integer_as_request_id_is_recorded(number: int, database: Database, folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
-        log.note(FORM, 5)
-        log.note(FORM, number)
-        log.note_all([(FORM, number), (FORM, 6)])
+        log.record_call(FORM, 5)
+        log.record_call(FORM, number)
+        log.record_calls([(FORM, number), (FORM, 6)])
     assert calls(database) == ["first", "s/5", f"s/{number}", f"s/{number}", "s/6"]
     assert verify(database).breaks == ()
 
@@ -347,20 +349,20 @@ def test_a_call_with_any_integer_as_request_id_is_recorded(number: int, database
 def test_a_call_with_any_string_as_request_id_is_recorded(request_id: str, database: Database, folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
-        log.note(FORM, 5)
-        log.note(FORM, request_id)
-        log.note_all([(FORM, request_id), (FORM, 6)])
-        log.note(FORM, 7)
+        log.record_call(FORM, 5)
+        log.record_call(FORM, request_id)
+        log.record_calls([(FORM, request_id), (FORM, 6)])
+        log.record_call(FORM, 7)
     assert calls(database) == ["first", "s/5", f"s/{request_id}", f"s/{request_id}", "s/6", "s/7"]
     assert verify(database).breaks == ()
 
 
 def test_calls_with_string_ids_reset_a_full_file_without_losing_one(database: Database, folder: Path) -> None:
-    limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
+    limits = AuditLimits(batch_bytes=2000, max_backlog_bytes=8000, gather_seconds=0.001, commit_seconds=60.0)
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
         for number in range(400):
-            log.note(FORM, "x" * (number % 50) + str(number))
+            log.record_call(FORM, "x" * (number % 50) + str(number))
     assert calls(database) == ["first", *(f"s/{'x' * (number % 50)}{number}" for number in range(400))]
     assert verify(database).breaks == ()
 
@@ -374,7 +376,7 @@ def test_attack_an_edited_string_id_in_an_abandoned_journal_is_detected(database
     journal.close(remove=False)
     edited = edit(journal.path, b"last-id", b"fake-id")
     with pytest.raises(PinwardenError) as caught:
-        recover(database, folder)
+        recover_journals(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
     assert (journal.path.read_bytes(), calls(database)) == (edited, ["s/first-id"])
 
@@ -388,17 +390,17 @@ def test_an_incomplete_call_with_a_string_id_is_ignored(database: Database, fold
     journal.map[journal.size + 8 : journal.size + 8 + len(data)] = data  # type: ignore[index]
     journal.size += 64  # a killed process does not truncate the file
     journal.close(remove=False)
-    assert recover(database, folder) == 1
+    assert recover_journals(database, folder) == 1
     assert calls(database) == ["s/whole"]
 
 
 def test_a_full_file_grows_and_is_reset_without_losing_a_call(database: Database, folder: Path) -> None:
-    limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
+    limits = AuditLimits(batch_bytes=2000, max_backlog_bytes=8000, gather_seconds=0.001, commit_seconds=60.0)
     other = AuditEvent(kind="called", call="t/")
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
         for number in range(600):
-            log.note(FORM if number % 3 else other, number)
+            log.record_call(FORM if number % 3 else other, number)
         assert next(folder.glob("*.journal")).stat().st_size < 9000
     assert calls(database) == ["first", *(f"{'s' if number % 3 else 't'}/{number}" for number in range(600))]
     assert verify(database).breaks == ()
@@ -406,42 +408,44 @@ def test_a_full_file_grows_and_is_reset_without_losing_a_call(database: Database
 
 
 def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
-    with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(gather=60.0, wait=60.0)) as log:
+    with AuditLog(
+        folder.parent / "audit.sqlite", folder, limits=AuditLimits(gather_seconds=60.0, commit_seconds=60.0)
+    ) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
         (path,) = folder.glob("*.journal")
         for number in (7001, 7002):
-            log.note(FORM, number)
+            log.record_call(FORM, number)
             assert number.to_bytes(8, sys.byteorder) in path.read_bytes()
 
 
 def test_a_log_that_refuses_events_refuses_calls(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "file").touch()
-    limits = AuditLimits(retry=0.02, longest_retry=0.02, wait=60.0)
+    limits = AuditLimits(retry_seconds=0.02, max_retry_seconds=0.02, commit_seconds=60.0)
     with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_unavailable="refuse", limits=limits) as log:
         log.record_durably(AuditEvent(kind="blocked"))
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:
-                log.note(FORM, 1)
+                log.record_call(FORM, 1)
             assert caught.value.code == "AUDIT_UNAVAILABLE"
-        assert log.waiting == 1
+        assert log.waiting_count == 1
 
 
 def test_a_closed_log_refuses_calls(tmp_path: Path, folder: Path) -> None:
     log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
     log.record_durably(AuditEvent(kind="called"))
-    log.note(FORM, 1)
+    log.record_call(FORM, 1)
     log.close()
     with pytest.raises(PinwardenError) as caught:
-        log.note(FORM, 2)
+        log.record_call(FORM, 2)
     assert caught.value.code == "AUDIT_UNAVAILABLE"
 
 
 def test_two_gateways_never_share_a_journal(folder: Path) -> None:
     journal = Journal.create(folder, "desk", "s1")
-    journal.append([pack(1, FORM)])
+    journal.append([pack_event(1, FORM)])
     before = journal.path.read_bytes()
     taking = "import sys; from pathlib import Path; from pinwarden.gateway.audit.journal import *\n"
-    taking += "with open_abandoned(Path(sys.argv[1])) as abandoned: print(abandoned)"
+    taking += "with open_abandoned_journal(Path(sys.argv[1])) as abandoned: print(abandoned)"
     other = subprocess.run(
         [sys.executable, "-c", taking, str(journal.path)], capture_output=True, text=True, check=True
     )
@@ -452,6 +456,6 @@ def test_two_gateways_never_share_a_journal(folder: Path) -> None:
     assert caught.value.code == "AUDIT_UNAVAILABLE"
     assert journal.path.read_bytes() == before
     journal.close(remove=False)
-    with open_abandoned(journal.path) as abandoned:
+    with open_abandoned_journal(journal.path) as abandoned:
         assert abandoned is not None
         assert abandoned.end.nth == 1

@@ -12,15 +12,15 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.store.approvals import TrustedSurfaces
 from pinwarden.gateway.store.reviews import (
     APPROVED,
+    PENDING,
     REJECTED,
     STATES,
     SUPERSEDED,
-    WAITING,
     ObservedDefinitions,
     Review,
     Reviews,
     Sighting,
-    storable_name,
+    make_storable_name,
 )
 from pinwarden.surface.surface import Surface, surface_from_listing
 from pinwarden.system.database import Database, load_schema, open_database
@@ -80,12 +80,12 @@ def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
 def test_another_change_of_the_item_supersedes_the_pending_one(reviews: Reviews) -> None:
     (old,) = reviews.add([change()])
     reviews.add([change(digest="sha256:bb")])
-    assert states(reviews) == {"sha256:aa": SUPERSEDED, "sha256:bb": WAITING}
+    assert states(reviews) == {"sha256:aa": SUPERSEDED, "sha256:bb": PENDING}
     with pytest.raises(PinwardenError) as caught:
         reviews.decide([old], APPROVED, by="me", why="", now="")
     assert caught.value.code == "REVIEW_STALE"
     reviews.add([change()])  # a server that goes back and forth
-    assert states(reviews) == {"sha256:aa": WAITING, "sha256:bb": SUPERSEDED}
+    assert states(reviews) == {"sha256:aa": PENDING, "sha256:bb": SUPERSEDED}
 
 
 def test_a_rejected_change_is_not_pending_again(reviews: Reviews) -> None:
@@ -129,7 +129,7 @@ def test_a_server_that_always_changes_does_not_fill_the_disk(reviews: Reviews, d
     assert [review.digest for review in reviews.select()] == ["sha256:59"]
     observed = ObservedDefinitions(database)
     observed.record(sighting(digest=f"sha256:{number:02}") for number in range(60))
-    assert len(observed.all()) == 20
+    assert len(observed.list_all()) == 20
 
 
 # First use
@@ -137,12 +137,12 @@ def test_a_server_that_always_changes_does_not_fill_the_disk(reviews: Reviews, d
 
 def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) -> None:
     trusted = TrustedSurfaces(database)
-    assert (trusted.find("files"), trusted.generation("files"), trusted.servers()) == (None, 0, [])
+    assert (trusted.find("files"), trusted.read_generation("files"), trusted.list_servers()) == (None, 0, [])
     kept = trusted.trust_first_use("files", surface("a"), "2026-01-01T00:00:00Z")
     again = trusted.trust_first_use("files", surface("a", "evil"), "2026-01-02T00:00:00Z")
     assert again == kept == trusted.find("files")
     assert [item.name for item in again.surface.all_items()] == ["a"]
-    assert trusted.servers() == ["files"]
+    assert trusted.list_servers() == ["files"]
 
 
 def test_of_concurrent_first_uses_one_is_trusted(database: Database) -> None:
@@ -218,7 +218,7 @@ def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: D
     observed = ObservedDefinitions(database)
     observed.record([sighting(), sighting("other")])
     observed.record([sighting(at="t1", action="block")])
-    assert observed.all() == [
+    assert observed.list_all() == [
         sighting("other"),
         replace(sighting(action="block"), last_seen="t1", sessions=2),
     ]
@@ -227,5 +227,5 @@ def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: D
 @pytest.mark.parametrize("name", ["a\0b", "x" * 100_000, "\ud800", "ä" * 5000])
 def test_a_name_that_databases_cannot_store_is_escaped(name: str, database: Database) -> None:
     observed = ObservedDefinitions(database)
-    observed.record([sighting(storable_name(name)), sighting(storable_name(f"{name}!"))])
-    assert len({sighting.item for sighting in observed.all()}) == 2
+    observed.record([sighting(make_storable_name(name)), sighting(make_storable_name(f"{name}!"))])
+    assert len({sighting.item for sighting in observed.list_all()}) == 2

@@ -96,7 +96,7 @@ def audit_tail(args: Namespace) -> int:
     """
     from pinwarden.gateway.audit.chain import read_head
     from pinwarden.gateway.audit.event import KINDS
-    from pinwarden.gateway.audit.report import EntryFilter, last_entries, tail_report
+    from pinwarden.gateway.audit.report import EntryFilter, build_tail_report, read_last_entries
 
     for kind in args.kind:
         if kind not in KINDS:
@@ -109,9 +109,9 @@ def audit_tail(args: Namespace) -> int:
     with read_database(args) as state:
         head = read_head(state.audit_database).number  # read first, so that --follow misses no entry
         with Progress("reading the audit log"):
-            entries = last_entries(state, args.count, entry_filter)
+            entries = read_last_entries(state, args.count, entry_filter)
         if args.format != "text":
-            return emit(tail_report(entries), args.format)
+            return emit(build_tail_report(entries), args.format)
         for entry in entries:
             sys.stdout.write(_format_entry(entry))
         if not entries:
@@ -142,26 +142,26 @@ def audit_export(args: Namespace) -> int:
       pinwarden audit export --output export.jsonl
       pinwarden audit verify --file export.jsonl
     """
-    from pinwarden.gateway.audit.report import export, export_report
+    from pinwarden.gateway.audit.report import build_export_report, export_entries
 
     if args.output == "-" and args.format != "text":
         raise PinwardenError("USAGE", "--format needs --output, because the entries are printed to stdout")
     with read_database(args) as state:
         if args.output != "-":
             head = _export_to_file(state, Path(args.output), args.after)
-            return emit(export_report(args.output, args.after, head), args.format)
-        head = export(state, sys.stdout.buffer.write, args.after)
+            return emit(build_export_report(args.output, args.after, head), args.format)
+        head = export_entries(state, sys.stdout.buffer.write, args.after)
         sys.stdout.flush()
-    sys.stderr.write(f"{export_report('standard output', args.after, head).summary}\n")
+    sys.stderr.write(f"{build_export_report('standard output', args.after, head).summary}\n")
     return 0
 
 
 def _follow(state: GatewayState, entry_filter: EntryFilter, last_number: int) -> None:
-    from pinwarden.gateway.audit.report import later_entries
+    from pinwarden.gateway.audit.report import read_later_entries
 
     sys.stdout.flush()
     while not wait_for_closed_pipe(sys.stdout.fileno(), _POLL_SECONDS):
-        for entry in later_entries(state, last_number):
+        for entry in read_later_entries(state, last_number):
             last_number = entry.number
             if entry_filter.matches(entry):
                 sys.stdout.write(_format_entry(entry))
@@ -172,7 +172,7 @@ def _format_entry(entry: LogEntry) -> str:
     """An event as one line."""
     from pinwarden.core.text import neutralize_log_commands, show_invisible
 
-    fact = entry.fact
+    fact = entry.event
     parts = [entry.at, f"{fact.kind:9}", fact.server]
     parts += [text for text in (f"{fact.item_kind} {fact.item}".strip() or fact.method, fact.level, fact.code) if text]
     parts += [f"by {fact.by}"] if fact.by else []
@@ -183,11 +183,11 @@ def _format_entry(entry: LogEntry) -> str:
 
 
 def _export_to_file(state: GatewayState, path: Path, after: int) -> AuditHead:
-    from pinwarden.gateway.audit.report import export
+    from pinwarden.gateway.audit.report import export_entries
     from pinwarden.system.files import open_new_file
 
     with open_new_file(path) as stream:  # an incomplete export never gets the file's name
-        return export(state, stream.write, after)
+        return export_entries(state, stream.write, after)
 
 
 def _parse_entry_number(text: str) -> int:

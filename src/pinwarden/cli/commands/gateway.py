@@ -155,7 +155,7 @@ def gateway(args: Namespace) -> int:
     _refuse_without_packages()
     from pinwarden.cli.streams import Progress
     from pinwarden.gateway.http.gateway import HttpGateway, serve
-    from pinwarden.gateway.inside_server import running_gateway
+    from pinwarden.gateway.inside_server import register_gateway
     from pinwarden.system.service_log import ServiceLog
 
     settings = _settings(args)
@@ -177,7 +177,7 @@ def gateway(args: Namespace) -> int:
             print_notice, level=args.log_level, log_format=args.log_format, max_per_second=_MAX_NOTICES_PER_SECOND
         )
         try:
-            with running_gateway(state.running, client=None):
+            with register_gateway(state.running_folder, client=None):
                 drained = serve(HttpGateway(project, state, settings, notices), announce_start, token, once=args.check)
             if not drained:
                 notices("some open requests were ended")
@@ -262,10 +262,10 @@ def _settings(args: Namespace) -> Settings:
 def _temporary_token(state: GatewayState, settings: Settings) -> str:
     """A token for this run if no client has one, else an empty string."""
     from pinwarden.gateway.http.gateway import LOOPBACK
-    from pinwarden.gateway.store.tokens import new_token
+    from pinwarden.gateway.store.tokens import generate_token
 
     host = settings.listening.host
-    token = "" if state.tokens.list_valid() else new_token()
+    token = "" if state.tokens.list_valid() else generate_token()
     if token and host not in LOOPBACK:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",

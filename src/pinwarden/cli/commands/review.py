@@ -100,7 +100,7 @@ def review_list(args: Namespace) -> int:
     from pinwarden.gateway.review import list_reviews
 
     with read_database(args) as state:
-        report = list_reviews(state, every=args.all, server=args.server, levels=args.level)
+        report = list_reviews(state, include_decided=args.all, server=args.server, levels=args.level)
     if args.names:
         if args.format != "text":
             raise PinwardenError("USAGE", "--names prints text only", hint="Leave out --format.")

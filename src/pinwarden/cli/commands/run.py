@@ -153,7 +153,7 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
 
 
 def _prepare_command(args: Namespace, project: Project) -> GatedServer:
-    from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
+    from pinwarden.gateway.gated_server import GatedServer, build_server_command, load_gateway_policy, name_command
     from pinwarden.project.run import ServerLaunch
     from pinwarden.project.server_start import prepare_start
 
@@ -171,7 +171,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
             hint="Give its name in the lock with --name (pinwarden list shows the names), or another project with "
             "--project.",
         )
-    name = args.name or command_name(words, str(Path.cwd()))
+    name = args.name or name_command(words, str(Path.cwd()))
 
     def find_launch() -> ServerLaunch:
         program = _find_program(words[0])
@@ -181,7 +181,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
     prepared = prepare_start(project, name, find_launch, sandbox=args.sandbox)
     return GatedServer(
         server=name,
-        command=server_command(prepared, name),
+        command=build_server_command(prepared, name),
         has_approved_surface=locked,
         policy=policy,
         client=args.client,
@@ -214,7 +214,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 
 def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
-    from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
+    from pinwarden.gateway.gated_server import GatedServer, build_server_command, load_gateway_policy, name_command
     from pinwarden.lock.extension import has_surface
     from pinwarden.project.run import find_entry, is_bundle, prepare_locked_launch
     from pinwarden.project.server_start import prepare_start
@@ -235,10 +235,10 @@ def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
         sandbox=args.sandbox,
         confine=not is_bundle(entry) or _can_sandbox(args),
     )
-    name = args.server if locked else command_name((args.server, entry.client), str(project.lock.resolve()))
+    name = args.server if locked else name_command((args.server, entry.client), str(project.lock.resolve()))
     return GatedServer(
         server=name,
-        command=server_command(prepared, name),
+        command=build_server_command(prepared, name),
         has_approved_surface=locked,
         policy=policy,
         client=args.client,

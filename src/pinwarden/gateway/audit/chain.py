@@ -11,8 +11,16 @@ from time import sleep
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.audit.event import EMPTY, AuditEvent, AuditHead, LogEntry, encode_entry, entry_hash, parse_entry
-from pinwarden.gateway.audit.journal import Batch, JournalEvent
+from pinwarden.gateway.audit.event import (
+    EMPTY_HEAD,
+    AuditEvent,
+    AuditHead,
+    LogEntry,
+    encode_entry,
+    hash_entry,
+    parse_entry,
+)
+from pinwarden.gateway.audit.journal import JournalBatch, JournalEvent
 from pinwarden.system.database import Database, Schema, Transaction, load_schema
 
 _YIELD_AFTER = 32  # entries, some hundred microseconds
@@ -20,19 +28,19 @@ _PAGE = 1000  # entries per query
 _SEARCHED_PAGE = 20_000  # entries searched by one query with conditions: some ten milliseconds
 
 
-def audit_schema() -> Schema:
+def load_audit_schema() -> Schema:
     """The tables of the audit log."""
     return load_schema("audit")
 
 
-def append(database: Database, batch: Batch, last: int | None = None) -> AuditHead:
+def append_events(database: Database, batch: JournalBatch, last: int | None = None) -> AuditHead:
     """Append events in one commit, except those that the chain already has. Returns the new head.
 
     Exclusive across processes, because several gateways write to one chain. ``last`` is the number of events that a
     running gateway has recorded; the chain cannot have more events of that gateway.
     """
     with database.transaction(exclusive="audit") as transaction:
-        head = _head(transaction)
+        head = _read_last_head(transaction)
         skipped = max(0, _count_recorded(transaction, batch.source, last) - batch.first + 1)
         rows: list[tuple[int, str, int, str]] = []
         encoder = _EntryEncoder(batch)
@@ -40,7 +48,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> AuditHe
         for nth, event in enumerate(batch.events[skipped:], batch.first + skipped):
             number += 1
             entry = encoder.encode(event, number, previous, nth)
-            previous = entry_hash(entry.encode())
+            previous = hash_entry(entry.encode())
             rows.append((number, batch.source, nth, entry))
             if len(rows) % _YIELD_AFTER == 0:
                 sleep(0)  # let threads that relay calls run
@@ -52,7 +60,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> AuditHe
 class _EntryEncoder:
     """Encodes the entries of a batch. For calls with the same template, only five values are filled in."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: JournalBatch) -> None:
         self._batch = batch
         self._templates: dict[int, str] = {}
 
@@ -60,7 +68,7 @@ class _EntryEncoder:
         """The line of an entry."""
         at = format_time(recorded.at)
         if not recorded.request_id:
-            return self._encode(recorded.event, number, previous, at, nth)
+            return self._encode_entry(recorded.event, number, previous, at, nth)
         template = self._templates.get(id(recorded.event))
         if template is None:
             template = self._templates[id(recorded.event)] = self._make_template(recorded.event)
@@ -69,10 +77,10 @@ class _EntryEncoder:
             request_id = canonicalize(request_id).decode()[1:-1]
         return template % (at, request_id, nth, number, previous)
 
-    def _encode(self, event: AuditEvent, number: int, previous: str, at: str, nth: int) -> str:
+    def _encode_entry(self, event: AuditEvent, number: int, previous: str, at: str, nth: int) -> str:
         batch = self._batch
         entry = LogEntry(
-            number=number, previous=previous, at=at, gateway=batch.gateway, source=batch.source, nth=nth, fact=event
+            number=number, previous=previous, at=at, gateway=batch.gateway, source=batch.source, nth=nth, event=event
         )
         return encode_entry(entry).decode()
 
@@ -81,7 +89,7 @@ class _EntryEncoder:
         mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
         marked = replace(event, call=f"{event.call}{mark}c")
-        text = self._encode(marked, number, f"{mark}h", f"{mark}a", nth).replace("%", "%%")
+        text = self._encode_entry(marked, number, f"{mark}h", f"{mark}a", nth).replace("%", "%%")
         for marker, placeholder in (
             (f"{mark}a", "%s"),
             (f"{mark}c", "%s"),
@@ -94,10 +102,10 @@ class _EntryEncoder:
 def read_head(database: Database) -> AuditHead:
     """The number and hash of the last entry."""
     with database.transaction() as transaction:
-        return _head(transaction)
+        return _read_last_head(transaction)
 
 
-def lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
+def read_lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
     """The encoded entries after a number, in order, a page at a time."""
     while True:
         page = database.rows(
@@ -111,23 +119,23 @@ def lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
         after = page[-1][0]
 
 
-def entries(database: Database) -> Iterator[LogEntry]:
+def read_entries(database: Database) -> Iterator[LogEntry]:
     """The entries in order. Raises ``AUDIT_INVALID`` for an entry that no gateway wrote."""
-    for _, line in lines(database):
+    for _, line in read_lines(database):
         yield parse_entry(line)
 
 
-def newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
+def read_newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
     """The entries, the newest first, a page at a time.
 
     ``members`` lets the database skip most entries that do not match: an entry must have at least one member (name and
     value) of each group. Some entries that do not match may be returned too.
     """
     where = "".join(f" AND ({' OR '.join('entry LIKE ?' for _ in group)})" for group in members if group)
-    patterns = [_pattern(name, text) for group in members for name, text in group]
+    patterns = [_build_like_pattern(name, text) for group in members for name, text in group]
     page_size = _SEARCHED_PAGE if where else _PAGE
     first = read_head(database).number + 1
-    while last := _last_before(database, first):
+    while last := _find_last_before(database, first):
         first = max(1, last - page_size + 1)
         page = database.rows(
             f"SELECT entry FROM audit_entry WHERE number >= ? AND number <= ?{where} ORDER BY number DESC",  # noqa: S608
@@ -137,19 +145,19 @@ def newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str
             yield parse_entry(str(text).encode("utf-8", "surrogatepass"))
 
 
-def _last_before(database: Database, number: int) -> int:
+def _find_last_before(database: Database, number: int) -> int:
     row = database.row("SELECT MAX(number) FROM audit_entry WHERE number < ? AND number >= 1", (number,))
     return int(row[0]) if row is not None and row[0] is not None else 0
 
 
-def _pattern(name: str, text: str) -> str:
+def _build_like_pattern(name: str, text: str) -> str:
     """A LIKE pattern for entries with this member. Special characters become ``_``, which matches any character."""
     encoded = canonicalize(text).decode("utf-8", "replace")[1:-1]
     literal = "".join(char if char.isascii() and (char.isalnum() or char in " .:@/-") else "_" for char in encoded)
     return f'%"{name}":"{literal}"%'
 
 
-def rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:
+def read_rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:
     """All rows in order: number, line, and the run and count in its columns. Includes rows with invalid numbers."""
     columns = "SELECT number, entry, source, nth FROM audit_entry"
     page = database.rows(f"{columns} WHERE number < 1 ORDER BY number LIMIT {_PAGE}")
@@ -200,8 +208,8 @@ def _count_recorded(transaction: Transaction, source: str, last: int | None) -> 
     return int(nth)
 
 
-def _head(transaction: Transaction) -> AuditHead:
+def _read_last_head(transaction: Transaction) -> AuditHead:
     last = transaction.row("SELECT number, entry FROM audit_entry WHERE number >= 1 ORDER BY number DESC LIMIT 1")
     if last is None:
-        return EMPTY
-    return AuditHead(number=last[0], hash=entry_hash(str(last[1]).encode("utf-8", "surrogatepass")))
+        return EMPTY_HEAD
+    return AuditHead(number=last[0], hash=hash_entry(str(last[1]).encode("utf-8", "surrogatepass")))

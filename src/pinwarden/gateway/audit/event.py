@@ -69,9 +69,21 @@ _MAX_TEXT = 1024  # characters of a name or sentence; a server may send megabyte
 _MAX_ARGUMENTS = 64 * 1024  # characters of recorded arguments
 _MAX_EXPECTED = 64  # digests
 
-_TEXTS = ("server", "client", "session", "call", "method", "item_kind", "item", "observed", "level", "code", "reason")
-_DECISION_TEXTS = ("policy", "by")
-_EVENT_MEMBERS = frozenset({"kind", "expected", "arguments", *_TEXTS, *_DECISION_TEXTS})
+_TEXT_MEMBERS = (
+    "server",
+    "client",
+    "session",
+    "call",
+    "method",
+    "item_kind",
+    "item",
+    "observed",
+    "level",
+    "code",
+    "reason",
+)
+_DECISION_MEMBERS = ("policy", "by")
+_EVENT_MEMBERS = frozenset({"kind", "expected", "arguments", *_TEXT_MEMBERS, *_DECISION_MEMBERS})
 
 
 class AuditEvent(Record):
@@ -110,10 +122,10 @@ class AuditEvent(Record):
     """The JSON text of a call's arguments, only if the policy records them."""
 
 
-def event_content(event: AuditEvent) -> dict[str, Any]:
+def event_to_json(event: AuditEvent) -> dict[str, Any]:
     """The event as JSON members. Empty ones are omitted; long texts are truncated and state their length."""
     members: dict[str, Any] = {"kind": event.kind}
-    for name in _TEXTS + _DECISION_TEXTS:
+    for name in _TEXT_MEMBERS + _DECISION_MEMBERS:
         text = getattr(event, name)
         if text:
             members[name] = _truncate(text, _MAX_TEXT)
@@ -126,33 +138,33 @@ def event_content(event: AuditEvent) -> dict[str, Any]:
 
 def encode_event(event: AuditEvent) -> bytes:
     """The event as canonical JSON (RFC 8785), without a line end."""
-    return canonicalize(event_content(event))
+    return canonicalize(event_to_json(event))
 
 
 def parse_event(data: bytes) -> AuditEvent:
     """Parse the output of `encode_event`; raises ``AUDIT_INVALID``."""
-    return event_from_content(strict_json.parse_json(data))
+    return event_from_json(strict_json.parse_json(data))
 
 
-def event_from_content(members: Any) -> AuditEvent:
+def event_from_json(members: Any) -> AuditEvent:
     """Build an event from its JSON members. Unknown or malformed members raise ``AUDIT_INVALID``."""
     if not isinstance(members, Mapping):
-        _invalid_event("it is not an object")
+        _raise_invalid_event("it is not an object")
     unknown = sorted(members.keys() - _EVENT_MEMBERS)
     if unknown:
-        _invalid_event(f"it has the unknown member {unknown[0][:80]!a}")
+        _raise_invalid_event(f"it has the unknown member {unknown[0][:80]!a}")
     if members.get("kind") not in KINDS:
-        _invalid_event("its kind is unknown")
-    texts = {name: members[name] for name in _TEXTS + _DECISION_TEXTS if name in members}
+        _raise_invalid_event("its kind is unknown")
+    texts = {name: members[name] for name in _TEXT_MEMBERS + _DECISION_MEMBERS if name in members}
     for name, text in texts.items():
         if not isinstance(text, str) or not text:
-            _invalid_event(f"{name} is not a non-empty string")
+            _raise_invalid_event(f"{name} is not a non-empty string")
     expected = members.get("expected", [])
     if not isinstance(expected, list) or not all(isinstance(digest, str) for digest in expected):
-        _invalid_event("expected is not a list of digests")
+        _raise_invalid_event("expected is not a list of digests")
     arguments = members.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
-        _invalid_event("arguments is not a string")
+        _raise_invalid_event("arguments is not a string")
     return AuditEvent(
         kind=members["kind"],
         expected=tuple(expected),
@@ -170,12 +182,12 @@ def _truncate(text: str, length: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _invalid_event(reason: str) -> NoReturn:
+def _raise_invalid_event(reason: str) -> NoReturn:
     raise PinwardenError("AUDIT_INVALID", f"not an event of the audit log: {reason}")
 
 
 FORMAT = "pinwarden-audit/1"
-START = f"sha256:{'0' * 64}"
+START_HASH = f"sha256:{'0' * 64}"
 """The ``previous`` hash of the first entry."""
 
 _ENTRY_MEMBERS = frozenset({"format", "number", "previous", "at", "gateway", "source", "nth", "fact"})
@@ -196,7 +208,7 @@ class LogEntry(Record):
     """Identifies one run of one gateway."""
     nth: int
     """Counts the events of that run from 1, without gaps, so that a lost event is noticed."""
-    fact: AuditEvent
+    event: AuditEvent
 
 
 class AuditHead(Record):
@@ -209,7 +221,7 @@ class AuditHead(Record):
         return f"{self.number}:{self.hash}"
 
 
-EMPTY = AuditHead(number=0, hash=START)
+EMPTY_HEAD = AuditHead(number=0, hash=START_HASH)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -223,12 +235,12 @@ def encode_entry(entry: LogEntry) -> bytes:
             "gateway": entry.gateway,
             "source": entry.source,
             "nth": entry.nth,
-            "fact": event_content(entry.fact),
+            "fact": event_to_json(entry.event),
         }
     )
 
 
-def entry_hash(line: bytes) -> str:
+def hash_entry(line: bytes) -> str:
     """The hash of an encoded entry, which the next entry contains."""
     return f"sha256:{sha256(line).hexdigest()}"
 
@@ -237,15 +249,15 @@ def parse_entry(line: bytes) -> LogEntry:
     """Parse a line. Raises ``AUDIT_INVALID`` unless it is exactly what `encode_entry` writes."""
     members = strict_json.parse_json(line)
     if not isinstance(members, dict) or members.keys() != _ENTRY_MEMBERS or members["format"] != FORMAT:
-        _invalid_entry(f"it is not an entry of format {FORMAT}")
+        _raise_invalid_entry(f"it is not an entry of format {FORMAT}")
     for name in ("previous", "at", "gateway", "source"):
         if not isinstance(members[name], str):
-            _invalid_entry(f"{name} is not a string")
+            _raise_invalid_entry(f"{name} is not a string")
     for name in ("number", "nth"):
         if type(members[name]) is not int or members[name] < 1:
-            _invalid_entry(f"{name} is not a positive integer")
+            _raise_invalid_entry(f"{name} is not a positive integer")
     if canonicalize(members) != line:
-        _invalid_entry("it is not canonical JSON")
+        _raise_invalid_entry("it is not canonical JSON")
     return LogEntry(
         number=members["number"],
         previous=members["previous"],
@@ -253,7 +265,7 @@ def parse_entry(line: bytes) -> LogEntry:
         gateway=members["gateway"],
         source=members["source"],
         nth=members["nth"],
-        fact=event_from_content(members["fact"]),
+        event=event_from_json(members["fact"]),
     )
 
 
@@ -267,7 +279,7 @@ def parse_head(text: str) -> AuditHead:
     return AuditHead(number=int(number), hash=str(Digest.parse(rest)))
 
 
-def _invalid_entry(reason: str) -> NoReturn:
+def _raise_invalid_entry(reason: str) -> NoReturn:
     raise PinwardenError("AUDIT_INVALID", f"not an entry of the audit log: {reason}")
 
 
@@ -284,7 +296,7 @@ MESSAGES = {
 _MAX_BREAKS = 100  # in a report
 
 
-class Break(Record):
+class ChainBreak(Record):
     """An entry that shows that the log was changed."""
 
     number: int
@@ -297,69 +309,69 @@ class ChainResult(Record):
 
     entries: int
     head: AuditHead
-    breaks: tuple[Break, ...]
+    breaks: tuple[ChainBreak, ...]
 
 
-class ChainCheck:
+class ChainVerifier:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
-    def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY) -> None:
+    def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY_HEAD) -> None:
         """``start`` is the head before the first entry; ``heads`` must not be older."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)
         self._head = start
-        self._from_first = start == EMPTY
+        self._from_first = start == EMPTY_HEAD
         self._entries = 0
         self._counts: dict[str, int] = {}
-        self._breaks: list[Break] = []
+        self._breaks: list[ChainBreak] = []
         self._compare_with_heads(start)
 
     def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> None:
         """Check the next entry. ``columns`` is the run and count stored with it in the database."""
         if number < 1:  # no gateway writes such an entry
-            self._break(number, "moved")
+            self._add_break(number, "moved")
             return
         self._entries += 1
-        previous, self._head = self._head, AuditHead(number=number, hash=entry_hash(line))
+        previous, self._head = self._head, AuditHead(number=number, hash=hash_entry(line))
         self._compare_with_heads(self._head)
         try:
             entry = parse_entry(line)
         except PinwardenError as err:
-            self._break(number, "unreadable", err.message)
+            self._add_break(number, "unreadable", err.message)
         else:
-            self._check(number, entry, previous)
+            self._check_order(number, entry, previous)
             if columns is not None and columns != (entry.source, entry.nth):
-                self._break(number, "misfiled")
+                self._add_break(number, "misfiled")
 
-    def result(self) -> ChainResult:
+    def finish(self) -> ChainResult:
         """Return the result. Call it after the last entry."""
         for number in sorted(self._heads):
-            self._break(number, "cut_off")
+            self._add_break(number, "cut_off")
         self._heads.clear()
         return ChainResult(entries=self._entries, head=self._head, breaks=tuple(self._breaks))
 
     def report_rewritten(self, number: int) -> None:
         """Report that the entry differs from an earlier export."""
-        self._break(number, "rewritten")
+        self._add_break(number, "rewritten")
 
     def _compare_with_heads(self, head: AuditHead) -> None:
         if self._heads.pop(head.number, {head.hash}) != {head.hash}:
-            self._break(head.number, "rewritten")
+            self._add_break(head.number, "rewritten")
 
-    def _check(self, number: int, entry: LogEntry, previous: AuditHead) -> None:
+    def _check_order(self, number: int, entry: LogEntry, previous: AuditHead) -> None:
         if entry.number != number:
-            self._break(number, "moved")
+            self._add_break(number, "moved")
         elif number != previous.number + 1:
-            self._break(number, "gap")
+            self._add_break(number, "gap")
         elif entry.previous != previous.hash:
-            self._break(number, "broken_link")
+            self._add_break(number, "broken_link")
         expected = self._counts.get(entry.source, 0 if self._from_first else entry.nth - 1) + 1
         if entry.nth != expected:
-            self._break(number, "lost_event", f"event {expected} of {entry.source[:40]} is missing")
+            self._add_break(number, "lost_event", f"event {expected} of {entry.source[:40]} is missing")
         self._counts[entry.source] = max(entry.nth, expected)
 
-    def _break(self, number: int, code: str, detail: str = "") -> None:
+    def _add_break(self, number: int, code: str, detail: str = "") -> None:
         if len(self._breaks) < _MAX_BREAKS:
             message = f"entry {number} {MESSAGES[code]}" + (f" ({detail})" if detail else "")
-            self._breaks.append(Break(number=number, code=code, message=message))
+            self._breaks.append(ChainBreak(number=number, code=code, message=message))

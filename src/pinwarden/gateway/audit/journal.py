@@ -69,7 +69,7 @@ class JournalEvent(NamedTuple):
     """The request id of a call, to be appended to ``call``."""
 
 
-class Batch(Record):
+class JournalBatch(Record):
     """Consecutive events of one run of a gateway."""
 
     gateway: str
@@ -134,7 +134,7 @@ class Journal:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             try_lock_file(descriptor)
-            header = _header(gateway, source, 0)
+            header = _build_header(gateway, source, 0)
             start = JournalPosition(offset=_HEADER, nth=0, checksum=adler32(header))
             journal = cls(path, descriptor, gateway, source, start)
             journal._header = header
@@ -150,7 +150,7 @@ class Journal:
 
         If the process is killed during the call, the file may contain only the first of them.
         """
-        self._write(packed)
+        self._write_records(packed)
         self.count += len(packed)
         return self.count
 
@@ -158,7 +158,7 @@ class Journal:
         """Add the members that calls share. Returns the first word of such a call, without its checksum."""
         if len(self.templates) > _MAX_RECORD:
             raise PinwardenError("AUDIT_UNAVAILABLE", "the journal has too many templates")
-        self._write([b"#" + pack(0, event)])
+        self._write_records([b"#" + pack_event(0, event)])
         self.templates.append(event)
         return _CALL_BIT | (len(self.templates) - 1) << 32
 
@@ -186,12 +186,12 @@ class Journal:
         self.size = end + WORD - 1 & -WORD
         self.count += 1
 
-    def _write(self, packed: list[bytes]) -> None:
+    def _write_records(self, packed: list[bytes]) -> None:
         self.ensure_capacity(sum(WORD + len(data) + -len(data) % WORD for data in packed))
         for data in packed:
-            self._copy(data)
+            self._write_record(data)
 
-    def _copy(self, data: bytes) -> None:
+    def _write_record(self, data: bytes) -> None:
         """Write one record so that an incomplete one can be distinguished from damage if the process is killed.
 
         A memory copy may store its bytes in any order. So the first word is written before the copy, with the length
@@ -221,7 +221,7 @@ class Journal:
             os.write(self._descriptor, self._header)
             self._header = b""
         capacity = -(-size // self._step) * self._step
-        _reserve(self._descriptor, capacity)
+        _reserve_blocks(self._descriptor, capacity)
         self._unmap()
         self.map = mmap(self._descriptor, capacity)
         self.words = memoryview(self.map).cast("Q")
@@ -236,14 +236,16 @@ class Journal:
         except OSError as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
 
-    def read(self, since: JournalPosition, until: JournalPosition, max_bytes: int) -> tuple[Batch, JournalPosition]:
+    def read(
+        self, since: JournalPosition, until: JournalPosition, max_bytes: int
+    ) -> tuple[JournalBatch, JournalPosition]:
         """The events after a position, at least one and at most ``max_bytes``, and the position after them."""
         length = until.offset - since.offset
-        data = _pread(self._descriptor, min(length, max(max_bytes, _MAX_RECORD)), since.offset)
-        events, position = _parse(data, since, self.templates, max_bytes=max_bytes)
+        data = _read_at(self._descriptor, min(length, max(max_bytes, _MAX_RECORD)), since.offset)
+        events, position = _parse_records(data, since, self.templates, max_bytes=max_bytes)
         if not events and length:
-            raise self.tampered(since.nth)
-        batch = Batch(gateway=self.gateway, source=self.source, first=since.nth + 1, events=tuple(events))
+            raise self.build_tampered_error(since.nth)
+        batch = JournalBatch(gateway=self.gateway, source=self.source, first=since.nth + 1, events=tuple(events))
         return batch, position
 
     def reset(self) -> None:
@@ -257,12 +259,12 @@ class Journal:
         except OSError as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
         self.templates = []
-        self._header = _header(self.gateway, self.source, self.count)
+        self._header = _build_header(self.gateway, self.source, self.count)
         self.start = self.end = JournalPosition(offset=_HEADER, nth=self.count, checksum=adler32(self._header))
         with suppress(OSError, ValueError):
             self._grow(_HEADER)
 
-    def tampered(self, nth: int) -> PinwardenError:
+    def build_tampered_error(self, nth: int) -> PinwardenError:
         """The error for a file that has other data than gateway events after event ``nth``."""
         return PinwardenError(
             "AUDIT_TAMPERED",
@@ -292,7 +294,7 @@ class Journal:
 
 
 @contextmanager
-def open_abandoned(path: Path) -> Iterator[Journal | None]:
+def open_abandoned_journal(path: Path) -> Iterator[Journal | None]:
     """Open the journal of a killed process; None if another process has it locked, or if it is empty.
 
     Its last record may be incomplete and is then ignored: the gateway acts on an event only after it is recorded.
@@ -305,12 +307,12 @@ def open_abandoned(path: Path) -> Iterator[Journal | None]:
     except OSError as err:
         raise PinwardenError("AUDIT_UNAVAILABLE", f"{path}: {err.strerror or err}") from err
     try:
-        yield _open(path, descriptor) if try_lock_file(descriptor) else None
+        yield _read_journal(path, descriptor) if try_lock_file(descriptor) else None
     finally:
         os.close(descriptor)
 
 
-def pack(at: int, event: AuditEvent) -> bytes:
+def pack_event(at: int, event: AuditEvent) -> bytes:
     """Encode an event. Takes one or two microseconds, because the message waits for it."""
     if event.arguments is None:
         text = _SEPARATOR.join((*_get_texts(event), _DIGEST_SEPARATOR.join(event.expected)))
@@ -322,8 +324,8 @@ def pack(at: int, event: AuditEvent) -> bytes:
     return b"%d {%s" % (at, encode_event(event))
 
 
-def unpack(data: bytes) -> JournalEvent:
-    """Decode the output of `pack`; raises ``ValueError`` or ``AUDIT_INVALID``."""
+def unpack_event(data: bytes) -> JournalEvent:
+    """Decode the output of `pack_event`; raises ``ValueError`` or ``AUDIT_INVALID``."""
     at, _, rest = data.partition(b" ")
     if rest.startswith(b"{"):
         return JournalEvent(at=int(at), event=parse_event(rest[1:]))
@@ -348,9 +350,9 @@ def _unpack_text_call(body: bytes, templates: list[AuditEvent]) -> JournalEvent 
         return None
 
 
-def _open(path: Path, descriptor: int) -> Journal | None:
+def _read_journal(path: Path, descriptor: int) -> Journal | None:
     size = os.fstat(descriptor).st_size
-    header = _pread(descriptor, _HEADER, 0)
+    header = _read_at(descriptor, _HEADER, 0)
     if len(header) < _HEADER:
         return None  # killed while creating or truncating the file: the database has everything
     gateway, source, count = _read_header(path, header)
@@ -359,16 +361,16 @@ def _open(path: Path, descriptor: int) -> Journal | None:
     )
     position = journal.start
     while position.offset < size:
-        data = _pread(descriptor, 4 * _MAX_RECORD, position.offset)
-        start, (_, position) = position, _parse(data, position, journal.templates)
+        data = _read_at(descriptor, 4 * _MAX_RECORD, position.offset)
+        start, (_, position) = position, _parse_records(data, position, journal.templates)
         if position == start:
-            journal.damaged = not _is_incomplete(descriptor, position, size)
+            journal.damaged = not _ends_incomplete(descriptor, position, size)
             break
     journal.end = position
     return journal
 
 
-def _parse(
+def _parse_records(
     data: bytes, start: JournalPosition, templates: list[AuditEvent], *, max_bytes: int | None = None
 ) -> tuple[list[JournalEvent], JournalPosition]:
     """The events at the start of ``data``, up to the first invalid record, and the position after them.
@@ -396,7 +398,7 @@ def _parse(
             event = None
             if expected == first & CHECKSUM_MASK:
                 is_call = body.startswith(b"@")
-                event = _unpack_text_call(body, templates) if is_call else _unpack_valid(body.removeprefix(b"#"))
+                event = _unpack_text_call(body, templates) if is_call else _unpack_known_event(body.removeprefix(b"#"))
         if event is None or expected != first & CHECKSUM_MASK:
             break
         checksum = expected
@@ -409,22 +411,22 @@ def _parse(
     return events, end
 
 
-def _unpack_valid(body: bytes) -> JournalEvent | None:
+def _unpack_known_event(body: bytes) -> JournalEvent | None:
     """Decode an event; None if no gateway of this release writes such an event, even if the checksum is valid."""
     try:
-        event = unpack(body)
+        event = unpack_event(body)
     except (PinwardenError, ValueError):
         return None
     return event if event.event.kind in KINDS and 0 <= event.at < _MAX_TIME else None
 
 
-def _is_incomplete(descriptor: int, position: JournalPosition, size: int) -> bool:
+def _ends_incomplete(descriptor: int, position: JournalPosition, size: int) -> bool:
     """Whether the last complete record is followed by nothing, or by a record that a killed process did not finish.
 
     Bytes that were not written are zero. Without its first word, the length of a record is unknown. A record without
     zeros was copied completely, so only its checksum may be missing.
     """
-    data = _pread(descriptor, WORD + _MAX_RECORD, position.offset)
+    data = _read_at(descriptor, WORD + _MAX_RECORD, position.offset)
     first = int.from_bytes(data[:WORD], byteorder)
     length = first >> 32
     if first & _CALL_BIT:
@@ -439,14 +441,14 @@ def _is_incomplete(descriptor: int, position: JournalPosition, size: int) -> boo
         return False
     offset = position.offset + end
     while offset < size:
-        rest = _pread(descriptor, _MAX_RECORD, offset)
+        rest = _read_at(descriptor, _MAX_RECORD, offset)
         if not rest or rest.strip(b"\0"):
             return not rest
         offset += len(rest)
     return True
 
 
-def _header(gateway: str, source: str, count: int) -> bytes:
+def _build_header(gateway: str, source: str, count: int) -> bytes:
     text = b"%s%s %d %s" % (_MAGIC, source.encode(), count, gateway.encode("utf-8", "backslashreplace")[:128])
     return text.ljust(_HEADER - 1) + b"\n"
 
@@ -462,7 +464,7 @@ def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
     raise PinwardenError("AUDIT_TAMPERED", f"{path} is not a journal of the audit log")
 
 
-def _reserve(descriptor: int, size: int) -> None:
+def _reserve_blocks(descriptor: int, size: int) -> None:
     """Extend the file to ``size`` bytes, with disk blocks for all of them."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
@@ -473,7 +475,7 @@ def _reserve(descriptor: int, size: int) -> None:
         allocated += os.write(descriptor, bytes(min(size - allocated, STEP)))
 
 
-def _pread(descriptor: int, length: int, offset: int) -> bytes:
+def _read_at(descriptor: int, length: int, offset: int) -> bytes:
     if hasattr(os, "pread"):
         return os.pread(descriptor, length, offset)
     current = os.lseek(descriptor, 0, os.SEEK_CUR)

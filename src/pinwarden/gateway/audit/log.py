@@ -30,8 +30,8 @@ from pinwarden.gateway.audit.journal import (
     WORD,
     Journal,
     JournalPosition,
-    open_abandoned,
-    pack,
+    open_abandoned_journal,
+    pack_event,
     pack_text_call,
 )
 
@@ -48,19 +48,19 @@ _pack_call_start = TEXT_CALL.pack
 class AuditLimits(Record):
     """Limits of the log, in seconds and bytes."""
 
-    gather: float = 0.05
+    gather_seconds: float = 0.05
     """Seconds in which events are collected for one commit."""
-    batch: int = 1 << 20
+    batch_bytes: int = 1 << 20
     """Bytes of the journal in one commit, which are in memory at once."""
-    backlog: int = 16 << 20
+    max_backlog_bytes: int = 16 << 20
     """Bytes in the journal above which `record` waits for the database."""
-    journal: int = 256 << 20
+    max_journal_bytes: int = 256 << 20
     """Bytes in the journal while the database is unavailable, about a million events. Beyond that `record` raises."""
-    wait: float = 5.0
+    commit_seconds: float = 5.0
     """Seconds to wait for a commit. After that, the journal is synced instead, which is as durable."""
-    retry: float = 0.2
+    retry_seconds: float = 0.2
     """Seconds between attempts to reach the database, doubled up to `longest_retry`."""
-    longest_retry: float = 5.0
+    max_retry_seconds: float = 5.0
 
 
 class AuditLog:
@@ -82,33 +82,33 @@ class AuditLog:
         self._url = url
         self._folder = folder
         self._limits = limits
-        self._refuses = when_unavailable == "refuse"
+        self._refuses_when_unavailable = when_unavailable == "refuse"
         self.source = os.urandom(12).hex()
         """Identifies this run in the chain."""
-        step = min(STEP, max(1, limits.batch // 8))
-        self._journal = Journal.create(folder, gateway or _host_name(), self.source, step)
+        step = min(STEP, max(1, limits.batch_bytes // 8))
+        self._journal = Journal.create(folder, gateway or _read_host_name(), self.source, step)
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._templates: dict[int, int] = {}
         """By the ``id()`` of a template, the first word of its calls in the journal."""
         self._fast_until = 0
-        """The journal size up to which `note` needs no checks; 0 if it needs them now."""
+        """The journal size up to which `record_call` needs no checks; 0 if it needs them now."""
         self._changed = threading.Condition(self._lock)
         """Notified after every commit and failure."""
-        self._done = self._journal.start
+        self._committed_end = self._journal.start
         """The database has all events up to here."""
         self._open_count = 0
-        """How often the database was opened when `_done` was set."""
+        """How often the database was opened when `_committed_end` was set."""
         self._failure: PinwardenError | None = None
-        self._tried = False
-        self._stuck = False
+        self._was_tried = False
+        self._is_stuck = False
         """Whether a commit timed out: the database neither responds nor fails. Later callers do not wait."""
-        self._closing = False
+        self._is_closing = False
         self._reported_damage = False
-        self._asleep = False
+        self._is_asleep = False
         """Whether the thread waits for events."""
-        self._work = threading.Event()
-        self._urgent = threading.Event()
+        self._has_events = threading.Event()
+        self._is_urgent = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
@@ -120,30 +120,30 @@ class AuditLog:
     @property
     def refusal(self) -> PinwardenError | None:
         """Why `record` would raise now; None if it would not."""
-        if self._refuses:
-            stuck = PinwardenError("DATABASE_UNAVAILABLE", "the database does not respond") if self._stuck else None
+        if self._refuses_when_unavailable:
+            stuck = PinwardenError("DATABASE_UNAVAILABLE", "the database does not respond") if self._is_stuck else None
             return self._failure or stuck
-        if self._failure is not None and self._journal.size > self._limits.journal:
+        if self._failure is not None and self._journal.size > self._limits.max_journal_bytes:
             return PinwardenError("AUDIT_UNAVAILABLE", "the journal of the audit log is full")
         return None
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of events that the database does not have yet."""
-        return self._journal.count - self._done.nth
+        return self._journal.count - self._committed_end.nth
 
     def record(self, *events: AuditEvent) -> None:
         """Record events before their message is forwarded. ``AUDIT_UNAVAILABLE`` if it must not be forwarded."""
         now = time_ns()
-        packed = [pack(now, event) for event in events]
+        packed = [pack_event(now, event) for event in events]
         with self._lock:
-            self._admit()
+            self._wait_until_available()
             self._journal.append(packed)
             self._update_fast_path()
-        if not self._work.is_set():
-            self._work.set()
+        if not self._has_events.is_set():
+            self._has_events.set()
 
-    def note(self, template: AuditEvent, request_id: int | str) -> None:
+    def record_call(self, template: AuditEvent, request_id: int | str) -> None:
         """Record a call. Its event is ``template`` with the request id appended to ``call``.
 
         The call waits for this, so the code is inlined: up to the size `_fast_until` the checks of `record` are known
@@ -175,35 +175,35 @@ class AuditLog:
                 else:
                     raise ValueError
                 journal.count += 1
-                if self._asleep:
-                    self._work.set()
+                if self._is_asleep:
+                    self._has_events.set()
                 return
         except ValueError:
             pass  # an integer above 64 bits, or a string that does not fit
         finally:
             self._release()
-        self.note_all([(template, request_id)])
+        self.record_calls([(template, request_id)])
 
-    def note_all(self, notes: Sequence[tuple[AuditEvent, int | str]]) -> None:
+    def record_calls(self, calls: Sequence[tuple[AuditEvent, int | str]]) -> None:
         """Record several calls, all or none."""
         now = time_ns()
         with self._lock:
-            self._admit()
+            self._wait_until_available()
             journal = self._journal
-            words = [self._template_word(template) for template, _ in notes]
+            words = [self._template_word(template) for template, _ in calls]
             texts = {
                 index: pack_text_call(words[index], str(request_id), now)
-                for index, (_, request_id) in enumerate(notes)
+                for index, (_, request_id) in enumerate(calls)
                 if type(request_id) is not int or not 0 <= request_id <= _MAX_WORD
             }
-            journal.ensure_capacity(len(notes) * CALL + sum(map(len, texts.values())))
-            for index, ((_, request_id), word) in enumerate(zip(notes, words, strict=True)):
+            journal.ensure_capacity(len(calls) * CALL + sum(map(len, texts.values())))
+            for index, ((_, request_id), word) in enumerate(zip(calls, words, strict=True)):
                 if index in texts:
                     journal.add_text_call(texts[index])
                 else:
                     journal.add_call(word, int(request_id), now)
             self._update_fast_path()
-        self._work.set()
+        self._has_events.set()
 
     def _template_word(self, template: AuditEvent) -> int:
         """The first word of calls of a template. The journal keeps the template alive, so its ``id()`` stays unique."""
@@ -212,59 +212,61 @@ class AuditLog:
             word = self._templates[id(template)] = self._journal.add_template(template)
         return word
 
-    def _admit(self) -> None:
+    def _wait_until_available(self) -> None:
         """Wait until an event can be recorded, or raise."""
-        if self._refuses and (self._failure is not None or self._stuck or not self._tried):
+        if self._refuses_when_unavailable and (self._failure is not None or self._is_stuck or not self._was_tried):
             self._refuse_if_unavailable()
-        if self._journal.size > self._limits.backlog:
+        if self._journal.size > self._limits.max_backlog_bytes:
             self._wait_for_capacity()
 
     def _update_fast_path(self) -> None:
-        """Update the journal size up to which `note` may skip the checks."""
-        is_available = self._tried and self._failure is None and not self._stuck and not self._closing
-        limit = min(self._journal.capacity, self._limits.backlog) - CALL
-        self._fast_until = limit if is_available or not self._refuses else 0
+        """Update the journal size up to which `record_call` may skip the checks."""
+        is_available = self._was_tried and self._failure is None and not self._is_stuck and not self._is_closing
+        limit = min(self._journal.capacity, self._limits.max_backlog_bytes) - CALL
+        self._fast_until = limit if is_available or not self._refuses_when_unavailable else 0
 
-    def admit(self) -> None:
+    def check_available(self) -> None:
         """Raise ``AUDIT_UNAVAILABLE`` if no message may be forwarded now."""
         with self._lock:
-            self._admit()
+            self._wait_until_available()
 
     def record_durably(self, *events: AuditEvent) -> None:
         """Record events, and return when they would survive a power cut: committed, or synced to the journal."""
         now = time_ns()
-        packed = [pack(now, event) for event in events]
+        packed = [pack_event(now, event) for event in events]
         with self._lock:
-            if self._journal.size > self._limits.backlog:
+            if self._journal.size > self._limits.max_backlog_bytes:
                 self._wait_for_capacity()
             last = self._journal.append(packed)
-            self._urgent.set()
-            self._work.set()
+            self._is_urgent.set()
+            self._has_events.set()
             in_time = self._changed.wait_for(
-                lambda: self._done.nth >= last or self._failure is not None or self._stuck or self._closing,
-                self._limits.wait,
+                lambda: (
+                    self._committed_end.nth >= last or self._failure is not None or self._is_stuck or self._is_closing
+                ),
+                self._limits.commit_seconds,
             )
-            if self._done.nth < last:
-                self._stuck = self._stuck or not in_time
+            if self._committed_end.nth < last:
+                self._is_stuck = self._is_stuck or not in_time
                 self._journal.sync()
             self._update_fast_path()
 
     def close(self) -> None:
         """Write all events to the database and stop. If that fails, they stay in the journal for the next process."""
         with self._lock:
-            if self._closing:
+            if self._is_closing:
                 return
-            self._closing = True
+            self._is_closing = True
             self._fast_until = 0
-        self._urgent.set()
-        self._work.set()
-        self._thread.join(self._limits.wait * 2)
+        self._is_urgent.set()
+        self._has_events.set()
+        self._thread.join(self._limits.commit_seconds * 2)
         if self._thread.is_alive():  # the database hangs; the system closes the file when the process ends
             with self._lock:
                 self._journal.sync()
             return
         with self._lock:  # a late event is either in the journal that stays, or refused
-            complete = self._done.nth == self._journal.count
+            complete = self._committed_end.nth == self._journal.count
             if not complete:
                 self._journal.sync()
             self._journal.close(remove=complete)
@@ -276,76 +278,76 @@ class AuditLog:
         self.close()
 
     def _refuse_if_unavailable(self) -> None:
-        self._changed.wait_for(lambda: self._tried, self._limits.wait)
-        if self._failure is not None or self._stuck or not self._tried:
+        self._changed.wait_for(lambda: self._was_tried, self._limits.commit_seconds)
+        if self._failure is not None or self._is_stuck or not self._was_tried:
             reason = "the database does not respond" if self._failure is None else self._failure.message
             raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log cannot be written: {reason}")
 
     def _wait_for_capacity(self) -> None:
         """Wait for the database if it is only slow. While it is unavailable, the journal may grow up to its limit."""
-        backlog = self._limits.backlog
+        backlog = self._limits.max_backlog_bytes
         if self._failure is None:
-            self._urgent.set()
+            self._is_urgent.set()
             self._changed.wait_for(
-                lambda: self._journal.size <= backlog or self._failure is not None, self._limits.wait
+                lambda: self._journal.size <= backlog or self._failure is not None, self._limits.commit_seconds
             )
-        if self._journal.size > (backlog if self._failure is None else self._limits.journal):
+        if self._journal.size > (backlog if self._failure is None else self._limits.max_journal_bytes):
             raise PinwardenError("AUDIT_UNAVAILABLE", "the journal of the audit log is full")
 
     # On the thread
 
     def _run(self) -> None:
-        from pinwarden.gateway.audit.chain import audit_schema
+        from pinwarden.gateway.audit.chain import load_audit_schema
         from pinwarden.system.database import open_database
 
-        database = open_database(self._url, audit_schema())
+        database = open_database(self._url, load_audit_schema())
         try:
-            self._serve(database)
+            self._write_until_closed(database)
         finally:
             database.close()
 
-    def _serve(self, database: Database) -> None:
-        pause = self._limits.retry
+    def _write_until_closed(self, database: Database) -> None:
+        pause = self._limits.retry_seconds
         while True:
             try:
-                if not self._tried or self._failure is not None:
-                    self._recover(database)
-                self._drain(database)
+                if not self._was_tried or self._failure is not None:
+                    self._recover_abandoned_journals(database)
+                self._write_events(database)
             except Exception as err:  # noqa: BLE001 - the thread must survive: without it nothing is logged
-                self._report(_as_pinwarden_error(err))
-                if self._closing:
+                self._set_failure(_to_pinwarden_error(err))
+                if self._is_closing:
                     return
-                self._urgent.clear()
-                self._urgent.wait(pause)
-                pause = min(pause * 2, self._limits.longest_retry)
+                self._is_urgent.clear()
+                self._is_urgent.wait(pause)
+                pause = min(pause * 2, self._limits.max_retry_seconds)
                 continue
-            pause = self._limits.retry
-            self._report(None)
-            if self._closing and self.waiting == 0:
+            pause = self._limits.retry_seconds
+            self._set_failure(None)
+            if self._is_closing and self.waiting_count == 0:
                 return
-            self._sleep()
-            self._urgent.wait(self._limits.gather)
-            self._urgent.clear()
+            self._wait_for_events()
+            self._is_urgent.wait(self._limits.gather_seconds)
+            self._is_urgent.clear()
 
-    def _sleep(self) -> None:
-        """Wait for events. `note` sets `_work` only while this thread is asleep."""
+    def _wait_for_events(self) -> None:
+        """Wait for events. `record_call` sets `_has_events` only while this thread is asleep."""
         with self._lock:
-            self._asleep = self.waiting == 0
-        if self._asleep:
-            self._work.wait()
-            self._asleep = False
-        self._work.clear()
+            self._is_asleep = self.waiting_count == 0
+        if self._is_asleep:
+            self._has_events.wait()
+            self._is_asleep = False
+        self._has_events.clear()
 
-    def _recover(self, database: Database) -> None:
+    def _recover_abandoned_journals(self, database: Database) -> None:
         """Write the journals of killed gateways to the database. A damaged one is reported in the log, and stays.
 
         Without journals this does not contact the database, unless the log refuses events while the database is
         unavailable: then the database must answer a query first.
         """
-        if self._refuses:
+        if self._refuses_when_unavailable:
             database.row("SELECT 1")
         try:
-            recover(database, self._folder)
+            recover_journals(database, self._folder)
         except PinwardenError as err:
             if err.code != "AUDIT_TAMPERED":
                 raise
@@ -353,58 +355,58 @@ class AuditLog:
                 self._reported_damage = True
                 damage = AuditEvent(kind=SPOOLED, code="journal_damaged", reason=err.message)
                 with self._lock:
-                    self._journal.append([pack(time_ns(), damage)])
+                    self._journal.append([pack_event(time_ns(), damage)])
                     self._update_fast_path()
 
-    def _drain(self, database: Database) -> None:
-        from pinwarden.gateway.audit.chain import append
+    def _write_events(self, database: Database) -> None:
+        from pinwarden.gateway.audit.chain import append_events
 
         while True:
             open_count = database.open_count()
             with self._lock:
                 if open_count != self._open_count:
                     # The reopened database may be another one, without the events of this journal.
-                    self._open_count, self._done = open_count, self._journal.start
-                since, until = self._done, self._journal.end
+                    self._open_count, self._committed_end = open_count, self._journal.start
+                since, until = self._committed_end, self._journal.end
             if since.nth == until.nth:
                 return
-            batch, position = self._journal.read(since, until, self._limits.batch)
-            append(database, batch, until.nth)
-            self._committed(position)
-            if self._journal.size <= self._limits.batch:
+            batch, position = self._journal.read(since, until, self._limits.batch_bytes)
+            append_events(database, batch, until.nth)
+            self._on_committed(position)
+            if self._journal.size <= self._limits.batch_bytes:
                 return  # the next commit takes events that arrived meanwhile
 
-    def _committed(self, position: JournalPosition) -> None:
+    def _on_committed(self, position: JournalPosition) -> None:
         with self._changed:
-            self._done = position
-            if position.nth == self._journal.count and position.offset > self._limits.batch:
+            self._committed_end = position
+            if position.nth == self._journal.count and position.offset > self._limits.batch_bytes:
                 with suppress(PinwardenError):  # the next commit tries again
                     self._journal.reset()
                     self._templates.clear()
-                    self._done = self._journal.start
+                    self._committed_end = self._journal.start
             self._failure = None
-            self._stuck = False
-            self._tried = True
+            self._is_stuck = False
+            self._was_tried = True
             self._update_fast_path()
             self._changed.notify_all()
 
-    def _report(self, failure: PinwardenError | None) -> None:
+    def _set_failure(self, failure: PinwardenError | None) -> None:
         with self._changed:
             self._failure = failure
-            self._stuck = False
-            self._tried = True
+            self._is_stuck = False
+            self._was_tried = True
             self._update_fast_path()
             self._changed.notify_all()
 
 
-def recover(database: Database, folder: Path) -> int:
+def recover_journals(database: Database, folder: Path) -> int:
     """Write the journals of killed gateways to the database, oldest first. Returns how many there were.
 
     For a damaged journal, the events before the damage are written; ``AUDIT_TAMPERED`` is raised after all journals.
     """
     count = 0
     damaged: PinwardenError | None = None
-    for path in _journals_in(folder):
+    for path in _list_journals(folder):
         try:
             count += _recover_journal(database, path)
         except PinwardenError as err:
@@ -417,22 +419,22 @@ def recover(database: Database, folder: Path) -> int:
 
 
 def _recover_journal(database: Database, path: Path) -> bool:
-    from pinwarden.gateway.audit.chain import append
+    from pinwarden.gateway.audit.chain import append_events
 
-    with open_abandoned(path) as journal:
+    with open_abandoned_journal(path) as journal:
         if journal is None:
             return False
         position = journal.start
         while position.nth < journal.end.nth:
-            batch, position = journal.read(position, journal.end, AuditLimits().batch)
-            append(database, batch)
+            batch, position = journal.read(position, journal.end, AuditLimits().batch_bytes)
+            append_events(database, batch)
         if journal.damaged:
-            raise journal.tampered(journal.count)
+            raise journal.build_tampered_error(journal.count)
         path.unlink(missing_ok=True)
         return True
 
 
-def _journals_in(folder: Path) -> list[Path]:
+def _list_journals(folder: Path) -> list[Path]:
     """The journals in a folder, the oldest first. Removes files of gateways that were killed while creating one."""
     journals: list[tuple[int, Path]] = []
     for path in (*folder.glob("*.journal"), *folder.glob("*.new")):
@@ -448,13 +450,13 @@ def _journals_in(folder: Path) -> list[Path]:
 _UNFINISHED_AGE = 3600 * 10**9  # nanoseconds; creating a journal takes less than a second
 
 
-def _as_pinwarden_error(err: Exception) -> PinwardenError:
+def _to_pinwarden_error(err: Exception) -> PinwardenError:
     return (
         err if isinstance(err, PinwardenError) else PinwardenError("AUDIT_UNAVAILABLE", f"{type(err).__name__}: {err}")
     )
 
 
-def _host_name() -> str:
+def _read_host_name() -> str:
     from platform import node
 
     return node()[:64]

@@ -11,14 +11,14 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.audit import chain as audit_chain
 from pinwarden.gateway.audit.event import (
-    EMPTY,
+    EMPTY_HEAD,
     MESSAGES,
     AuditHead,
-    ChainCheck,
     ChainResult,
+    ChainVerifier,
     LogEntry,
-    entry_hash,
-    event_content,
+    event_to_json,
+    hash_entry,
     parse_entry,
 )
 from pinwarden.system.files import open_regular
@@ -38,10 +38,10 @@ class EntryFilter(Record):
 
     def matches(self, entry: LogEntry) -> bool:
         """Whether the entry is selected."""
-        return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
+        return self.server in ("", entry.event.server) and (not self.kinds or entry.event.kind in self.kinds)
 
-    def members(self) -> list[list[tuple[str, str]]]:
-        """Members that selected entries have, for `chain.newest_entries`."""
+    def required_members(self) -> list[list[tuple[str, str]]]:
+        """Members that selected entries have, for `chain.read_newest_entries`."""
         server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
         return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
 
@@ -49,29 +49,29 @@ class EntryFilter(Record):
 def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
     """The report of ``pinwarden audit verify``: the chain in the database."""
     earlier = [_EarlierExport(path) for path in exports]
-    all_heads = [*heads, *(export.head for export in earlier)]
-    check = ChainCheck(all_heads)
-    for number, line, columns in audit_chain.rows(state.audit_database):
-        check.check_entry(number, line, columns)
-        _compare(number, line, earlier, check)
-    return _verification_report("the audit log", check.result(), all_heads)
+    all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
+    verifier = ChainVerifier(all_heads)
+    for number, line, columns in audit_chain.read_rows(state.audit_database):
+        verifier.check_entry(number, line, columns)
+        _compare_with_exports(number, line, earlier, verifier)
+    return _build_verification_report("the audit log", verifier.finish(), all_heads)
 
 
 def verify_export(path: Path, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
     """The report of ``pinwarden audit verify`` for an exported file, which may begin anywhere in the chain."""
     earlier = [_EarlierExport(export_path) for export_path in exports]
-    all_heads = [*heads, *(export.head for export in earlier)]
-    check: ChainCheck | None = None
+    all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
+    verifier: ChainVerifier | None = None
     number = 0
-    for line in _lines_of(path):
-        if check is None:
-            check, number = _start(line, all_heads)
-        check.check_entry(number, line)
-        _compare(number, line, earlier, check)
+    for line in _read_lines(path):
+        if verifier is None:
+            verifier, number = _start_verifier(line, all_heads)
+        verifier.check_entry(number, line)
+        _compare_with_exports(number, line, earlier, verifier)
         number += 1
-    if check is None:
-        raise _empty(path)
-    return _verification_report(str(path), check.result(), all_heads)
+    if verifier is None:
+        raise _build_empty_error(path)
+    return _build_verification_report(str(path), verifier.finish(), all_heads)
 
 
 _EXPORT_HINT = "Name a file that pinwarden audit export wrote."
@@ -84,22 +84,22 @@ class _EarlierExport:
     """
 
     def __init__(self, path: Path) -> None:
-        check: ChainCheck | None = None
+        verifier: ChainVerifier | None = None
         number = 0
-        for line in _lines_of(path):
-            if check is None:
-                check, self._next = _start(line, ())
+        for line in _read_lines(path):
+            if verifier is None:
+                verifier, self._next = _start_verifier(line, ())
                 number = self._next
-            check.check_entry(number, line)
+            verifier.check_entry(number, line)
             number += 1
-        if check is None:
-            raise _empty(path)
-        outcome = check.result()
+        if verifier is None:
+            raise _build_empty_error(path)
+        outcome = verifier.finish()
         if outcome.breaks:
             reason = outcome.breaks[0].message
             raise PinwardenError("AUDIT_INVALID", f"{path} is not a valid export: {reason}", hint=_EXPORT_HINT)
         self.head = outcome.head
-        self._lines = _lines_of(path)
+        self._lines = _read_lines(path)
 
     def differs(self, number: int, line: bytes) -> bool:
         """Whether the export has another line for an entry of the log. Entries must be passed in order.
@@ -115,48 +115,48 @@ class _EarlierExport:
         return next(self._lines, line) != line
 
 
-def _compare(number: int, line: bytes, earlier: Sequence[_EarlierExport], check: ChainCheck) -> None:
-    if any(export.differs(number, line) for export in earlier):
-        check.report_rewritten(number)
+def _compare_with_exports(number: int, line: bytes, earlier: Sequence[_EarlierExport], verifier: ChainVerifier) -> None:
+    if any(export_entries.differs(number, line) for export_entries in earlier):
+        verifier.report_rewritten(number)
 
 
-def _empty(path: Path) -> PinwardenError:
+def _build_empty_error(path: Path) -> PinwardenError:
     return PinwardenError("AUDIT_INVALID", f"{path} contains no entries of an audit log", hint=_EXPORT_HINT)
 
 
-def last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
+def read_last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
     """The newest selected entries, oldest first."""
-    entries = audit_chain.newest_entries(state.audit_database, selected.members())
-    return list(reversed(list(_select(entries, count, selected))))
+    entries = audit_chain.read_newest_entries(state.audit_database, selected.required_members())
+    return list(reversed(list(_select_entries(entries, count, selected))))
 
 
-def later_entries(state: GatewayState, after: int) -> Iterator[LogEntry]:
+def read_later_entries(state: GatewayState, after: int) -> Iterator[LogEntry]:
     """All entries after a number."""
-    for _, line in audit_chain.lines(state.audit_database, after):
+    for _, line in audit_chain.read_lines(state.audit_database, after):
         yield parse_entry(line)
 
 
-def tail_report(entries: Sequence[LogEntry]) -> Report:
+def build_tail_report(entries: Sequence[LogEntry]) -> Report:
     """The report of ``pinwarden audit tail``."""
     return Report(
         command="audit tail",
         subject="the audit log",
         summary=plural(len(entries), "event"),
         exit_code=EXIT_CLEAN,
-        facts={"entries": [entry_facts(entry) for entry in entries]},
+        facts={"entries": [entry_to_json(entry) for entry in entries]},
     )
 
 
-def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> AuditHead:
+def export_entries(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> AuditHead:
     """Write the entries after a number, one per line, exactly as stored. Returns the head."""
-    head = EMPTY
-    for number, line in audit_chain.lines(state.audit_database, after):
+    head = EMPTY_HEAD
+    for number, line in audit_chain.read_lines(state.audit_database, after):
         write(line + b"\n")
-        head = AuditHead(number=number, hash=entry_hash(line))
+        head = AuditHead(number=number, hash=hash_entry(line))
     return head
 
 
-def export_report(subject: str, after: int, head: AuditHead) -> Report:
+def build_export_report(subject: str, after: int, head: AuditHead) -> Report:
     """The report of ``pinwarden audit export``."""
     count = max(0, head.number - after)
     return Report(
@@ -168,7 +168,7 @@ def export_report(subject: str, after: int, head: AuditHead) -> Report:
     )
 
 
-def entry_facts(entry: LogEntry) -> dict[str, Any]:
+def entry_to_json(entry: LogEntry) -> dict[str, Any]:
     """An entry as JSON."""
     return {
         "number": entry.number,
@@ -176,11 +176,11 @@ def entry_facts(entry: LogEntry) -> dict[str, Any]:
         "gateway": entry.gateway,
         "source": entry.source,
         "nth": entry.nth,
-        "fact": event_content(entry.fact),
+        "fact": event_to_json(entry.event),
     }
 
 
-def _select(entries: Iterator[LogEntry], count: int, selected: EntryFilter) -> Iterator[LogEntry]:
+def _select_entries(entries: Iterator[LogEntry], count: int, selected: EntryFilter) -> Iterator[LogEntry]:
     for entry in entries:
         if count <= 0:
             return
@@ -189,12 +189,12 @@ def _select(entries: Iterator[LogEntry], count: int, selected: EntryFilter) -> I
             yield entry
 
 
-def _start(line: bytes, heads: Sequence[AuditHead]) -> tuple[ChainCheck, int]:
+def _start_verifier(line: bytes, heads: Sequence[AuditHead]) -> tuple[ChainVerifier, int]:
     """Return the check for an export, which may begin after the first entry, and the number of its first entry."""
     try:
         first = parse_entry(line)
     except PinwardenError:
-        return ChainCheck(heads), 1
+        return ChainVerifier(heads), 1
     previous = AuditHead(number=first.number - 1, hash=first.previous)
     for head in heads:
         if head.number < previous.number:
@@ -203,10 +203,10 @@ def _start(line: bytes, heads: Sequence[AuditHead]) -> tuple[ChainCheck, int]:
                 f"the head {head.number} cannot be checked, because this file begins with entry {first.number}",
                 hint=f"Verify the log itself, or an export that begins with entry {head.number + 1} or earlier.",
             )
-    return ChainCheck(heads, start=previous), first.number
+    return ChainVerifier(heads, start=previous), first.number
 
 
-def _lines_of(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     with open_regular(path) as stream:
         while line := stream.readline(_MAX_LINE):
             if not line.endswith(b"\n"):
@@ -214,7 +214,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
             yield line[:-1]
 
 
-def _verification_report(subject: str, outcome: ChainResult, heads: Sequence[AuditHead]) -> Report:
+def _build_verification_report(subject: str, outcome: ChainResult, heads: Sequence[AuditHead]) -> Report:
     rows = tuple(
         Row(
             code=problem.code,

@@ -1,8 +1,8 @@
 """Decisions about lists: one verdict per item, independent of the other items.
 
 An unreadable item, a duplicate name or an unapproved tool affects only that item. Every list is compared with the
-approved surface, never with an earlier list. So a blocked list does not change later decisions, and a tool that
-disappears and comes back is still compared with its pin.
+approved surface, never with an earlier list. So a blocked item does not change later decisions, and a tool that
+disappears and comes back is still compared with its approved definition.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pinwarden.surface.surface import TOOL, Item, ItemKind, Surface
 NOT_LISTED = "not_listed"
 METHOD_UNKNOWN = "method_unknown"
 LIST_FAILED = "list_failed"
-"""The server's list could not be fetched or parsed, so the definition of the item is unknown."""
+"""The gateway could not get or parse the server's list, so it does not know the definition of the item."""
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
-"""The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
+"""The server publishes another digest for a tool (SEP-1766) than it did at approval."""
 
 DIGEST_NOT_ALLOWED = "digest_not_allowed"
-"""Only the policy's allowlist mentions the item, and it allows other digests."""
+"""The policy's allowlist names the item with other digests, and no definition of it is approved."""
 
-PolicyFor = Callable[[str], ItemPolicy]
+PolicyLookup = Callable[[str], ItemPolicy]
 """Returns the policy for the item with this key."""
 
 _ACTIONS = {"allow_degraded": ALLOW, "allow_unverified": ALLOW, "audit": AUDIT, "warn": WARN, "block": BLOCK}
@@ -41,14 +41,14 @@ def check_list(
     kind: ItemKind,
     items: Sequence[Item],
     approved: Surface,
-    policy_for: PolicyFor,
+    find_policy: PolicyLookup,
     server: Mapping[str, Any] | None = None,
 ) -> tuple[Verdict, ...]:
     """Return a verdict for each item of a complete list, in order.
 
-    ``server`` holds the server's current instructions, capabilities and serverInfo.
+    ``server`` contains the server's current instructions, capabilities and serverInfo.
     """
-    pins = _pinned_digests(approved.items_of_kind(kind))
+    pins = _collect_pinned_digests(approved.items_of_kind(kind))
     occurrences = Counter(item.key for item in items)
     differing = {
         id(item)
@@ -57,16 +57,16 @@ def check_list(
     }
     changes_of = _compare_items(kind, items, approved, server) if differing else None
     return tuple(
-        _allow(item, pins[item.key])
+        _build_allow_verdict(item, pins[item.key])
         if changes_of is None or id(item) not in differing
-        else _check_item(item, pins, policy_for(item.key), changes_of(item), is_duplicate=occurrences[item.key] > 1)
+        else _check_item(item, pins, find_policy(item.key), changes_of(item), is_duplicate=occurrences[item.key] > 1)
         for item in items
     )
 
 
 def check_unlisted_item(kind: ItemKind, key: str, approved: Surface, policy: ItemPolicy) -> Verdict:
     """Return the verdict about the use of an item that the server does not list."""
-    expected = _pinned_digests(approved.items_of_kind(kind)).get(key, ())
+    expected = _collect_pinned_digests(approved.items_of_kind(kind)).get(key, ())
     setting = policy.enforcement if expected else policy.unknown
     return Verdict(
         entity=kind.entity,
@@ -110,24 +110,24 @@ def check_unknown_method(method: str, sender: str, policy: ItemPolicy, *, block_
         key=method,
         value=None,
         digest=None,
-        action=BLOCK if block_reason else strictest_action(AUDIT, _ACTIONS[policy.unknown]),
+        action=BLOCK if block_reason else choose_strictest_action(AUDIT, _ACTIONS[policy.unknown]),
         level=REVIEW,
         code=METHOD_UNKNOWN,
         reason=block_reason or reason,
     )
 
 
-def strictest_action(*actions: str) -> str:
+def choose_strictest_action(*actions: str) -> str:
     """Return the strictest action, from allow (lenient) to block (strict)."""
     return max(actions, key=_STRICTNESS.index)
 
 
-def action_for_change(policy: ItemPolicy, level: str) -> str:
+def choose_change_action(policy: ItemPolicy, level: str) -> str:
     """Return the action for a change of this severity to an approved item."""
     return _ACTIONS[policy.enforcement] if DRIFT_LEVELS.index(level) >= DRIFT_LEVELS.index(policy.block_at) else ALLOW
 
 
-def _pinned_digests(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
+def _collect_pinned_digests(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     pins: dict[str, tuple[str, ...]] = {}
     for item in approved:
         if item.digest is not None:
@@ -135,7 +135,7 @@ def _pinned_digests(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     return pins
 
 
-def _allow(item: Item, expected: tuple[str, ...]) -> Verdict:
+def _build_allow_verdict(item: Item, expected: tuple[str, ...]) -> Verdict:
     return Verdict(
         entity=item.kind.entity, key=item.key, value=item.value, digest=item.digest, action=ALLOW, expected=expected
     )
@@ -151,16 +151,16 @@ def _check_item(
 ) -> Verdict:
     expected = (*pins.get(item.key, ()), *(str(allowed.digest) for allowed in policy.allowlist))
     if item.digest is not None and not is_duplicate and any(_has_digest(item, allowed) for allowed in policy.allowlist):
-        return _allow(item, expected)
+        return _build_allow_verdict(item, expected)
     if item.digest is None:
         action, level, code = BLOCK, CRITICAL, _UNDIGESTABLE  # two JSON parsers could read it differently
     elif is_duplicate:
-        action, level, code = action_for_change(policy, CRITICAL), CRITICAL, _DUPLICATE
+        action, level, code = choose_change_action(policy, CRITICAL), CRITICAL, _DUPLICATE
     else:
-        level, code = _most_severe(changes)
-        action = _action(policy, level, is_approved=bool(expected))
+        level, code = _find_most_severe(changes)
+        action = _decide_action(policy, level, is_approved=bool(expected))
     reason = CHANGE_KINDS[code].reason
-    if _published_digest_changed(changes):
+    if _has_changed_published_digest(changes):
         code = PUBLISHED_DIGEST_CHANGED
         reason = "The server now publishes another digest of this tool's code than it did at approval."
     elif code == "item_added" and policy.allowlist:
@@ -179,15 +179,15 @@ def _check_item(
     )
 
 
-def _action(policy: ItemPolicy, level: str, *, is_approved: bool) -> str:
+def _decide_action(policy: ItemPolicy, level: str, *, is_approved: bool) -> str:
     if is_approved:
-        return action_for_change(policy, level)
+        return choose_change_action(policy, level)
     unknown = _ACTIONS[policy.unknown]
     # A lenient setting for unknown items must not admit a new item that looks like an attack.
-    return strictest_action(unknown, action_for_change(policy, level)) if level == CRITICAL else unknown
+    return choose_strictest_action(unknown, choose_change_action(policy, level)) if level == CRITICAL else unknown
 
 
-def _most_severe(changes: Sequence[Change]) -> tuple[str, str]:
+def _find_most_severe(changes: Sequence[Change]) -> tuple[str, str]:
     """Return severity and kind of the most severe change."""
     if not changes:
         return REVIEW, "changed"
@@ -198,17 +198,17 @@ def _most_severe(changes: Sequence[Change]) -> tuple[str, str]:
 def _has_digest(item: Item, allowed: AllowedDigest) -> bool:
     if allowed.profile == "pinwarden":
         return item.digest == allowed.digest
-    return item.kind is TOOL and digest_or_none(item.value, allowed.profile) == allowed.digest
+    return item.kind is TOOL and try_tool_digest(item.value, allowed.profile) == allowed.digest
 
 
 def _explain_digest_mismatch(item: Item, allowlist: Sequence[AllowedDigest]) -> str:
-    """Say that the allowlist lacks the item's digest, and state that digest in the other tools' profiles it uses."""
+    """Explain that the allowlist does not contain the item's digest, and state the digest in each of its profiles."""
     profiles = dict.fromkeys(allowed.profile for allowed in allowlist if allowed.profile != "pinwarden")
-    digests = [f" As {profile} computes it: {digest_or_none(item.value, profile)}." for profile in profiles]
+    digests = [f" As {profile} computes it: {try_tool_digest(item.value, profile)}." for profile in profiles]
     return "The policy's allowlist does not contain the digest of this item." + "".join(digests)
 
 
-def _published_digest_changed(changes: Sequence[Change]) -> bool:
+def _has_changed_published_digest(changes: Sequence[Change]) -> bool:
     return any(change.path == "/digest" and isinstance(change.before, str) for change in changes)
 
 
@@ -248,12 +248,12 @@ def _compare_items(
     return changes_of
 
 
-def digest_text(digest: Digest | None) -> str:
+def format_digest(digest: Digest | None) -> str:
     """Return the digest as text; empty for an item without a digest."""
     return "" if digest is None else str(digest)
 
 
-def digest_or_none(tool: Any, profile: str) -> Digest | None:
+def try_tool_digest(tool: Any, profile: str) -> Digest | None:
     """Compute a tool's digest in a profile; None if the tool has no canonical form there."""
     try:
         return tool_digest(tool, profile)
@@ -264,7 +264,7 @@ def digest_or_none(tool: Any, profile: str) -> Digest | None:
 _EMPTY_SURFACE = Surface(server=None, items={}, observed={})
 
 
-def without_suspicious_items(seen: Surface) -> Surface:
+def remove_suspicious_items(surface: Surface) -> Surface:
     """Return the surface without the items and server members that show signs of an attack.
 
     Trust on first use approves without a review, so anything suspicious is left out and becomes a pending review.
@@ -274,21 +274,21 @@ def without_suspicious_items(seen: Surface) -> Surface:
 
     suspicious = {
         (change.entity, change.field if change.entity == "server" else change.name)
-        for change in compare(_EMPTY_SURFACE, seen)
+        for change in compare(_EMPTY_SURFACE, surface)
         if change.severity == CRITICAL
     }
     suspicious |= {
         (warning.entity, server_member(warning) if warning.entity == "server" else warning.name)
-        for warning in new_warnings(seen)
+        for warning in new_warnings(surface)
     }
     if not suspicious:
-        return seen
+        return surface
 
     def is_harmless(item: Item) -> bool:
         return (item.kind.entity, item.name) not in suspicious
 
-    server = seen.server
+    server = surface.server
     if server is not None:
         server = {name: value for name, value in server.items() if ("server", name) not in suspicious}
-    items = {member: tuple(filter(is_harmless, listed)) for member, listed in seen.items.items()}
-    return Surface(server=server, items=items, observed=seen.observed)
+    items = {member: tuple(filter(is_harmless, listed)) for member, listed in surface.items.items()}
+    return Surface(server=server, items=items, observed=surface.observed)

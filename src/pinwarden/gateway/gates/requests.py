@@ -1,7 +1,7 @@
 """Decisions about requests from a server to the client: which ones it may send, and what they may contain.
 
-The user approved the tools in the server's lists. A tool definition inside a server request is allowed only if the same
-definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
+Approvals cover the tools in the server's lists. A tool definition inside a server request is allowed only if exactly
+that definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.gateway.gates.lists import action_for_change, strictest_action
+from pinwarden.gateway.gates.lists import choose_change_action, choose_strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, Verdict
 from pinwarden.lock.gateway_policy import ItemPolicy, RequestPolicy
 from pinwarden.lock.policy_table import normalize_host
@@ -42,23 +42,23 @@ class Refusal(Record):
     """The digest of the refused content; empty if it has none."""
 
 
-Requests = tuple[tuple[str, Any], ...]
-"""Methods and params of server requests that are part of another message."""
+EmbeddedRequests = tuple[tuple[str, Any], ...]
+"""Method and params of each server request that is part of another message, such as a result."""
 _MALFORMED = Refusal(code="request_malformed", reason="The server's request for input is malformed.")
 
 
 def check_request_policy(method: str, params: Any, policy: RequestPolicy) -> Refusal | None:
-    """Return why the policy forbids a server request, or None if it allows it."""
+    """Return why the policy denies a server request; None if it allows the request."""
     if method in _HARMLESS:
         return None
     if method == SAMPLING:
-        return None if policy.sampling else _denied_refusal("sampling")
+        return None if policy.sampling else _build_denied_refusal("sampling")
     if method == ROOTS:
-        return None if policy.roots else _denied_refusal("roots")
+        return None if policy.roots else _build_denied_refusal("roots")
     if method != ELICITATION:
         return Refusal(code="request_unknown", reason="No revision of MCP defines this server request.")
     if not policy.elicitation:
-        return _denied_refusal("elicitation")
+        return _build_denied_refusal("elicitation")
     if not isinstance(params, Mapping):
         return _MALFORMED
     if params.get("mode", "form") == "form" and "url" not in params:
@@ -66,7 +66,7 @@ def check_request_policy(method: str, params: Any, policy: RequestPolicy) -> Ref
     return _check_url(params.get("url"), policy)
 
 
-def requests_in_result(result: Mapping[str, Any]) -> Requests | Refusal:
+def find_requests_in_result(result: Mapping[str, Any]) -> EmbeddedRequests | Refusal:
     """Return the requests in a result that needs more input before it is complete."""
     requests = result.get("inputRequests")
     if requests is None:
@@ -79,7 +79,7 @@ def requests_in_result(result: Mapping[str, Any]) -> Requests | Refusal:
     return tuple((request["method"], request.get("params")) for request in requests.values())
 
 
-def requests_in_error(error: Any) -> Requests | Refusal:
+def find_requests_in_error(error: Any) -> EmbeddedRequests | Refusal:
     """Return the elicitations in an error that sends the user to URLs before the request is repeated (2025-11-25)."""
     if not isinstance(error, Mapping) or error.get("code") != URL_REQUIRED:
         return ()
@@ -90,15 +90,15 @@ def requests_in_error(error: Any) -> Requests | Refusal:
     return tuple((ELICITATION, elicitation) for elicitation in elicitations)
 
 
-def requests_in_task(task: Mapping[str, Any]) -> Requests | Refusal:
-    """Return the requests in a task's state: its own, and those in its result or error."""
+def find_requests_in_task(task: Mapping[str, Any]) -> EmbeddedRequests | Refusal:
+    """Return the requests in the state of a task, including those in its result or error."""
     result = task.get("result")
     parts = (
-        requests_in_result(task),
-        requests_in_error(task.get("error")),
-        requests_in_result(result) if isinstance(result, Mapping) else (),
+        find_requests_in_result(task),
+        find_requests_in_error(task.get("error")),
+        find_requests_in_result(result) if isinstance(result, Mapping) else (),
     )
-    requests: Requests = ()
+    requests: EmbeddedRequests = ()
     for part in parts:
         if isinstance(part, Refusal):
             return part
@@ -106,7 +106,7 @@ def requests_in_task(task: Mapping[str, Any]) -> Requests | Refusal:
     return requests
 
 
-def rounds_refusal(policy: RequestPolicy) -> Refusal:
+def build_rounds_refusal(policy: RequestPolicy) -> Refusal:
     """Return the refusal for a server that requests input more often than the policy allows."""
     return Refusal(
         code="too_many_rounds",
@@ -132,18 +132,18 @@ def _check_url(url: Any, policy: RequestPolicy) -> Refusal | None:
     return None if any(pattern.matches(name) for pattern in policy.url_hosts) else refusal
 
 
-def _denied_refusal(feature: str) -> Refusal:
+def _build_denied_refusal(feature: str) -> Refusal:
     return Refusal(code=f"{feature}_denied", reason=f"The policy for this server denies {feature}.")
 
 
 TOOLS = "tools"
 TOOL_IN_REQUEST = "tool_in_request"
-"""A server request carries a tool definition that is not approved."""
+"""A server request contains a tool definition that is not approved."""
 TOOL_IN_RESULT = "tool_in_result"
-"""A result other than a list of tools carries a tool definition that is not approved."""
+"""A result other than a list of tools contains a tool definition that is not approved."""
 HIDDEN_CODES = frozenset({"hidden_characters", "terminal_escape"})
-"""Findings that the policy's ``results.hidden-characters`` decides about, if it is set."""
-_SCAN_BUDGET = 1024 * 1024  # characters scanned per request; takes up to a second
+"""Codes of findings to which the policy's ``results.hidden-characters`` applies, unless it is ``relay``."""
+_SCAN_BUDGET = 1024 * 1024  # characters scanned per request, in up to a second
 _OVERLAP = 1024  # characters that consecutive scanned chunks share; no sign of an attack is longer
 _ENTITY = "request"
 
@@ -152,7 +152,7 @@ class CheckedRequest(Record):
     """The verdicts about one server request."""
 
     verdict: Verdict
-    """For the whole request: its method, the digest of its params, and the strictest action of its parts."""
+    """The verdict about the whole request. Its action is the strictest of the tool definitions and the text."""
     definitions: tuple[Verdict, ...] = ()
     """Verdicts about the unapproved tool definitions in the request."""
 
@@ -177,21 +177,26 @@ def check_request_content(
 
     Signs of an attack whose code is in ``ignored`` do not count, because another rule covers them.
     """
-    unapproved = _unapproved(definitions)
-    parts = [_tools_verdict(TOOL_IN_REQUEST, unapproved)] if unapproved else []
-    code = _most_severe_sign(params, ignored)
+    unapproved = _select_unapproved(definitions)
+    parts = [_summarize_tools(TOOL_IN_REQUEST, unapproved)] if unapproved else []
+    code = _find_most_severe_sign(params, ignored)
     if code:
         level = REVIEW if code == "oversized_text" else CRITICAL
         parts.append(
-            (action_for_change(policy, level), level, code, f"The text of the server request {_message(code)}.")
+            (
+                choose_change_action(policy, level),
+                level,
+                code,
+                f"The text of the server request {_describe_sign(code)}.",
+            )
         )
-    action = strictest_action(ALLOW, *(part[0] for part in parts))
+    action = choose_strictest_action(ALLOW, *(part[0] for part in parts))
     _, level, code, reason = next((part for part in parts if part[0] == action), (ALLOW, "", "", ""))
     verdict = Verdict(
         entity=_ENTITY,
         key=method,
         value=None,
-        digest=_digest(params),
+        digest=_compute_digest(params),
         action=action,
         level=level,
         code=code,
@@ -202,32 +207,34 @@ def check_request_content(
 
 def check_tools_of_result(method: str, definitions: Sequence[Verdict]) -> CheckedRequest | None:
     """Decide about a result that is not a list but contains tool definitions; None if all of them are approved."""
-    unapproved = _unapproved(definitions)
+    unapproved = _select_unapproved(definitions)
     if not unapproved:
         return None
-    action, level, code, reason = _tools_verdict(TOOL_IN_RESULT, unapproved)
+    action, level, code, reason = _summarize_tools(TOOL_IN_RESULT, unapproved)
     verdict = Verdict(
         entity="result", key=method, value=None, digest=None, action=action, level=level, code=code, reason=reason
     )
     return CheckedRequest(verdict=verdict, definitions=unapproved)
 
 
-def _unapproved(definitions: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Select the definitions that differ from the approved ones. Their action is at least ``audit``."""
+def _select_unapproved(definitions: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Return the verdicts about definitions that are not approved, with at least the action ``audit``."""
     return tuple(
-        replace(verdict, action=strictest_action(AUDIT, verdict.action)) for verdict in definitions if verdict.code
+        replace(verdict, action=choose_strictest_action(AUDIT, verdict.action))
+        for verdict in definitions
+        if verdict.code
     )
 
 
-def _tools_verdict(code: str, unapproved: Sequence[Verdict]) -> tuple[str, str, str, str]:
-    """Return action, level, code and reason."""
-    action = strictest_action(*(verdict.action for verdict in unapproved))
+def _summarize_tools(code: str, unapproved: Sequence[Verdict]) -> tuple[str, str, str, str]:
+    """Return the action, level, code and reason for a message with these tool definitions."""
+    action = choose_strictest_action(*(verdict.action for verdict in unapproved))
     level = min((verdict.level or REVIEW for verdict in unapproved), key=SEVERITIES.index)
     container = "server request" if code == TOOL_IN_REQUEST else "result"
-    return action, level, code, f"The {container} carries a tool definition that is not approved."
+    return action, level, code, f"The {container} contains a tool definition that is not approved."
 
 
-def _most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
+def _find_most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
     """Return the code of the most severe sign of an attack in a request's texts; empty if there is none."""
     if not isinstance(params, Mapping):
         return ""
@@ -236,7 +243,7 @@ def _most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
 
     budget = _SCAN_BUDGET
     codes: set[str] = set()
-    for text in _texts({name: value for name, value in params.items() if name != TOOLS}):
+    for text in _iterate_texts({name: value for name, value in params.items() if name != TOOLS}):
         if len(text) > budget:
             codes.add("oversized_text")
             break
@@ -248,8 +255,8 @@ def _most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
     return next((code for code in CUE_ORDER if code in serious), "")
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all strings of a value, including object keys; for images, audio and files only the text in them."""
+def _iterate_texts(value: Any) -> Iterator[str]:
+    """Yield all strings of a value, including member names. Of images, audio and files, yield only readable text."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -279,13 +286,13 @@ def _decode_text(data: str, *, is_file: bool) -> str:
         return data
 
 
-def _message(code: str) -> str:
+def _describe_sign(code: str) -> str:
     from pinwarden.surface.scan.scan import MESSAGES
 
     return MESSAGES[code]
 
 
-def _digest(params: Any) -> Digest | None:
+def _compute_digest(params: Any) -> Digest | None:
     try:
         return Digest.of_bytes(canonicalize(params if params is not None else {}))
     except PinwardenError:

@@ -1,4 +1,4 @@
-"""Text in results and arguments: hidden characters, and the form in which the audit log records a call's arguments.
+"""Finds hidden characters in results, and masks the arguments of calls for the audit log.
 
 Arguments contain the user's own words and files. Values that look like secrets are masked, long texts are replaced by
 their length, and the size is limited before anything is scanned.
@@ -23,7 +23,7 @@ def has_hidden_text(value: Any) -> bool:
             pending.extend(item)
         elif isinstance(item, list):
             pending.extend(item)
-        elif isinstance(item, str) and _hidden_spans(item):
+        elif isinstance(item, str) and _find_hidden_spans(item):
             return True
     return False
 
@@ -37,12 +37,12 @@ def strip_hidden_text(value: Any) -> Any:
     return _strip_hidden_characters(value) if isinstance(value, str) else value
 
 
-def _hidden_spans(text: str) -> list[tuple[int, int]]:
+def _find_hidden_spans(text: str) -> list[tuple[int, int]]:
     return [*find_terminal_escapes(text), *find_hidden_characters(text)]
 
 
 def _strip_hidden_characters(text: str) -> str:
-    spans = _hidden_spans(text)
+    spans = _find_hidden_spans(text)
     if not spans:
         return text
     hidden: set[int] = set()
@@ -52,17 +52,17 @@ def _strip_hidden_characters(text: str) -> str:
 
 
 _MAX_RECORDED = 32 * 1024
-"""Characters of strings and names recorded per call; the rest is left out."""
+"""Maximum number of characters that are recorded per call. Later members and elements are left out."""
 _LEFT_OUT = "<left out>"
 
 
-def recorded_arguments(value: Any) -> bytes:
-    """Return the arguments as JSON, with values that look like secrets masked."""
-    masked = _MaskedCopy(_MAX_RECORDED).copy("", value)
+def mask_arguments(value: Any) -> bytes:
+    """Return the arguments of a call as JSON, with values that look like secrets masked."""
+    masked = _MaskingCopier(_MAX_RECORDED).copy("", value)
     return dumps(masked, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class _MaskedCopy:
+class _MaskingCopier:
     """Copies a value and masks secrets, until a budget of characters is used up."""
 
     def __init__(self, budget: int) -> None:
@@ -73,7 +73,7 @@ class _MaskedCopy:
         if self._budget <= 0:
             return _LEFT_OUT
         if type(value) is dict:
-            return {self._name(key): self.copy(key, member) for key, member in self._within_budget(value.items())}
+            return {self._copy_name(key): self.copy(key, member) for key, member in self._within_budget(value.items())}
         if type(value) is list:
             return [self.copy(name, element) for element in self._within_budget(value)]
         self._budget -= min(len(value), MAX_SHOWN_CHARACTERS) if type(value) is str else 1
@@ -83,14 +83,14 @@ class _MaskedCopy:
             return mask_text(value)
         return MASK if looks_secret(name, str(value)) and type(value) is int else value
 
-    def _name(self, name: str) -> str:
+    def _copy_name(self, name: str) -> str:
         self._budget -= len(name)
         return mask_name(name) if len(name) <= MAX_SHOWN_CHARACTERS else _LEFT_OUT
 
-    def _within_budget(self, parts: Any) -> Any:
-        """Yield members or elements until the budget is used up, and one more, which is recorded as ``<left out>``."""
-        for part in parts:
+    def _within_budget(self, values: Any) -> Any:
+        """Yield members or elements until the budget is used up, then one more, which becomes ``<left out>``."""
+        for value in values:
             is_last = self._budget <= 0
-            yield part
+            yield value
             if is_last:
                 return

@@ -9,7 +9,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.gates.lists import action_for_change
+from pinwarden.gateway.gates.lists import choose_change_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
 from pinwarden.lock.gateway_policy import ItemPolicy
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, SEVERITIES, Change
@@ -27,65 +27,65 @@ CAPABILITY_OF_METHOD = {
 
 
 EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
-"""The protocol extension that a method can belong to instead, by the part of its name before the slash."""
+"""The protocol extension that can define a method instead, by the part of its name before the slash."""
 
 
-def check_server(now: Mapping[str, Any], approved: Surface, policy: ItemPolicy) -> tuple[Verdict, ...]:
-    """Return one verdict per member that the server sends now or that was approved."""
+def check_server(served: Mapping[str, Any], approved: Surface, policy: ItemPolicy) -> tuple[Verdict, ...]:
+    """Return a verdict for each member that the server sends now or that was approved."""
     changes: dict[str, list[Change]] = {}
-    if not _is_as_approved(now, approved):
+    if not _is_as_approved(served, approved):
         from pinwarden.surface.drift.compare import compare_server_info
 
-        for change in compare_server_info(approved.server, now):
+        for change in compare_server_info(approved.server, served):
             changes.setdefault(change.field, []).append(change)
     before = approved.server or {}
     return tuple(
-        _verdict(name, before.get(name, ABSENT), now.get(name, ABSENT), tuple(changes.get(name, ())), policy)
+        _build_verdict(name, before.get(name, ABSENT), served.get(name, ABSENT), tuple(changes.get(name, ())), policy)
         for name in SERVER_MEMBERS
-        if name in now or name in before
+        if name in served or name in before
     )
 
 
-def _is_as_approved(now: Mapping[str, Any], approved: Surface) -> bool:
+def _is_as_approved(served: Mapping[str, Any], approved: Surface) -> bool:
     """Whether all members are identical to the approved ones; False for a value without a canonical form."""
     try:
-        return canonicalize(dict(now)) == canonicalize(dict(approved.server or {}))
+        return canonicalize(dict(served)) == canonicalize(dict(approved.server or {}))
     except PinwardenError:
         return False
 
 
-def approved_capabilities(now: Any, approved: Surface) -> dict[str, Any]:
-    """Return the approved form of each current capability; unapproved ones are omitted."""
+def select_approved_capabilities(served: Any, approved: Surface) -> dict[str, Any]:
+    """Return the approved value of each capability that the server offers now. Unapproved ones are omitted."""
     recorded = (approved.server or {}).get("capabilities")
     before = recorded if isinstance(recorded, dict) else {}
-    return {name: before[name] for name in now if name in before} if isinstance(now, dict) else {}
+    return {name: before[name] for name in served if name in before} if isinstance(served, dict) else {}
 
 
-def needs_unapproved_capability(method: str, now: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
+def needs_unapproved_capability(method: str, served: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
     """Whether a method needs a capability or extension that the server offers now but that is not approved."""
     family = method.partition("/")[0]
     capability = CAPABILITY_OF_METHOD.get(family)
-    if capability is not None and capability in now:
+    if capability is not None and capability in served:
         return capability not in approved
     extension = EXTENSION_OF_METHOD.get(family)
-    return extension is not None and extension in extensions_of(now) and extension not in extensions_of(approved)
+    return extension is not None and extension in read_extensions(served) and extension not in read_extensions(approved)
 
 
-def extensions_of(capabilities: Any) -> Mapping[str, Any]:
+def read_extensions(capabilities: Any) -> Mapping[str, Any]:
     """Return the protocol extensions that capabilities declare; empty if there are none."""
     extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
     return extensions if isinstance(extensions, dict) else {}
 
 
-def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: ItemPolicy) -> Verdict:
-    expected = () if old is ABSENT else (_digest_text(old),)
+def _build_verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: ItemPolicy) -> Verdict:
+    expected = () if old is ABSENT else (_format_digest_of(old),)
     value = None if new is ABSENT else new
-    digest = None if new is ABSENT else _digest(new)
+    digest = None if new is ABSENT else _compute_digest(new)
     action, level, code = ALLOW, "", ""
     if changes:
         most_severe = min(changes, key=lambda change: SEVERITIES.index(change.severity))
         level, code = most_severe.severity, most_severe.kind
-        action = action_for_change(policy, level)
+        action = choose_change_action(policy, level)
     if new is not ABSENT and digest is None:
         action, level, code = BLOCK, CRITICAL, "undigestable"
     if new is ABSENT and action != ALLOW:
@@ -104,13 +104,13 @@ def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy:
     )
 
 
-def _digest(value: Any) -> Digest | None:
+def _compute_digest(value: Any) -> Digest | None:
     try:
         return Digest.of_bytes(canonicalize(value))
     except PinwardenError:
         return None
 
 
-def _digest_text(value: Any) -> str:
-    digest = _digest(value)
+def _format_digest_of(value: Any) -> str:
+    digest = _compute_digest(value)
     return "" if digest is None else str(digest)

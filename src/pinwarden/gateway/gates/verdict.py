@@ -11,11 +11,11 @@ from pinwarden.surface.drift.changes import Change
 ALLOW = "allow"
 """Identical to the approved definition, or changed in a way that the policy ignores."""
 AUDIT = "audit"
-"""Not as approved, but the policy only records this."""
+"""Differs from the approved definition, but the policy only records this."""
 WARN = "warn"
-"""Not as approved; recorded, and the client gets a warning."""
+"""Differs from the approved definition; recorded, and the client gets a warning."""
 BLOCK = "block"
-"""Removed from lists; its use is refused."""
+"""Removed from lists, and refused when a client uses it."""
 
 
 class Verdict(Record):

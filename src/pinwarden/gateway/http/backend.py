@@ -297,11 +297,11 @@ def with_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
     params = splice.find_member(text, 0, "params")
     value = encode(dict(meta)).decode()
     if params is None:
-        edit = splice.with_member(text, 0, "params", f'{{"_meta":{value}}}')
+        edit = splice.build_member_insertion(text, 0, "params", f'{{"_meta":{value}}}')
     else:
         present = splice.find_member(text, params.start, "_meta")
         if present is None:
-            edit = splice.with_member(text, params.start, "_meta", value)
+            edit = splice.build_member_insertion(text, params.start, "_meta", value)
         else:
             edit = (present.start, present.end, encode({**frame.meta, **meta}).decode())
     data = splice.apply_edits(text, [edit]).encode()
@@ -320,10 +320,10 @@ def without_meta(frame: ParsedMessage) -> ParsedMessage:
     if params is None or meta is None:
         raise PinwardenError("JSON_PARSE_ERROR", "the member _meta is missing")
     if kept:
-        edits = splice.without_members(text, meta.start, META_KEYS)
+        edits = splice.build_member_removals(text, meta.start, META_KEYS)
         message = {**frame.members, "params": {**frame.params, "_meta": kept}}
     else:
-        edits = splice.without_members(text, params.start, ("_meta",))
+        edits = splice.build_member_removals(text, params.start, ("_meta",))
         message = {**frame.members, "params": {name: value for name, value in frame.params.items() if name != "_meta"}}
     return ParsedMessage(data=splice.apply_edits(text, edits).encode(), message=message)
 
@@ -337,7 +337,7 @@ def as_stateless(frame: ParsedMessage, method: str) -> ParsedMessage:
     span = splice.find_member(text, 0, "result") if added else None
     if span is None:
         return frame
-    start, end, _ = splice.with_member(text, span.start, "", "")
+    start, end, _ = splice.build_member_insertion(text, span.start, "", "")
     members = encode(added).decode()[1:-1] + ("," if result else "")
     return ParsedMessage(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=frame.message)
 

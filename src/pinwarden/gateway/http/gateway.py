@@ -25,8 +25,8 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.telemetry import StatusPages, audit_problem, configure_tracing
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.state import lock_baseline
-from pinwarden.gateway.store.tokens import GatewayToken, token_digest
+from pinwarden.gateway.state import name_lock_baseline
+from pinwarden.gateway.store.tokens import GatewayToken, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.system.processes import kill_all_trees
 
@@ -62,7 +62,9 @@ class HttpGateway:
         self._state = state
         self._settings = settings
         self._say = say
-        self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_unavailable=settings.when_unavailable)
+        self.log: AuditLog = state.open_audit_log(
+            gateway=f"http {os.getpid()}", when_unavailable=settings.when_unavailable
+        )
         self._recorders: list[Recorder] = []
         self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
         self._stamps: tuple[object, ...] = ()
@@ -88,7 +90,7 @@ class HttpGateway:
         self._warn_if_observing()
         self._factory.tracing = configure_tracing(self._project.variables, self._say)
         self._stamps = self._file_stamps()
-        self._shared = self._factory.shared = self._state.shared_approvals(
+        self._shared = self._factory.shared = self._state.open_shared_approvals(
             self._project.lock, applies=settings.shared_approvals
         )
         locked = await loop.run_in_executor(None, self._factory.read)
@@ -103,7 +105,7 @@ class HttpGateway:
         access = Access(self._hosts(), settings.origins, await clients.load())
         endpoint = self.endpoint = Endpoint(manager, access, settings.limits, merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
-        status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting)
+        status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting_count)
         status_pages.problems = [
             audit_problem(lambda: self.log.refusal),
             lambda: self._lock_problem,
@@ -157,8 +159,8 @@ class HttpGateway:
             self._log_once(f"the disconnection could not be recorded: {err.message}")
 
     def _recorder(self, server: str) -> Recorder:
-        baseline = lock_baseline(self._project.lock)
-        recorder = Recorder(self.log, lambda: self._state.sightings(server, baseline), self._say)
+        baseline = name_lock_baseline(self._project.lock)
+        recorder = Recorder(self.log, lambda: self._state.open_sighting_recorder(server, baseline), self._say)
         self._recorders.append(recorder)
         return recorder
 
@@ -168,7 +170,7 @@ class HttpGateway:
         return hosts | LOOPBACK if listening.host in LOOPBACK else hosts
 
     def _known_clients(self, one_time_token: str) -> KnownClients:
-        digest = token_digest(one_time_token)
+        digest = hash_token(one_time_token)
         temporary = {digest: GatewayClient(name="local", token=digest)} if one_time_token else {}
         return KnownClients(
             self._state.tokens.list_valid,

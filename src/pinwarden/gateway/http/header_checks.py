@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.session.messages import ParsedMessage
-from pinwarden.gateway.store.tokens import token_digest
+from pinwarden.gateway.store.tokens import hash_token
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
 ITEM_NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -205,7 +205,7 @@ class Access:
             return known
         scheme, _, token = authorization.decode("latin-1").partition(" ")
         is_bearer = scheme.lower() == "bearer"
-        client = self._admitted_clients.get(token_digest(token.strip())) if is_bearer else None
+        client = self._admitted_clients.get(hash_token(token.strip())) if is_bearer else None
         if client is None:
             self.denied += 1
             if is_bearer and self._unverified:

@@ -226,11 +226,11 @@ class MessageRelay(ABC):
         connection.begin(call)
         self._open.add_call(request_id, call, token)
         # A queued server message may announce that the tool changed.
-        if self._recorder.takes_notes and not self._queue.busy:
+        if self._recorder.can_record_calls and not self._queue.busy:
             event = self._fast_path.admit(message, now)
             if event is not None:
                 try:
-                    self._recorder.note(event, request_id[1])
+                    self._recorder.record_call(event, request_id[1])
                 except PinwardenError:
                     # The session will fail to record it too, and will refuse it with the reason.
                     self._fast_path.withdraw(request_id[1])

@@ -12,7 +12,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.approved_sources import LockApprovals
-from pinwarden.gateway.gated_server import ServerCommand, server_command
+from pinwarden.gateway.gated_server import ServerCommand, build_server_command
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import slugs_of
@@ -154,7 +154,7 @@ class UpstreamFactory:
         guard = Guard(name, LockApprovals(self._project.lock, name, shared=self.shared), self.policy)
         opener = self._opener(name, entry)
         recorder = self._recorder(name)
-        loop_recorder = LoopRecorder(recorder, None if recorder.log is None else recorder.log.note)
+        loop_recorder = LoopRecorder(recorder, None if recorder.log is None else recorder.log.record_call)
         return Upstream(name, slug, guard, loop_recorder, opener, self.tracing)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
@@ -191,10 +191,10 @@ class UpstreamFactory:
             )
 
         def verified() -> ServerCommand:
-            return server_command(prepare_start(self._project, name, locked), name)
+            return build_server_command(prepare_start(self._project, name, locked), name)
 
         def configured() -> ServerCommand:
-            return server_command(prepare_start(self._project, name, as_configured), name)
+            return build_server_command(prepare_start(self._project, name, as_configured), name)
 
         try:
             verified()

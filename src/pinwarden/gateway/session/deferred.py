@@ -1,4 +1,4 @@
-"""Messages that wait for a list, and requests that the server does not answer in time."""
+"""The queue of messages that wait for a list, and the timeouts of requests to the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeferredMessages:
         )
 
     def add(self, message: DeferredMessage, out: OutputBuilder) -> None:
-        """Queue a message, or answer its request with an error if the queue is full."""
+        """Queue a message. If the queue is full, its request gets an error response."""
         size = len(message.data)
         if len(self.queue) < self._limits.max_deferred and self._bytes + size <= self._limits.max_deferred_bytes:
             self.queue.append(message)
@@ -48,7 +48,7 @@ class DeferredMessages:
     def cancel(self, request_id: Any) -> bool:
         """Drop a request that the client cancelled. Returns whether it was waiting."""
         before = len(self.queue)
-        self._set(
+        self._replace_queue(
             [
                 message
                 for message in self.queue
@@ -58,8 +58,8 @@ class DeferredMessages:
         return len(self.queue) != before
 
     def forget(self, request_id: Any) -> None:
-        """Drop a request and its response. Another request may use the id from now on."""
-        self._set(
+        """Drop a request and its response, so that another request can use the id."""
+        self._replace_queue(
             [
                 message
                 for message in self.queue
@@ -70,7 +70,7 @@ class DeferredMessages:
     def take_all(self) -> list[DeferredMessage]:
         """Remove and return all messages."""
         messages = self.queue
-        self._set([])
+        self._replace_queue([])
         return messages
 
     def take_request_ids(self) -> list[Any]:
@@ -81,9 +81,9 @@ class DeferredMessages:
         """Refuse messages that waited longer than any list may take."""
         limit = self._limits.list_seconds * 2
         overdue = [message for message in self.queue if now - message.since > limit]
-        self._set([message for message in self.queue if now - message.since <= limit])
+        self._replace_queue([message for message in self.queue if now - message.since <= limit])
         for message in overdue:
-            call = self._audit.call_id(message.request_id)
+            call = self._audit.make_call_id(message.request_id)
             reason = "The server did not send its lists in time."
             self._audit.record_refused_message("list_failed", reason, message.method, call, out)
             if not isinstance(message, TaskNotification):
@@ -91,7 +91,7 @@ class DeferredMessages:
                 details = {"pinwarden": {"code": "list_failed"}}
                 out.to_client.append(build_error_response(message.request_id, INVALID_PARAMS, text, details))
 
-    def _set(self, queue: list[DeferredMessage]) -> None:
+    def _replace_queue(self, queue: list[DeferredMessage]) -> None:
         self.queue = queue
         self._bytes = sum(len(message.data) for message in queue)
 
@@ -100,12 +100,12 @@ _MAX_TIMED_OUT = 1_000
 
 
 class RequestTimeouts:
-    """Finds requests that the server does not answer in time. `find` is called about once a second."""
+    """Finds requests to which the server does not respond in time. Call `find_overdue` about once a second."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.timed_out: dict[Any, None] = {}
-        """Ids of requests that were answered with an error, and that the server may still answer."""
+        """Ids of requests that got a timeout error. The server may still respond to them."""
         self._since: dict[Any, tuple[object, float]] = {}
         self._restarted = 0.0
 
@@ -113,8 +113,8 @@ class RequestTimeouts:
         """Restart the timeout of all open requests, because the server made progress or waits for the client."""
         self._restarted = now
 
-    def find(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
-        """Return the requests that timed out. A subscription is answered when it ends, so it never times out."""
+    def find_overdue(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
+        """Return the requests that timed out. A subscription gets its response when it ends, so it never times out."""
         since: dict[Any, tuple[object, float]] = {}
         overdue: list[ForwardedRequest] = []
         for request_id, request in tuple(open_requests.items()):
@@ -137,12 +137,12 @@ class RequestTimeouts:
         self._since = since
         return overdue
 
-    def add(self, request_id: Any) -> None:
-        """Remember a request that was answered with an error because it timed out."""
+    def add_timed_out(self, request_id: Any) -> None:
+        """Remember that a request got a timeout error."""
         if len(self.timed_out) >= _MAX_TIMED_OUT:
             del self.timed_out[next(iter(self.timed_out))]
         self.timed_out[request_id] = None
 
     def is_late_response(self, request_id: Any) -> bool:
-        """Whether a response came after its request timed out. If so, its id may be used again."""
+        """Whether a response arrived after its request timed out. If so, the id is free for another request."""
         return request_id in self.timed_out and self.timed_out.pop(request_id) is None

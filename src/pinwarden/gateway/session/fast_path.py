@@ -8,8 +8,9 @@ same decision as the session, or leave the message to the session.
 Strict parsing would be a large part of a call's latency, so stdio parses with orjson and passes the text along. The
 fast path then refuses texts that orjson accepts but the strict parser does not (`core/fast_json.py`).
 
-The decisions stay valid until something changes: the approved surface, the policy or a list of the server (all three
-increase the guard's generation), until a message of another kind arrives, or until the policy requires a new list.
+The tools that may be called stay valid until one of these happens: the approved surface, the policy or a list of the
+server changes (each increases the guard's generation), a message of another kind arrives, or the policy requires a new
+list.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from pinwarden.surface.protocol import PROGRESS
 from pinwarden.surface.surface import TOOL
 
 LONGEST_TEXT_ID = 256
-"""Characters of a request id on the fast path."""
+"""Maximum length of a string request id on the fast path, in characters."""
 LINK_MARKER = b'"resource'
-"""Occurs in every result with a link or a resource, unless it is escaped."""
+"""Text that every result with a resource or a link contains, unless the server escaped its letters."""
 _COMPLETE = "complete"
-_SHORT = 2 * JITER_DEPTH  # bytes of a text that cannot be too deep, nor contain too long a number
+_SHORT = 2 * JITER_DEPTH  # bytes; a shorter text cannot be nested too deeply or contain a number that is too long
 # The only members of a call, a result and a progress notification on the fast path. The session checks whether another
 # member makes the message ambiguous.
 _PARAMS = frozenset({"name", "arguments", "_meta", "task"})
@@ -69,7 +70,7 @@ class CallFastPath:
         self.events: Mapping[str, AuditEvent] = {}
         """By tool, the audit event of a call. The request id at the end of ``call`` is missing."""
         self.generation = -1
-        """The guard's generation in which `learn` ran; -1 if its result is no longer valid."""
+        """The guard's generation when `refresh` ran; -1 after `invalidate`."""
         self.until = 0.0
         self._granted = self.remaining = 0
         self.progressed = False
@@ -78,8 +79,11 @@ class CallFastPath:
         self.relays_results = False
         """Whether results may pass unchecked."""
 
-    def parser(self) -> Callable[[bytes], Any]:
-        """The parser for messages that are passed to `admit` and `may_relay` with their text. It raises ValueError."""
+    def load_parser(self) -> Callable[[bytes], Any]:
+        """Import and return the fast JSON parser, which raises ValueError. It is less strict than the session's parser.
+
+        Tell `admit` and `may_relay` which messages it parsed, so that they check what it lets pass.
+        """
         from pinwarden.core.fast_json import is_strict, loads
 
         self._is_strict = is_strict
@@ -88,8 +92,8 @@ class CallFastPath:
     def admit(self, message: Any, now: float, text: bytes | None = None) -> AuditEvent | None:
         """The audit event of a call that may be forwarded; None if the session has to decide.
 
-        Pass the text of a message that `parser` parsed, and no text if it was parsed strictly. The call counts as open
-        from here on: record the event with the request id, then forward the message, or `withdraw` it.
+        Pass ``text`` if the message was parsed with `load_parser`'s parser, and omit it after strict parsing. The call
+        counts as open from here on: record the event with the request id, then forward the message, or `withdraw` it.
 
         stdio calls this on the thread that reads from the client, without the session's lock. Dictionary operations are
         atomic, and a concurrent change by another thread has the same effect as one that comes a moment later. If the
@@ -111,7 +115,7 @@ class CallFastPath:
                     members += len(arguments)
                 if count > 2 and type(meta := params.get("_meta")) is dict:
                     members += len(meta)
-                # As many colons as members: no member is repeated, and no string contains a colon.
+                # If there are as many colons as members, no member is repeated and no string contains a colon.
                 if (text.count(b":") != members or len(text) > _SHORT) and not self._is_strict(text, message):
                     return None
         except (KeyError, TypeError, AttributeError):
@@ -145,11 +149,11 @@ class CallFastPath:
         """Whether a message from the server may be forwarded unchanged; then its call is no longer open.
 
         True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
-        `parser` parsed the message, and not the strict parser.
+        `load_parser` parsed the message, and not the strict parser.
         """
         try:
             if "method" in message:
-                return self._relays_progress(data, message, fast_parsed=fast_parsed)
+                return self._may_relay_progress(data, message, fast_parsed=fast_parsed)
             request_id, result = message["id"], message["result"]
             if type(self.open[request_id]) is not str or type(request_id) not in _ID_TYPES:
                 return False
@@ -177,7 +181,7 @@ class CallFastPath:
         del self.open[request_id]
         return True
 
-    def _relays_progress(self, data: bytes, message: Any, *, fast_parsed: bool) -> bool:
+    def _may_relay_progress(self, data: bytes, message: Any, *, fast_parsed: bool) -> bool:
         params = message["params"]
         relayed = (
             message["method"] == PROGRESS
@@ -196,21 +200,21 @@ class CallFastPath:
         return relayed
 
     def invalidate(self) -> None:
-        """Leave all messages to the session until `learn` runs. Adds the calls so far to the list's use count."""
+        """Leave all messages to the session until `refresh` runs. Adds the calls so far to the list's use count."""
         if self.generation >= 0:
             self.generation = -1
             self._lists.count_uses(TOOL, self._granted - self.remaining)
 
-    def learn(self, now: float) -> None:
-        """Read the callable tools from the judged list, if the list is current and the server itself is not blocked."""
+    def refresh(self, now: float) -> None:
+        """Update the callable tools from the checked list, if that list is current and the server is not blocked."""
         guard = self.guard
-        generation = guard.generation  # read first: a change by another thread makes the rest invalid
-        tools = self._lists.current(TOOL, now) if self._server.clear_epoch == guard.epoch else None
+        generation = guard.generation  # read first: if another thread changes it, the values below are invalid
+        tools = self._lists.find_current(TOOL, now) if self._server.clear_epoch == guard.epoch else None
         if tools is None:
             return
         policy = guard.policy
-        self.events = self._lists.call_events(tools)
-        self.until = min(tools.at + policy.relist_seconds, guard.next_refresh)
+        self.events = self._lists.find_call_events(tools)
+        self.until = min(tools.received_at + policy.relist_seconds, guard.next_refresh)
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
         self.relays_results = self._responses.may_relay()
         self.generation = generation

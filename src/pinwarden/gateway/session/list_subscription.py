@@ -39,7 +39,7 @@ class ListSubscription:
         filters = {} if self._guard.refuses_subscriptions else _offered_filters(lists.server)
         if not filters or client_subscribed(filters):
             return
-        self._request_id = lists.new_id()
+        self._request_id = lists.create_request_id()
         out.to_server.append(build_request(self._request_id, LISTEN, {"notifications": filters, "_meta": lists.meta}))
 
     def is_gateway_id(self, request_id: Any) -> bool:
@@ -59,7 +59,7 @@ class ListSubscription:
         """Handle a notification of the subscription other than list-changed."""
         if method == ACKNOWLEDGED:
             self._failures = 0
-            self._lists.refresh(now, out)  # lists may have changed before the subscription was open
+            self._lists.request_known_lists(now, out)  # lists may have changed before the subscription was open
         elif method == CANCELLED and self.is_gateway_id(params.get("requestId")):
             self.on_ended(None, now)
 

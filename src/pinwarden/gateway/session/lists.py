@@ -1,8 +1,8 @@
-"""The server's lists as one session knows them: complete, checked, and no older than the policy allows.
+"""The server's lists in one session. The gateway requests them itself, checks them, and keeps them up to date.
 
-A client may call a tool without listing, list one page of many, or keep a list for a day. So the gateway requests every
-list itself, with its own request ids, whenever it needs a list and has no current one. The client never sees the
-responses.
+A client may call a tool without listing the tools, list one page of many, or keep a list for a day. So the gateway
+requests a list itself, under its own request ids, whenever it needs one and has none that is recent enough. The client
+never sees the responses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.gates.lists import strictest_action
+from pinwarden.gateway.gates.lists import choose_strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.messages import CALL, build_notification, build_request
@@ -23,34 +23,47 @@ from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, It
 
 DISCOVER = "server/discover"
 _RETRY_SECONDS = 2.0  # after a list that could not be read
-_LONG = 30  # items; checking as many changed ones takes about ten milliseconds
+_LONG = 30  # items; checking 30 changed items takes about ten milliseconds
 
 
 class CheckedList:
     """One complete list, with a verdict for each item."""
 
     __slots__ = (
-        *("at", "by_item", "by_key", "call_events", "change_count", "epoch", "items", "kind", "order", "problem"),
+        *(
+            "received_at",
+            "by_item",
+            "by_key",
+            "call_events",
+            "change_count",
+            "epoch",
+            "items",
+            "kind",
+            "order",
+            "problem",
+        ),
         "uses",
     )
 
-    def __init__(self, kind: ItemKind, items: tuple[Item, ...], at: float, change_count: int, order: int) -> None:
+    def __init__(
+        self, kind: ItemKind, items: tuple[Item, ...], received_at: float, change_count: int, order: int
+    ) -> None:
         self.kind = kind
         self.items = items
-        self.at = at
+        self.received_at = received_at
         self.change_count = change_count
-        """How many changes of the list had been announced when it was requested; -1 if it is outdated."""
+        """The number of list-changed notifications before this list was requested; -1 if the list is outdated."""
         self.order = order
-        """The position of its request among all requests for lists."""
+        """Counts requests for lists. A list with a higher number was requested later."""
         self.epoch = -1
-        """The guard's epoch in which it was checked."""
+        """The guard's epoch in which the list was checked; -1 before that."""
         self.uses = 0
         self.problem: str | None = None
         """Why the list could not be read."""
         self.call_events: dict[str, AuditEvent] | None = None
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
-        """By key and digest, because a list may contain a name twice."""
+        """Verdicts by key and digest, because a list may contain the same name twice."""
 
     def check(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Compare the list with the approved surface. Returns the verdict of each item."""
@@ -59,7 +72,7 @@ class CheckedList:
         self.by_key, self.by_item, self.call_events = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
-            if known is None or strictest_action(known.action, verdict.action) != known.action:
+            if known is None or choose_strictest_action(known.action, verdict.action) != known.action:
                 self.by_key[verdict.key] = verdict
             if verdict.digest is not None:
                 self.by_item[verdict.key, verdict.digest.raw] = verdict
@@ -68,7 +81,7 @@ class CheckedList:
 
 
 class _ListRequest:
-    """A request from the gateway for a list, page by page."""
+    """A list that the gateway is requesting, page by page."""
 
     __slots__ = ("bytes", "change_count", "cursors", "items", "kind", "order", "pages", "rounds", "since")
 
@@ -91,7 +104,7 @@ class CheckedLists:
 
     def __init__(self, guard: Guard, audit: SessionAudit, session: str) -> None:
         self.server: dict[str, Any] | None = None
-        """The server's description of itself; None until it did."""
+        """The server's description of itself; None until the server has sent it."""
         self.meta: dict[str, Any] | None = None
         """The ``_meta`` of the client's requests in the stateless era; None in the handshake era."""
         self.id_prefix = f"pinwarden/{session}/"
@@ -112,14 +125,14 @@ class CheckedLists:
     # The state of the session
 
     def begin_handshake(self) -> None:
-        """The client sent ``initialize``. Until it is answered, nothing else is requested; known lists are outdated."""
+        """The client sent ``initialize``. Marks all lists as outdated; none is requested until the handshake ends."""
         self.meta = None
         self._in_handshake = True
         for checked_list in self._lists.values():
             checked_list.change_count = -1
 
     def end_handshake(self, server: dict[str, Any] | None) -> None:
-        """The server answered; ``server`` is its description of itself, or None."""
+        """The handshake ended. ``server`` is the server's description of itself; None if the handshake failed."""
         self._in_handshake = False
         if server is not None:
             self.server = server
@@ -129,45 +142,45 @@ class CheckedLists:
         if not self._in_handshake:
             self.meta = meta
 
-    def list_for_first_use(self, now: float, out: OutputBuilder) -> None:
-        """Request all lists of a server without approvals, because its first use is approved as a whole."""
+    def request_lists_for_first_use(self, now: float, out: OutputBuilder) -> None:
+        """Request all lists of a server without approvals, because trust on first use approves its whole surface."""
         if self._guard.approved is None and self.knows_server(now, out):
             self._approve_first_use(now, out)
 
     # Lists for decisions
 
     def require(self, kind: ItemKind, now: float, out: OutputBuilder) -> CheckedList | None:
-        """The current list with verdicts; None if it was requested and must be awaited."""
+        """Return the current list with its verdicts; None if the gateway has to request the list and wait for it."""
         if not self.knows_server(now, out):
             return None
         guard = self._guard
         checked_list = self._lists.get(kind.member)
         if checked_list is None or checked_list.epoch != guard.epoch:
-            # Within one epoch neither the approved surface nor its absence changes.
+            # A list that was checked in this epoch needs no first-use approval.
             if guard.approved is None and not self._approve_first_use(now, out):
                 return None
             checked_list = self._lists.get(kind.member)
         policy = guard.policy
         if checked_list is None or self._is_outdated(checked_list, now):
-            self._request(kind, now, out)
+            self._request_list(kind, now, out)
             return None
         if checked_list.epoch != guard.epoch:
             self._check(checked_list, out)
         checked_list.uses += 1
         if policy.relist_calls and checked_list.uses >= policy.relist_calls:
             checked_list.uses = 0
-            self._request(kind, now, out)  # in the background
+            self._request_list(kind, now, out)  # in the background
         return checked_list
 
-    def current(self, kind: ItemKind, now: float) -> CheckedList | None:
-        """The list, if it is current and has verdicts."""
+    def find_current(self, kind: ItemKind, now: float) -> CheckedList | None:
+        """Return the list if it is recent enough and was checked in the current epoch; otherwise None."""
         checked_list = self._lists.get(kind.member)
         if checked_list is None or checked_list.epoch != self._guard.epoch or checked_list.problem is not None:
             return None
         return None if self._is_outdated(checked_list, now) else checked_list
 
-    def latest(self, kind: ItemKind, out: OutputBuilder) -> CheckedList | None:
-        """The last list with verdicts, even if it is outdated; None if there is no list, or nothing is approved."""
+    def find_latest(self, kind: ItemKind, out: OutputBuilder) -> CheckedList | None:
+        """Return the last list with its verdicts, even if it is outdated; None without a list or without approvals."""
         checked_list = self._lists.get(kind.member)
         if checked_list is None or self._guard.approved is None:
             return None
@@ -175,8 +188,8 @@ class CheckedLists:
             self._check(checked_list, out)
         return checked_list
 
-    def call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
-        """By tool, the audit event of a call that passes without a warning. The event lacks the request id."""
+    def find_call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
+        """Return, by tool, the audit event of a call that passes without a warning. The request id is missing in it."""
         if tools.call_events is None:
             guard, client = self._guard, self._audit.client
             passing = [
@@ -186,7 +199,7 @@ class CheckedLists:
                 and verdict.entity == TOOL.entity
                 and not guard.policy.records_arguments(guard.server, verdict.key, client)
             ]
-            tools.call_events = self._audit.call_events(passing, CALL)
+            tools.call_events = self._audit.build_call_events(passing, CALL)
         return tools.call_events
 
     def find_definition(self, kind: ItemKind, key: str) -> Any:
@@ -199,45 +212,45 @@ class CheckedLists:
         """Whether handling the next message may include checking a long list."""
         epoch, oldest = self._guard.epoch, now - self._guard.policy.relist_seconds
         for checked_list in self._lists.values():
-            if checked_list.epoch != epoch and checked_list.at >= oldest and len(checked_list.items) > _LONG:
+            if checked_list.epoch != epoch and checked_list.received_at >= oldest and len(checked_list.items) > _LONG:
                 return True
         return any(len(request.items) > _LONG for request in self._requests.values())
 
     def knows_server(self, now: float, out: OutputBuilder) -> bool:
-        """Whether the server identified itself. In the stateless era, requests that if the client did not."""
+        """Whether the server has identified itself. In the stateless era, sends ``server/discover`` if it has not."""
         if self._in_handshake:
             return False
         if self.server is not None or self.meta is None:
             return True
         if DISCOVER not in self._requesting:
-            self._send(_ListRequest(None, now, 0, 0), {}, out)
+            self._send_request(_ListRequest(None, now, 0, 0), {}, out)
         return False
 
     def _is_outdated(self, checked_list: CheckedList, now: float) -> bool:
         member = checked_list.kind.member
         if checked_list.change_count != self._guard.list_changes[member] + self._changes[member]:
             return True
-        return now - checked_list.at > self._guard.policy.relist_seconds
+        return now - checked_list.received_at > self._guard.policy.relist_seconds
 
     # Lists from responses to the client
 
-    def next_order(self) -> int:
-        """The position of the next request for a list. Responses may overtake each other."""
+    def take_next_order(self) -> int:
+        """Number the next request for a list. Responses may arrive in another order."""
         self._last_order += 1
         return self._last_order
 
-    def add_list(  # noqa: PLR0913, PLR0917  the facts about a list
+    def add_list(  # noqa: PLR0913, PLR0917  all members of a list
         self, kind: ItemKind, items: tuple[Item, ...], now: float, change_count: int, order: int, out: OutputBuilder
     ) -> None:
-        """Add a complete list, which the client or the gateway requested.
+        """Add a complete list that the client or the gateway requested.
 
-        A list that was requested before the known one is ignored, because it may show an earlier state. If its items
-        differ, the list is requested again.
+        A list that was requested earlier than the known list may be out of date, so it is not added. If its items
+        differ from those of the known list, the gateway requests the list again.
         """
         known = self._lists.get(kind.member)
         if known is not None and known.problem is None and order < known.order:
-            if _digests_by_key(items) != _digests_by_key(known.items):
-                self._request(kind, now, out)
+            if _collect_digests(items) != _collect_digests(known.items):
+                self._request_list(kind, now, out)
             return
         checked_list = CheckedList(kind, items, now, change_count, order)
         self._lists[kind.member] = checked_list
@@ -248,48 +261,48 @@ class CheckedLists:
 
     # Changes
 
-    def change_count(self, kind: ItemKind) -> int:
-        """How many changes of a list were announced to this session or to others of the same server."""
+    def get_change_count(self, kind: ItemKind) -> int:
+        """Return how often the server announced a change of a list, to this session or to all sessions."""
         return self._guard.list_changes[kind.member] + self._changes[kind.member]
 
-    def count_change(self, kind: ItemKind) -> None:
+    def add_change(self, kind: ItemKind) -> None:
         """The server announced to this session that a list changed."""
         self._changes[kind.member] += 1
 
     def on_list_changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
-        """The server announced a change: request the list now, if it was ever used."""
-        self.count_change(kind)
+        """The server announced that a list changed. Request it again, if the session uses that list."""
+        self.add_change(kind)
         self._guard.on_list_changed(kind, now)
         if kind.member in self._lists:
-            self._request(kind, now, out)
+            self._request_list(kind, now, out)
 
-    def expire(self, kind: ItemKind) -> None:
+    def mark_outdated(self, kind: ItemKind) -> None:
         """Mark a list as outdated."""
         checked_list = self._lists.get(kind.member)
         if checked_list is not None:
             checked_list.change_count = -1
 
     def count_uses(self, kind: ItemKind, uses: int) -> None:
-        """Count uses of the list on the fast path."""
+        """Add calls that took the fast path to the use count of a list."""
         checked_list = self._lists.get(kind.member)
         if checked_list is not None:
             checked_list.uses += uses
 
-    def refresh_due(self, now: float, out: OutputBuilder) -> None:
+    def request_due_lists(self, now: float, out: OutputBuilder) -> None:
         """Request lists that will soon be too old, so that no call has to wait for them."""
         soon = self._guard.policy.relist_seconds * 0.8
         for checked_list in tuple(self._lists.values()):
-            if now - checked_list.at > soon:
-                self._request(checked_list.kind, now, out)
+            if now - checked_list.received_at > soon:
+                self._request_list(checked_list.kind, now, out)
 
-    def refresh(self, now: float, out: OutputBuilder) -> None:
-        """Request all known lists in the background."""
+    def request_known_lists(self, now: float, out: OutputBuilder) -> None:
+        """Request all known lists again, in the background."""
         for checked_list in tuple(self._lists.values()):
-            if checked_list.at < now:
-                self._request(checked_list.kind, now, out)
+            if checked_list.received_at < now:
+                self._request_list(checked_list.kind, now, out)
 
     def invalidate(self) -> None:
-        """Check all lists again at their next use, because the verdicts could not be recorded."""
+        """Discard the verdicts. Each list is checked again when it is used next."""
         for checked_list in self._lists.values():
             checked_list.epoch = -1
 
@@ -299,49 +312,49 @@ class CheckedLists:
         """Whether an id belongs to a request from the gateway."""
         return isinstance(request_id, str) and request_id.startswith(self.id_prefix)
 
-    def new_id(self) -> str:
-        """An id for a request from the gateway."""
+    def create_request_id(self) -> str:
+        """Return a new id for a request from the gateway."""
         self._last_id += 1
         return f"{self.id_prefix}{self._last_id}"
 
     def on_not_sent(self, request_id: str) -> None:
-        """A request did not reach the server. The list is requested again when it is needed."""
+        """Forget a request that did not reach the server. The list is requested again when it is needed."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             self._requesting.pop(DISCOVER if request.kind is None else request.kind.member, None)
 
     def fail_overdue(self, now: float) -> bool:
-        """Mark lists as failed that the server did not send in time. Returns whether there were any."""
+        """Mark lists as failed if the server did not send them in time. Returns whether there were any."""
         limit = self._guard.limits.list_seconds
         overdue = [request_id for request_id, request in self._requests.items() if now - request.since > limit]
         for request_id in overdue:
             request = self._requests.pop(request_id)
-            self._fail(request, now, "The server did not answer a request for its list in time.")
+            self._fail_list(request, now, "The server did not send its list in time.")
         return bool(overdue)
 
     def on_response(self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
         """A response to a request from the gateway. Returns whether deferred messages can be decided now."""
         request = self._requests.pop(request_id, None)
         if request is None:
-            return False  # timed out, or invented by the server
+            return False  # the request timed out, or the server made up the id
         if request.kind is None:
             return self._on_discover(message, out)
         error = None if message is None else message.get("error")
         if error is not None:
             code = error.get("code") if isinstance(error, dict) else None
             if code == METHOD_NOT_FOUND and not request.pages:
-                self._complete(request, (), now, out)
+                self._complete_list(request, (), now, out)
             else:
-                self._fail(request, now, "The server answered a request for its list with an error.")
+                self._fail_list(request, now, "The server responded to the request for its list with an error.")
             return True
         request.bytes += len(data)
         if request.bytes > self._guard.limits.max_list_bytes:
-            self._fail(request, now, "The server's list is too long to be checked.")
+            self._fail_list(request, now, "The server's list is too long to be checked.")
             return True
         try:
             page = parse_list_response(data, message, request.kind, self._guard)
         except PinwardenError:
-            self._fail(request, now, "The server's list cannot be read.")
+            self._fail_list(request, now, "The server's list cannot be read.")
             return True
         return self._add_page(request, tuple(page.items), page.cursor, now, out)
 
@@ -350,7 +363,7 @@ class CheckedLists:
         if self.meta is None:
             return True  # a handshake began meanwhile, in which the server identifies itself
         result = None if message is None else message.get("result")
-        self.server = server_info(result) if isinstance(result, dict) else {}
+        self.server = read_server_info(result) if isinstance(result, dict) else {}
         if isinstance(result, dict) and has_two_names(result):
             self.server["serverInfo"] = None  # which never equals an approved name
         self._approve_if_complete(out)
@@ -364,45 +377,47 @@ class CheckedLists:
         request.pages += 1
         endless = cursor in request.cursors or request.pages >= limits.max_pages
         if cursor is None and len(request.items) <= limits.max_items:
-            return self._complete(request, tuple(request.items), now, out)
+            return self._complete_list(request, tuple(request.items), now, out)
         if cursor is None or endless or len(request.items) > limits.max_items:
-            self._fail(request, now, "The server's list has too many pages or items, or repeats a cursor.")
+            self._fail_list(request, now, "The server's list has too many pages or items, or repeats a cursor.")
             return True
         request.cursors.add(cursor)
-        self._send(request, {"cursor": cursor}, out)
+        self._send_request(request, {"cursor": cursor}, out)
         return False
 
-    def _complete(self, request: _ListRequest, items: tuple[Item, ...], now: float, out: OutputBuilder) -> bool:
+    def _complete_list(self, request: _ListRequest, items: tuple[Item, ...], now: float, out: OutputBuilder) -> bool:
         kind = request.kind
         if kind is None:
             return True
         self._requesting.pop(kind.member, None)
-        if request.change_count != self.change_count(kind) and request.rounds < self._guard.limits.max_rounds:
-            self._request(kind, now, out, rounds=request.rounds + 1)  # the list changed while it was read
+        if request.change_count != self.get_change_count(kind) and request.rounds < self._guard.limits.max_rounds:
+            self._request_list(kind, now, out, rounds=request.rounds + 1)  # the list changed while it was read
             return False
-        before = self._blocked_keys(kind)
-        self.add_list(kind, items, now, self.change_count(kind), request.order, out)
-        if before is not None and self._blocked_keys(kind) != before:
-            out.to_client.append(_list_changed_notification(kind))
+        before = self._find_blocked_keys(kind)
+        self.add_list(kind, items, now, self.get_change_count(kind), request.order, out)
+        if before is not None and self._find_blocked_keys(kind) != before:
+            out.to_client.append(_build_list_changed(kind))
         return True
 
-    def _fail(self, request: _ListRequest, now: float, reason: str) -> None:
+    def _fail_list(self, request: _ListRequest, now: float, reason: str) -> None:
         if request.kind is None:
             self._requesting.pop(DISCOVER, None)
             self.server = {}
             return
         self._requesting.pop(request.kind.member, None)
         at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
-        checked_list = CheckedList(request.kind, (), at, self.change_count(request.kind), request.order)
+        checked_list = CheckedList(request.kind, (), at, self.get_change_count(request.kind), request.order)
         checked_list.problem = reason
         self._lists[request.kind.member] = checked_list
 
-    def _request(self, kind: ItemKind, now: float, out: OutputBuilder, rounds: int = 0) -> None:
+    def _request_list(self, kind: ItemKind, now: float, out: OutputBuilder, rounds: int = 0) -> None:
         if kind.member not in self._requesting:
-            self._send(_ListRequest(kind, now, self.change_count(kind), self.next_order(), rounds), {}, out)
+            self._send_request(
+                _ListRequest(kind, now, self.get_change_count(kind), self.take_next_order(), rounds), {}, out
+            )
 
-    def _send(self, list_request: _ListRequest, params: dict[str, Any], out: OutputBuilder) -> None:
-        request_id = self.new_id()
+    def _send_request(self, list_request: _ListRequest, params: dict[str, Any], out: OutputBuilder) -> None:
+        request_id = self.create_request_id()
         self._requests[request_id] = list_request
         if self.meta is not None:
             params = {**params, "_meta": self.meta}
@@ -413,37 +428,37 @@ class CheckedLists:
     # First use
 
     def _approve_first_use(self, now: float, out: OutputBuilder) -> bool:
-        """Request all lists, and approve them when they are complete. Returns whether something is approved now."""
-        for kind in self._offered_kinds():
+        """Request all lists, and approve them when they are complete. Returns whether approvals exist afterwards."""
+        for kind in self._list_offered_kinds():
             if kind.member not in self._lists:
-                self._request(kind, now, out)
+                self._request_list(kind, now, out)
         self._approve_if_complete(out)  # if the last list failed, no further response will come
         return self._guard.approved is not None
 
     def _approve_if_complete(self, out: OutputBuilder) -> None:
         if self._guard.approved is not None or (self.server is None and self.meta is not None):
             return
-        offered = self._offered_kinds()
+        offered = self._list_offered_kinds()
         if any(kind.member not in self._lists for kind in offered):
             return
         lists = {kind.member: self._lists[kind.member] for kind in offered}
         items = {
-            member: _unambiguous_items(checked_list.items)
+            member: _select_unambiguous(checked_list.items)
             for member, checked_list in lists.items()
             if checked_list.problem is None
         }
-        from pinwarden.gateway.gates.lists import without_suspicious_items
+        from pinwarden.gateway.gates.lists import remove_suspicious_items
 
-        surface = without_suspicious_items(Surface(server=self.server, items=items, observed={"how": "first use"}))
+        surface = remove_suspicious_items(Surface(server=self.server, items=items, observed={"how": "first use"}))
         self._guard.trust(surface)
         self._audit.record_first_use(surface, sum(len(checked_list.items) for checked_list in lists.values()), out)
 
-    def _offered_kinds(self) -> list[ItemKind]:
+    def _list_offered_kinds(self) -> list[ItemKind]:
         capabilities = (self.server or {}).get("capabilities")
         if not isinstance(capabilities, dict):
             return list(ITEM_KINDS)
         offered = [kind for kind in ITEM_KINDS if capabilities.get(CAPABILITY[kind]) not in (None, False)]
-        return offered or [TOOL]  # some servers have tools without declaring it
+        return offered or [TOOL]  # some servers have tools without the capability
 
     # Verdicts
 
@@ -451,7 +466,7 @@ class CheckedLists:
         for verdict in checked_list.check(self._guard, self._audit.client, self.server):
             self._audit.record_definition(verdict, checked_list.kind.method, out)
 
-    def _blocked_keys(self, kind: ItemKind) -> frozenset[str] | None:
+    def _find_blocked_keys(self, kind: ItemKind) -> frozenset[str] | None:
         checked_list = self._lists.get(kind.member)
         return (
             None
@@ -460,8 +475,8 @@ class CheckedLists:
         )
 
 
-def server_info(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A server's description of itself in a response to ``initialize`` or ``server/discover``."""
+def read_server_info(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the server's description of itself from a response to ``initialize`` or ``server/discover``."""
     info = {name: result[name] for name in SERVER_MEMBERS if name in result}
     meta = result.get("_meta")
     if "serverInfo" not in info and isinstance(meta, dict) and SERVER_META in meta:
@@ -479,21 +494,21 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
     return not is_json_equal(result["serverInfo"], meta[SERVER_META])
 
 
-def _unambiguous_items(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """The items that have a digest and a unique name."""
+def _select_unambiguous(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Return the items that have a digest and a unique name. Case does not distinguish names."""
     counts: dict[str, int] = {}
     for item in items:
-        counts[_folded_key(item)] = counts.get(_folded_key(item), 0) + 1
-    return tuple(item for item in items if item.digest is not None and counts[_folded_key(item)] == 1)
+        counts[_fold_key(item)] = counts.get(_fold_key(item), 0) + 1
+    return tuple(item for item in items if item.digest is not None and counts[_fold_key(item)] == 1)
 
 
-def _digests_by_key(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
+def _collect_digests(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
     return sorted((item.key, b"" if item.digest is None else item.digest.raw) for item in items)
 
 
-def _folded_key(item: Item) -> str:
+def _fold_key(item: Item) -> str:
     return item.key.casefold() if item.kind.key == "name" else item.key
 
 
-def _list_changed_notification(kind: ItemKind) -> bytes:
+def _build_list_changed(kind: ItemKind) -> bytes:
     return build_notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))

@@ -1,6 +1,6 @@
 """JSON-RPC messages: parsing, building, and detecting messages that two parsers could read differently.
 
-A message passes only if every parser reads it the same way. JSON member names are case-sensitive, but some parsers
+A message passes only if every JSON parser reads it the same way. Member names are case-sensitive, but some parsers
 ignore case, so an object with both ``name`` and ``Name`` is ambiguous. `is_ambiguous_request` and the other
 ``is_ambiguous_`` functions check the members that clients, servers or the gateway act on.
 """
@@ -16,7 +16,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import show_invisible
-from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
+from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, format_digest
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
@@ -36,7 +36,7 @@ LIST_METHODS: Mapping[str, ItemKind] = {kind.method: kind for kind in ITEM_KINDS
 META_KEYS = (VERSION_META, CLIENT_META, CAPABILITIES_META)
 """Members of ``_meta`` that describe the client in every request of the stateless era."""
 WARNINGS = "pinwarden/warnings"
-"""The member of ``_meta`` that lists what passed only because the policy warns instead of blocking."""
+"""The member of ``_meta`` with warnings about items that pass only because the policy warns instead of blocking."""
 _MAX_NAME = 120
 
 
@@ -72,7 +72,7 @@ class ParsedMessage:
         self.is_response = method is None and ("result" in members or "error" in members)
 
     def is_response_to(self, request_id: RequestId | None) -> bool:
-        """Whether this is the response to a request, or a malformed one with its id."""
+        """Whether this is the response to a request, even if it is malformed."""
         return self.id is not None and self.id == request_id and (self.is_response or self.message is None)
 
     @property
@@ -89,7 +89,7 @@ class ParsedMessage:
 
 
 def to_request_id(value: Any) -> RequestId | None:
-    """The id with its type; None if the value cannot be an id."""
+    """Combine an id with its type; None if the value cannot be an id."""
     return (type(value), value) if type(value) in _ID_TYPES else None
 
 
@@ -99,7 +99,7 @@ def parse_client_message(data: bytes, limits: Limits) -> ParsedMessage:
 
 
 def parse_server_value(data: bytes, limits: Limits) -> Any:
-    """Parse a message from a server; None if it is not strict JSON, which the session checks."""
+    """Parse a message from a server to a JSON value; None if it is not strict JSON."""
     try:
         return strict_json.parse_json(data, limits)
     except PinwardenError:
@@ -107,13 +107,12 @@ def parse_server_value(data: bytes, limits: Limits) -> Any:
 
 
 def parse_server_message(data: bytes, limits: Limits) -> ParsedMessage:
-    """Parse a message from a server. If it is not strict JSON, its id is recovered, so that it can be matched with its
-    request."""
+    """Parse a message from a server. Recovers the id of malformed JSON, to match the message with its request."""
     return recover_id(ParsedMessage(data, parse_server_value(data, limits)), limits)
 
 
 def recover_id(parsed: ParsedMessage, limits: Limits) -> ParsedMessage:
-    """A message from a server with its id, even if it is not strict JSON."""
+    """Set the id of a message from a server that is not strict JSON, if the id can be found."""
     if parsed.message is None and not is_stray_output(parsed.data):
         parsed.id = to_request_id(find_response_id(parsed.data, limits))
     return parsed
@@ -131,17 +130,17 @@ class ForwardedRequest:
         self.request_id = request_id
         self.method = method
         self.target = target
-        """The tool, prompt, address or task that it uses."""
+        """The tool, prompt, resource URI or task that the request uses."""
         self.warning = warning
-        """Added to the response."""
+        """A verdict that is added to the response as a warning."""
         self.list_kind: ItemKind | None = None
-        """The list that it requests; None for any other request."""
+        """The list that is requested; None for requests that are not for lists."""
         self.order = 0
-        """Its position among all requests for lists."""
+        """Counts requests for lists. A higher number was requested later."""
         self.change_count = 0
-        """How many changes of the list the server had announced when the request was forwarded."""
+        """The number of list-changed notifications before the request was forwarded."""
         self.has_cursor = False
-        """Whether it requests a page after the first."""
+        """Whether the request is for a page after the first."""
 
 
 class ClientRequest:
@@ -211,7 +210,7 @@ class TaskNotification:
 
 
 def encode(message: Any) -> bytes:
-    """Encode a message, or a part of one, as compact JSON."""
+    """Encode a JSON value as compact JSON."""
     try:
         return dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:  # a lone surrogate
@@ -219,7 +218,7 @@ def encode(message: Any) -> bytes:
 
 
 def build_request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:
-    """A request from the gateway to the server."""
+    """Encode a request from the gateway to the server."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params:
         message["params"] = params
@@ -227,7 +226,7 @@ def build_request(request_id: str, method: str, params: Mapping[str, Any]) -> by
 
 
 def build_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
-    """A notification."""
+    """Encode a notification."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
         message["params"] = params
@@ -235,7 +234,7 @@ def build_notification(method: str, params: Mapping[str, Any] | None = None) -> 
 
 
 def build_error_response(request_id: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
-    """An error response."""
+    """Encode an error response."""
     error: dict[str, Any] = {"code": code, "message": text}
     if data:
         error["data"] = data
@@ -243,50 +242,51 @@ def build_error_response(request_id: Any, code: int, text: str, data: Mapping[st
 
 
 def build_unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes:
-    """The response to a request that was not forwarded because the audit log could not record it."""
+    """Encode the response to a request that was not forwarded because the audit log could not record it."""
     text = f"pinwarden: the request was not forwarded, because it cannot be recorded: {problem.message}"
     return build_error_response(request_id, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
 
 
 def build_blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
-    """The response to a blocked request: the reason, the digests, and the command that shows the change.
+    """Encode the response to a blocked request: the reason, the digests, and the command that shows the change.
 
-    ``requested`` is the name in the request, if it differs from the server's: the response must not quote the server.
+    ``requested`` is the name in the client's request, if it differs from the verdict's key. The response never quotes
+    text from the server.
     """
     name = requested or verdict.key
     item = f"{verdict.entity} '{make_printable(name)}'"
-    served = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
+    served = f" Served: {format_digest(verdict.digest) or 'a definition without a digest'}."
     approved = (
-        f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
+        f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " No item of that name is approved."
     )
     if verdict.code == LIST_FAILED:
-        approved = served = ""  # the definition is not known
+        approved = served = ""  # the gateway does not know the definition
     # An item that the server never listed has no definition to review.
     command = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
     text = (
         f"pinwarden: {item} of server '{make_printable(server)}' is blocked: {verdict.reason}{approved}{served}"
-        f" A person can look at it with: {command}"
+        f" To review it, a person can run: {command}"
     )
-    # The same error as from a server that does not have the method.
+    # A server without the method would respond with the same error.
     code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS
     data = {**verdict_to_json(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
     return build_error_response(request_id, code, text, {"pinwarden": data})
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON."""
+    """Return a verdict as JSON."""
     return {
         "code": verdict.code,
         "level": verdict.level,
         "kind": verdict.entity,
         "name": verdict.key[:_MAX_NAME],
         "expected": list(verdict.expected),
-        "observed": digest_text(verdict.digest) or None,
+        "observed": format_digest(verdict.digest) or None,
     }
 
 
 def make_printable(name: str) -> str:
-    """A name from a client or server, shortened and with invisible characters shown."""
+    """Shorten a name from a client or server, and make its invisible characters visible."""
     return show_invisible(name[:_MAX_NAME])
 
 
@@ -309,7 +309,7 @@ def coerce_id(value: Any) -> int | None:
     return None
 
 
-# Messages that take long to check
+# Messages that are slow to check
 
 _SHORT = 4096  # bytes; a message of this size is checked in a millisecond or two
 _SLOW_METHODS = frozenset({"interceptor/invoke", LISTEN})
@@ -319,12 +319,12 @@ _EMBEDDING = frozenset({"inputRequests", "tools", "task", "result"})
 
 
 def is_slow_client_message(message: Any, size: int) -> bool:
-    """Whether checking a message from the client takes long."""
+    """Whether checking a message from the client is slow."""
     return size > _SHORT and type(message) is dict and message.get("method") in _SLOW_METHODS
 
 
 def is_slow_server_message(message: Any, size: int) -> bool:
-    """Whether checking a message from the server takes long, because requests in it are scanned for attacks."""
+    """Whether checking a message from the server is slow, because requests in it are scanned for attacks."""
     if size <= _SHORT or type(message) is not dict:
         return False
     if "method" in message:
@@ -339,8 +339,8 @@ def is_slow_server_message(message: Any, size: int) -> bool:
 # Ambiguous messages
 
 
-class _Members:
-    """The members of an object that clients, servers or the gateway act on."""
+class _MemberNames:
+    """The names of the members that clients, servers or the gateway act on, in one type of object."""
 
     __slots__ = ("folded", "names")
 
@@ -349,79 +349,79 @@ class _Members:
         self.folded = frozenset(name.casefold() for name in names)
 
 
-_MESSAGE = _Members("jsonrpc", "id", "method", "params", "result", "error")
-_PARAMS = _Members("name", "uri", "cursor", "ref", "arguments", "_meta", "taskId", "notifications")
-_SUBSCRIPTIONS = _Members("resourceSubscriptions", "taskIds")
-_REF = _Members("type", "name", "uri")
-_RESULT = _Members(
+_MESSAGE = _MemberNames("jsonrpc", "id", "method", "params", "result", "error")
+_PARAMS = _MemberNames("name", "uri", "cursor", "ref", "arguments", "_meta", "taskId", "notifications")
+_SUBSCRIPTIONS = _MemberNames("resourceSubscriptions", "taskIds")
+_REF = _MemberNames("type", "name", "uri")
+_RESULT = _MemberNames(
     *("tools", "prompts", "resources", "resourceTemplates", "nextCursor", "ttlMs", "cacheScope", "_meta"),
     *("serverInfo", "capabilities", "instructions", "protocolVersion", "resultType", "inputRequests", "tasks"),
 )
-_TASK = _Members("taskId", "status", "statusMessage", "result", "error", "inputRequests", "task", "_meta")
-_ERROR = _Members("code", "data")
-_ELICITATIONS = _Members("elicitations")
-_SERVER_PARAMS = _Members("mode", "url", "tools", "toolChoice", "systemPrompt", "messages")
+_TASK = _MemberNames("taskId", "status", "statusMessage", "result", "error", "inputRequests", "task", "_meta")
+_ERROR = _MemberNames("code", "data")
+_ELICITATIONS = _MemberNames("elicitations")
+_SERVER_PARAMS = _MemberNames("mode", "url", "tools", "toolChoice", "systemPrompt", "messages")
 
 
 def is_ambiguous_request(message: Mapping[str, Any]) -> bool:
-    """Whether two parsers could read different requests from a message from the client."""
-    if "result" in message or "error" in message or _has_lookalike(message, _MESSAGE):
+    """Whether two JSON parsers could read a client's request differently."""
+    if "result" in message or "error" in message or _has_lookalike_member(message, _MESSAGE):
         return True
     params = message.get("params")
     if type(params) is not dict:
         return False
-    if _has_lookalike(params, _PARAMS) or _has_lookalike(params.get("ref"), _REF):
+    if _has_lookalike_member(params, _PARAMS) or _has_lookalike_member(params.get("ref"), _REF):
         return True
-    return _has_lookalike(params.get("notifications"), _SUBSCRIPTIONS)
+    return _has_lookalike_member(params.get("notifications"), _SUBSCRIPTIONS)
 
 
 def is_ambiguous_server_request(message: Mapping[str, Any]) -> bool:
-    """Whether two parsers could read different requests or notifications from a server message."""
-    if "result" in message or "error" in message or _has_lookalike(message, _MESSAGE):
+    """Whether two JSON parsers could read a server's request or notification differently."""
+    if "result" in message or "error" in message or _has_lookalike_member(message, _MESSAGE):
         return True
-    return _has_lookalike(message.get("params"), _SERVER_PARAMS)
+    return _has_lookalike_member(message.get("params"), _SERVER_PARAMS)
 
 
 def is_ambiguous_response(message: Mapping[str, Any]) -> bool:
-    """Whether two parsers could read different responses from a server message."""
-    if ("result" in message) is ("error" in message) or "method" in message or _has_lookalike(message, _MESSAGE):
+    """Whether two JSON parsers could read a server's response differently."""
+    if ("result" in message) is ("error" in message) or "method" in message or _has_lookalike_member(message, _MESSAGE):
         return True
     if "result" in message:
         result = message["result"]
-        return _has_lookalike(result, _RESULT) or _has_ambiguous_requests(result)
+        return _has_lookalike_member(result, _RESULT) or _has_ambiguous_requests(result)
     return _is_ambiguous_error(message["error"])
 
 
 def is_ambiguous_task(task: Any) -> bool:
-    """Whether two parsers could read the state of a task differently. It may contain a result, an error or requests."""
+    """Whether two JSON parsers could read the state of a task, with its result, error and requests, differently."""
     if type(task) is not dict:
         return False
     result = task.get("result")
-    if _has_lookalike(task, _TASK) or _has_ambiguous_requests(task) or _is_ambiguous_error(task.get("error")):
+    if _has_lookalike_member(task, _TASK) or _has_ambiguous_requests(task) or _is_ambiguous_error(task.get("error")):
         return True
-    return _has_lookalike(result, _RESULT) or _has_ambiguous_requests(result)
+    return _has_lookalike_member(result, _RESULT) or _has_ambiguous_requests(result)
 
 
 def is_task_result(result: Any) -> bool:
-    """Whether a result says that the call became a task, whose result is fetched later."""
+    """Whether a result says that the call became a task. The client then fetches the task's result later."""
     if type(result) is not dict:
         return False
     return result.get("resultType") == "task" or type(result.get("task")) is dict
 
 
 def is_ambiguous_result(result: Any) -> bool:
-    """Whether two parsers could read a result differently."""
-    return _has_lookalike(result, _RESULT)
+    """Whether two JSON parsers could read a result differently."""
+    return _has_lookalike_member(result, _RESULT)
 
 
 def _is_ambiguous_error(error: Any) -> bool:
     if type(error) is not dict:
         return False
     data = error.get("data")
-    if _has_lookalike(error, _ERROR) or _has_lookalike(data, _ELICITATIONS):
+    if _has_lookalike_member(error, _ERROR) or _has_lookalike_member(data, _ELICITATIONS):
         return True
     elicitations = data.get("elicitations") if type(data) is dict else None
-    return type(elicitations) is list and any(_has_lookalike(value, _SERVER_PARAMS) for value in elicitations)
+    return type(elicitations) is list and any(_has_lookalike_member(value, _SERVER_PARAMS) for value in elicitations)
 
 
 def _has_ambiguous_requests(result: Any) -> bool:
@@ -431,8 +431,8 @@ def _has_ambiguous_requests(result: Any) -> bool:
     return any(type(message) is dict and is_ambiguous_server_request(message) for message in requests.values())
 
 
-def _has_lookalike(value: Any, known: _Members) -> bool:
-    """Whether an object has a member that a parser that ignores case would confuse with a known one."""
+def _has_lookalike_member(value: Any, known: _MemberNames) -> bool:
+    """Whether an object has a member whose name differs from a known one only in case."""
     names: Iterable[str] = value if type(value) is dict else ()
     return any(name not in known.names and name.casefold() in known.folded for name in names)
 
@@ -447,8 +447,8 @@ _OUTCOME = rb'"(?:result|error)"[ \t\r]*:'
 _ID_FIRST = re.compile(_START + _ID + _COMMA + rb"(?:" + _JSONRPC + _COMMA + rb")?" + _OUTCOME)
 _OUTCOME_FIRST = re.compile(_START + _OUTCOME)
 _ID_LAST = re.compile(_COMMA + _ID + rb"(?:" + _COMMA + _JSONRPC + rb")?\}\Z")
-_BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # some systems write a byte order mark before each message
-_TAIL = 1200  # bytes; more than an id and the members after it need
+_BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # some servers write a byte order mark before each message
+_TAIL = 1200  # bytes at the end of a message that are searched for the id
 
 
 def is_stray_output(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What a session returns for one message: messages to send, and the audit events that are recorded first."""
+"""The output of a session for one message: messages to send, and audit events to record before that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, AuditEvent
-from pinwarden.gateway.gates.lists import digest_text
+from pinwarden.gateway.gates.lists import format_digest
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
@@ -14,7 +14,7 @@ from pinwarden.surface.surface import RESOURCE, Surface
 
 
 class SessionOutput:
-    """Messages to send, in order for each side, and what has to be recorded before they are sent.
+    """Messages to send, in order for each side, and audit events to record before they are sent.
 
     Treat it as immutable. It is not a `Record`, because every message needs one and records are slower to create.
     """
@@ -36,8 +36,8 @@ class SessionOutput:
         self.durable = durable
         """Whether the events must be on disk before a message is sent, because one of them is a refusal."""
         self.sightings = sightings
-        """Definitions that the session sees for the first time, or again after another definition of the same item.
-        Those with the action ``block``, ``warn`` or ``audit`` become review items."""
+        """Verdicts about definitions that are new in this session, or that came back after another definition of the
+        same item. A definition whose action is not ``allow`` becomes pending review."""
 
 
 NO_OUTPUT = SessionOutput()
@@ -56,7 +56,7 @@ class OutputBuilder:
         self.durable = False
 
     def build(self) -> SessionOutput:
-        """The collected output."""
+        """Return the collected output."""
         if not (self.to_client or self.to_server or self.events or self.sightings):
             return NO_OUTPUT
         return SessionOutput(
@@ -68,12 +68,12 @@ class OutputBuilder:
         )
 
 
-_SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
-_USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_DEFINITION_EVENT_KINDS = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_USE_EVENT_KINDS = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _MAX_NAME, _MAX_NAMES = 60, 12  # characters of a name, and names, in the event of a first use
-_MAX_REASONS = 100  # counted separately; the gateway has about a dozen, but some quote a server
-_MAX_SERVER_REQUESTS = 100  # recorded separately
-_MAX_REMEMBERED = 50_000  # definitions, and uses, that are not recorded again
+_MAX_REASONS = 100  # of refusals, counted separately; there are about a dozen, but some contain text of a server
+_MAX_SERVER_REQUESTS = 100  # recorded one by one; later ones are only counted
+_MAX_REMEMBERED = 50_000  # definitions, and as many uses, that are not recorded again in a session
 
 
 class SessionAudit:
@@ -86,21 +86,21 @@ class SessionAudit:
         self._guard = guard
         self._session = session
         self._recorded: set[tuple[str, str, bytes, str]] = set()
-        """Definitions with their action."""
+        """Recorded definitions: entity, key, digest and action."""
         self._latest: dict[tuple[str, str], tuple[bytes, str]] = {}
-        """By item, the digest and action of the definition that was served last."""
+        """By item, the digest and action of the last served definition."""
         self._recorded_uses: set[tuple[str, str, int, str]] = set()
-        """Separate from definitions, so that a server with very long lists cannot fill it."""
+        """Recorded uses. Separate from definitions, so that a server with very long lists cannot use up the limit."""
         self._refusals: dict[tuple[str, str], int] = {}
-        """Number of refused messages that belong to no call, by code and reason."""
+        """By code and reason, the number of refused messages that belong to no call."""
         self._server_requests = self._pings = 0
 
-    def call_id(self, request_id: object) -> str:
-        """The correlation id of a request."""
+    def make_call_id(self, request_id: object) -> str:
+        """Return the correlation id of a request, which the audit log and refusals contain."""
         return f"{self._session}/{request_id}"
 
     def record_definition(self, verdict: Verdict, method: str, out: OutputBuilder) -> None:
-        """Record the verdict about a definition, once for each content and action."""
+        """Record the verdict about a definition, once for each digest and action."""
         mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
         returned = self._differs_from_latest(mark, verdict)
         if mark in self._recorded:
@@ -109,7 +109,7 @@ class SessionAudit:
             return
         if len(self._recorded) < _MAX_REMEMBERED:
             self._recorded.add(mark)
-        out.events.append(self.event(_SERVED[verdict.action], verdict, method, ""))
+        out.events.append(self.build_event(_DEFINITION_EVENT_KINDS[verdict.action], verdict, method, ""))
         out.durable = out.durable or verdict.action == BLOCK
         out.sightings.append(verdict)
 
@@ -127,7 +127,7 @@ class SessionAudit:
         self, verdict: Verdict, method: str, call: str, out: OutputBuilder, arguments: bytes | None = None
     ) -> None:
         """Record that a client requested the use of an item."""
-        out.events.append(self.event(_USED[verdict.action], verdict, method, call, arguments))
+        out.events.append(self.build_event(_USE_EVENT_KINDS[verdict.action], verdict, method, call, arguments))
         out.durable = out.durable or verdict.action == BLOCK
 
     def record_use_once(self, verdict: Verdict, method: str, call: str, out: OutputBuilder, name: object = "") -> None:
@@ -139,9 +139,9 @@ class SessionAudit:
             self._recorded_uses.add(mark)
         self.record_use(verdict, method, call, out)
 
-    def call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
-        """By item, the event of a call that passes. The request id at the end of ``call`` is missing."""
-        return {verdict.key: self.event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
+    def build_call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
+        """Return, by tool, the event of a call that passes. The request id at the end of ``call`` is missing."""
+        return {verdict.key: self.build_event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
 
     def record_ping(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
         """Record a ping from the server: the first hundred, then the thousandth, the ten-thousandth and so on."""
@@ -156,8 +156,11 @@ class SessionAudit:
         self.record_refusal(Refusal(code=code, reason=reason), method, call, out)
 
     def record_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
-        """Record a refusal. Refusals that belong to no call are counted, and only the first, tenth, hundredth and so on
-        are recorded, so that a flood does not fill the log."""
+        """Record a refusal.
+
+        Of refusals that belong to no call, only the first, tenth, hundredth and so on are recorded, so that a flood of
+        messages does not fill the log.
+        """
         if not call:
             mark = (refusal.code, refusal.reason)
             if mark not in self._refusals and len(self._refusals) >= _MAX_REASONS:
@@ -174,7 +177,7 @@ class SessionAudit:
     ) -> None:
         """Record the refusal of a server request. After the first hundred, refusals are only counted."""
         self._server_requests += 1
-        call = self.call_id(f"server/{request_id}") if self._server_requests <= _MAX_SERVER_REQUESTS else ""
+        call = self.make_call_id(f"server/{request_id}") if self._server_requests <= _MAX_SERVER_REQUESTS else ""
         self.record_refusal(refusal, method, call, out)
 
     def record_refused_message_once(self, code: str, reason: str, method: str, out: OutputBuilder) -> None:
@@ -204,7 +207,7 @@ class SessionAudit:
         """Record that a surface was approved on first use; the server listed ``listed`` items."""
         names = [item.name for items in surface.items.values() for item in items]
         count, excluded = len(names), listed - len(names)
-        reason = f"First use of this server: {count} {'item was' if count == 1 else 'items were'} taken as approved"
+        reason = f"First use of this server: {count} {'item was' if count == 1 else 'items were'} trusted"
         reason += f": {', '.join(name[:_MAX_NAME] for name in names[:_MAX_NAMES])}" if names else ""
         reason += f" and {count - _MAX_NAMES} more." if count > _MAX_NAMES else "."
         if excluded:
@@ -220,8 +223,10 @@ class SessionAudit:
         out.events.append(event)
         out.durable = True
 
-    def event(self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None) -> AuditEvent:
-        """Convert a verdict to an event."""
+    def build_event(
+        self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None
+    ) -> AuditEvent:
+        """Return the event for a verdict."""
         return AuditEvent(
             kind=kind,
             server=self._guard.server,
@@ -230,9 +235,9 @@ class SessionAudit:
             call=call,
             method=method,
             item_kind=verdict.entity,
-            item=_item(verdict),
+            item=_mask_item(verdict),
             expected=verdict.expected,
-            observed=digest_text(verdict.digest),
+            observed=format_digest(verdict.digest),
             level=verdict.level,
             code=verdict.code,
             reason=verdict.reason,
@@ -241,7 +246,7 @@ class SessionAudit:
         )
 
     def forget_recorded(self) -> None:
-        """Forget what was recorded, because recording failed; the same events are recorded again when they recur."""
+        """Forget which events were recorded, because recording failed. Repeated events are then recorded again."""
         self._recorded.clear()
         self._latest.clear()
         self._recorded_uses.clear()
@@ -250,11 +255,11 @@ class SessionAudit:
 
 
 def with_request_id(event: AuditEvent, request_id: int | str) -> AuditEvent:
-    """The event of one call, from an event of `SessionAudit.call_events`."""
+    """Add the request id to an event from `SessionAudit.build_call_events`."""
     return replace(event, call=f"{event.call}{request_id}")
 
 
-def _item(verdict: Verdict) -> str:
+def _mask_item(verdict: Verdict) -> str:
     if verdict.entity != RESOURCE.entity:
         return verdict.key
     from pinwarden.system.masking import mask_item_key  # not loaded for servers without resources

@@ -17,15 +17,15 @@ from pinwarden.surface.surface import ItemKind
 
 
 def parse_list_response(data: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
-    """Parse a list response. ``message`` is None if strict parsing of the whole frame failed."""
-    body = _body_without_id(data, message)
-    cached = guard.cached_page(kind, body)
+    """Parse a list response. ``message`` is None if the response as a whole is not strict JSON."""
+    body = _strip_id(data, message)
+    cached = guard.find_cached_page(kind, body)
     if cached is not None:
         return ListPage(items=list(cached[0]), cursor=cached[1])
     limits = guard.limits
-    envelope = _parse_in_parts(data, guard) if message is None else Message(members=message, problem=None)
+    envelope = _parse_envelope(data, guard) if message is None else Message(members=message, problem=None)
     if is_ambiguous_response(envelope.members):
-        raise _ambiguous_list()
+        raise _build_ambiguous_error()
     if _requests_input(envelope.members.get("result")):
         raise PinwardenError("PROBE_FAILED", "the server requests input instead of returning the list")
     page = parse_page(envelope, kind, limits.json, limits.max_items)
@@ -33,18 +33,18 @@ def parse_list_response(data: bytes, message: Any, kind: ItemKind, guard: Guard)
     return page
 
 
-def _parse_in_parts(data: bytes, guard: Guard) -> Message:
-    """Parse a response that is not strict JSON. The result stays text, so that items can be parsed one by one."""
+def _parse_envelope(data: bytes, guard: Guard) -> Message:
+    """Parse a response that is not strict JSON, except its result. The items in the result are parsed one by one."""
     if len(data) > guard.limits.max_unparsable_bytes:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
     message = parse_message(data, guard.limits.json)
     result = message.members.get("result")
     if isinstance(result, bytes) and is_ambiguous_result(dict(split_object(result))):
-        raise _ambiguous_list()
+        raise _build_ambiguous_error()
     return message
 
 
-def _ambiguous_list() -> PinwardenError:
+def _build_ambiguous_error() -> PinwardenError:
     return PinwardenError("JSON_CANONICALIZATION_ERROR", "two JSON parsers could read the list differently")
 
 
@@ -58,7 +58,7 @@ def _requests_input(result: Any) -> bool:
     return "inputRequests" in result or result.get("resultType", "complete") != "complete"
 
 
-def _body_without_id(data: bytes, message: Any) -> bytes:
+def _strip_id(data: bytes, message: Any) -> bytes:
     """Return the response without its id, if the id is at a usual position, so that equal pages share a cache entry."""
     if message is None:
         return data
@@ -73,7 +73,7 @@ def _body_without_id(data: bytes, message: Any) -> bytes:
 def filter_page(
     data: bytes, kind: ItemKind, removed: Container[int], *, ttl: int, warnings: Sequence[Verdict]
 ) -> bytes:
-    """Remove the items at these indexes from a response, limit its cache hints, and add the warnings."""
+    """Return a list response without the items at these indexes, with limited cache hints and with warnings."""
     text = data.decode()
     result = splice.find_member(text, 0, "result")
     if result is None:
@@ -81,14 +81,14 @@ def filter_page(
     edits: list[splice.Edit] = []
     array = splice.find_member(text, result.start, kind.member)
     if array is not None:
-        edits += splice.without_elements(text, array, removed)
-    edits += cache_edits(text, result.start, ttl)
+        edits += splice.build_element_removals(text, array, removed)
+    edits += build_cache_edits(text, result.start, ttl)
     if warnings:
-        edits.append(warning_edit(text, result.start, warnings))
+        edits.append(build_warning_edit(text, result.start, warnings))
     return splice.apply_edits(text, edits).encode() if edits else data
 
 
-def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
+def build_cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
     """Return edits that limit a list's cache hints (SEP-2549): private, and at most ``ttl`` milliseconds."""
     edits: list[splice.Edit] = []
     hint = splice.find_member(text, result, "ttlMs")
@@ -100,15 +100,15 @@ def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
     return edits
 
 
-def warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.Edit:
+def build_warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.Edit:
     """Return the edit that puts warnings into a result's ``_meta``."""
     value = dumps([verdict_to_json(verdict) for verdict in warnings], separators=(",", ":"))
     meta = splice.find_member(text, result, "_meta")
     if meta is None:
-        return splice.with_member(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')
+        return splice.build_member_insertion(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')
     if text[meta.start] != "{" or splice.find_member(text, meta.start, WARNINGS) is not None:
         return meta.start, meta.end, f'{{"{WARNINGS}":{value}}}'  # drops warnings forged by the server
-    return splice.with_member(text, meta.start, WARNINGS, value)
+    return splice.build_member_insertion(text, meta.start, WARNINGS, value)
 
 
 def _is_within_limit(text: str, limit: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Any
 
 from pinwarden.core.text import lazy_pattern
-from pinwarden.gateway.gates.lists import LIST_FAILED, strictest_action
+from pinwarden.gateway.gates.lists import LIST_FAILED, choose_strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.lists import CheckedList, CheckedLists
@@ -33,9 +33,9 @@ _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
 _MAX_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
 _BEFORE_IDENTITY = frozenset({"initialize", "server/discover", "ping"})
-"""Forwarded before the server has identified itself."""
+"""Methods that are forwarded before the server has identified itself."""
 _WITHOUT_ITEM = _BEFORE_IDENTITY | {"logging/setLevel", "resources/unsubscribe", LIST_TASKS}
-"""Forwarded without a decision, because they use no item."""
+"""Methods that are forwarded without a decision, because they use no item."""
 
 _LINKED = "linked"
 """The code for an unlisted resource that a result in this session links to."""
@@ -43,11 +43,11 @@ _NAMED_BY_TOOL = "named_by_tool"
 """The code for an unlisted resource that the definition of an allowed tool mentions."""
 
 Decision = ForwardedRequest | bytes | None
-"""Forward the request; answer it with these bytes; or defer it until a list is checked."""
+"""A `ForwardedRequest` to forward it, the bytes of a response, or None to defer it until a list is checked."""
 
 
 class RequestDecider:
-    """The part of a session that decides about requests from the client."""
+    """Decides about requests and notifications from the client, in one session."""
 
     def __init__(
         self, guard: Guard, audit: SessionAudit, lists: CheckedLists, server: CheckedServer, links: Container[str]
@@ -66,11 +66,11 @@ class RequestDecider:
             return self._refuse_ambiguous(request_id, method, out)
         if method not in _BEFORE_IDENTITY:
             if self._server.clear_epoch != self._guard.epoch:
-                refusal = self._server.refusal_of(method, out)
+                refusal = self._server.find_method_refusal(method, out)
                 if refusal is not None:
                     return self._apply_verdict(refusal, message, "", out)
             if not self._lists.knows_server(now, out):
-                return None  # it may not be the approved server
+                return None  # wait until the server identifies itself: it may not be the approved one
         params = message.get("params")
         params = params if type(params) is dict else {}
         if (kind := _BY_NAME.get(method)) is not None:
@@ -79,7 +79,7 @@ class RequestDecider:
                 return build_error_response(request_id, INVALID_REQUEST, f"pinwarden: {method} without a name")
             return self._decide_named(kind, name, message, now, out)
         if (kind := LIST_METHODS.get(method)) is not None:
-            return self._list_request(kind, message, has_cursor=params.get("cursor") is not None)
+            return self._build_list_request(kind, message, has_cursor=params.get("cursor") is not None)
         if method in _BY_URI:
             return self._decide_resource(params.get("uri"), message, now, out)
         if method in TASK_METHODS or method == CANCEL_TASK:
@@ -89,33 +89,33 @@ class RequestDecider:
         if method == _COMPLETE:
             return self._decide_completion(params.get("ref"), message, now, out)
         if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
-            return self._answer_interceptor(message, now, out)
+            return self._invoke_interceptor(message, now, out)
         if method in _WITHOUT_ITEM:
             return ForwardedRequest(request_id, method)
         return self._decide_unknown(message, out)
 
     def allows_notification(self, method: str, out: OutputBuilder) -> bool:
         """Whether a notification from the client is forwarded."""
-        return method in CLIENT_NOTIFICATIONS or self._unknown_methods.notification(method, out).passes
+        return method in CLIENT_NOTIFICATIONS or self._unknown_methods.decide_notification(method, out).passes
 
     def _refuse_ambiguous(self, request_id: Any, method: str, out: OutputBuilder) -> bytes:
-        call = self._audit.call_id(request_id)
-        reason = "Two parsers could read different requests from this message."
+        call = self._audit.make_call_id(request_id)
+        reason = "Two JSON parsers could read this message as different requests."
         self._audit.record_refused_message("message_doubtful", reason, method, call, out)
         details = {"pinwarden": {"code": "message_doubtful", "call": call}}
         return build_error_response(request_id, INVALID_REQUEST, f"pinwarden: {reason}", details)
 
-    def _list_request(self, kind: ItemKind, message: Any, *, has_cursor: bool) -> ForwardedRequest:
+    def _build_list_request(self, kind: ItemKind, message: Any, *, has_cursor: bool) -> ForwardedRequest:
         forwarded = ForwardedRequest(message["id"], message["method"])
         forwarded.list_kind = kind
-        forwarded.change_count, forwarded.order = self._lists.change_count(kind), self._lists.next_order()
+        forwarded.change_count, forwarded.order = self._lists.get_change_count(kind), self._lists.take_next_order()
         forwarded.has_cursor = has_cursor
         return forwarded
 
     def _decide_unknown(self, message: Any, out: OutputBuilder) -> Decision:
         request_id, method = message["id"], message["method"]
-        call = self._audit.call_id(request_id)
-        verdict = self._unknown_methods.request(method, call, out)
+        call = self._audit.make_call_id(request_id)
+        verdict = self._unknown_methods.decide_request(method, call, out)
         if verdict.passes:
             return ForwardedRequest(request_id, method, "", verdict if verdict.action == WARN else None)
         return build_blocked_response(request_id, verdict, self._guard.server, call)
@@ -126,17 +126,17 @@ class RequestDecider:
         checked_list = self._lists.require(kind, now, out)
         if checked_list is None:
             return None
-        if kind is TOOL and (event := self._lists.call_events(checked_list).get(name)) is not None:
+        if kind is TOOL and (event := self._lists.find_call_events(checked_list).get(name)) is not None:
             out.events.append(with_request_id(event, message["id"]))
             return ForwardedRequest(message["id"], CALL, name)
-        return self._apply_verdict(self._verdict(checked_list, name), message, name, out)
+        return self._apply_verdict(self._find_verdict(checked_list, name), message, name, out)
 
-    def _verdict(self, checked_list: CheckedList, name: str) -> Verdict:
+    def _find_verdict(self, checked_list: CheckedList, name: str) -> Verdict:
         verdict = checked_list.by_key.get(name)
         if verdict is not None:
             return verdict
         if checked_list.problem is not None:
-            return self._list_failed(checked_list.kind, name, checked_list.problem)
+            return self._build_list_failed_verdict(checked_list.kind, name, checked_list.problem)
         unlisted = self._guard.check_unlisted_item(checked_list.kind, name, self._audit.client)
         if not unlisted.passes:
             return unlisted
@@ -147,8 +147,8 @@ class RequestDecider:
         )
         return next(lookalikes, unlisted)
 
-    def _list_failed(self, kind: ItemKind, name: str, problem: str) -> Verdict:
-        """The verdict about an item whose list could not be read."""
+    def _build_list_failed_verdict(self, kind: ItemKind, name: str, problem: str) -> Verdict:
+        """Return the verdict about an item whose list could not be read."""
         policy = self._guard.policy.policy_for_item(self._guard.server, name, self._audit.client)
         return Verdict(
             entity=kind.entity,
@@ -164,39 +164,39 @@ class RequestDecider:
     def _apply_verdict(self, verdict: Verdict, message: Any, target: str, out: OutputBuilder) -> Decision:
         """Record a verdict about a request, and forward or block the request."""
         request_id, method = message["id"], message["method"]
-        call = self._audit.call_id(request_id)
-        self._audit.record_use(verdict, method, call, out, self._recorded_arguments(message, target))
+        call = self._audit.make_call_id(request_id)
+        self._audit.record_use(verdict, method, call, out, self._mask_arguments(message, target))
         if verdict.passes:
             return ForwardedRequest(request_id, method, target, verdict if verdict.action == WARN else None)
         by_address = verdict.entity in (RESOURCE.entity, TEMPLATE.entity)
         return build_blocked_response(request_id, verdict, self._guard.server, call, target if by_address else "")
 
-    def _recorded_arguments(self, message: Any, name: str) -> bytes | None:
-        """The arguments of a tool or prompt, if the policy wants them in the log."""
+    def _mask_arguments(self, message: Any, name: str) -> bytes | None:
+        """Return the masked arguments of a tool or prompt if the policy records them; otherwise None."""
         params, policy = message.get("params"), self._guard.policy
         if message["method"] not in _BY_NAME or type(params) is not dict:
             return None
         if not policy.records_arguments(self._guard.server, name, self._audit.client):
             return None
-        from pinwarden.gateway.gates.results import recorded_arguments
+        from pinwarden.gateway.gates.results import mask_arguments
 
-        return recorded_arguments(params.get("arguments"))
+        return mask_arguments(params.get("arguments"))
 
     # Resources
 
     def _decide_resource(self, uri: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         if type(uri) is not str:
             return build_error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
-        verdict = self._resource_verdict(uri, now, out)
+        verdict = self._find_resource_verdict(uri, now, out)
         return None if verdict is None else self._apply_verdict(verdict, message, uri, out)
 
-    def _resource_verdict(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
-        """The verdict about a resource; None if a list must be awaited.
+    def _find_resource_verdict(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
+        """Return the verdict about a resource; None if the gateway must wait for a list first.
 
-        1. A listed resource has the verdict of its list entry.
-        2. An unlisted one has the verdict of the template that its address matches.
-        3. An address in a result of this session, or in the definition of an allowed tool, may be read.
-        4. Any other address is treated as unlisted.
+        1. A listed resource has the verdict from the list of resources.
+        2. An unlisted resource has the verdict of the template that its URI matches.
+        3. A URI in a result of this session, or in the definition of an allowed tool, may be read.
+        4. For any other URI, the policy for unlisted items decides.
         """
         resources = self._lists.require(RESOURCE, now, out)
         if resources is None:
@@ -207,19 +207,19 @@ class RequestDecider:
             if templates is None:
                 return None
             if (problem := resources.problem or templates.problem) is not None:
-                return self._list_failed(RESOURCE, uri, problem)
+                return self._build_list_failed_verdict(RESOURCE, uri, problem)
             matching = [verdict for key, verdict in templates.by_key.items() if template_matches(key, uri)]
             blocked = (verdict for verdict in matching if not verdict.passes)
             verdict = next(blocked, matching[0] if matching else None)
         if uri in self._links and (verdict is None or _is_blocked_as_new(verdict)):
-            return _allowed_resource(uri, _LINKED)
+            return _build_resource_verdict(uri, _LINKED)
         if verdict is not None:
             return verdict
         tools = self._lists.require(TOOL, now, out)
         if tools is None:
             return None
         if any(tool.passes and _mentions_uri(tool.value, uri) for tool in tools.by_key.values()):
-            return _allowed_resource(uri, _NAMED_BY_TOOL)
+            return _build_resource_verdict(uri, _NAMED_BY_TOOL)
         return self._guard.check_unlisted_item(RESOURCE, uri, self._audit.client)
 
     def _decide_completion(self, ref: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
@@ -240,30 +240,30 @@ class RequestDecider:
     # Tasks and subscriptions
 
     def _decide_task(self, task: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
-        """A task's result is the result of its tool, which must still be approved when the result is fetched."""
+        """Allow a request about a task only if the tool that started the task is still approved."""
         if type(task) is not str:
             return build_error_response(
                 message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId"
             )
-        if message["method"] == CANCEL_TASK and self._guard.tasks.tools_of(task, self._audit.owner):
+        if message["method"] == CANCEL_TASK and self._guard.tasks.find_tools(task, self._audit.owner):
             return ForwardedRequest(message["id"], CANCEL_TASK)
-        verdict = self.task_verdict(task, now, out)
+        verdict = self.find_task_verdict(task, now, out)
         return None if verdict is None else self._apply_verdict(verdict, message, f"task/{task}", out)
 
-    def task_verdict(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
-        """The verdict about the tool whose call a task is; None if the list of tools must be awaited."""
+    def find_task_verdict(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
+        """Return the verdict about the tool that started a task; None if the gateway must wait for the tools."""
         checked_list = self._lists.require(TOOL, now, out)
         if checked_list is None:
             return None
-        tools = self._guard.tasks.tools_of(task, self._audit.owner)
-        verdicts = [self._verdict(checked_list, tool) for tool in sorted(tools)]
+        tools = self._guard.tasks.find_tools(task, self._audit.owner)
+        verdicts = [self._find_verdict(checked_list, tool) for tool in sorted(tools)]
         if not verdicts:
             return self._guard.check_unknown_task(task, self._audit.client, self._audit.owner)
-        worst = strictest_action(*(verdict.action for verdict in verdicts))
+        worst = choose_strictest_action(*(verdict.action for verdict in verdicts))
         return next(verdict for verdict in verdicts if verdict.action == worst)
 
     def _decide_subscription(self, filters: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
-        """A subscription uses every resource and task that it names."""
+        """Allow a subscription only if every resource and task in it is allowed."""
         filters = filters if type(filters) is dict else {}
         forwarded = ForwardedRequest(
             message["id"], LISTEN, " ".join(name for name, value in filters.items() if value is True)
@@ -273,8 +273,8 @@ class RequestDecider:
             text = f"pinwarden: resourceSubscriptions and taskIds must be lists of at most {_MAX_SUBSCRIBED} strings"
             return build_error_response(message["id"], INVALID_REQUEST, text)
         verdicts = [
-            *(self._resource_verdict(uri, now, out) for uri in uris),
-            *(self.task_verdict(task, now, out) for task in tasks),
+            *(self._find_resource_verdict(uri, now, out) for uri in uris),
+            *(self.find_task_verdict(task, now, out) for task in tasks),
         ]
         targets = (*uris, *("" for _ in tasks))
         known = [(target, verdict) for target, verdict in zip(targets, verdicts, strict=True) if verdict is not None]
@@ -284,31 +284,33 @@ class RequestDecider:
             if not verdict.passes:
                 return self._apply_verdict(verdict, message, target, out)
         for _, verdict in known:
-            if verdict.entity == RESOURCE.entity or verdict.action != ALLOW:  # watching a task does not call its tool
-                self._audit.record_use(verdict, LISTEN, self._audit.call_id(message["id"]), out)
+            if (
+                verdict.entity == RESOURCE.entity or verdict.action != ALLOW
+            ):  # a subscription to a task does not call its tool
+                self._audit.record_use(verdict, LISTEN, self._audit.make_call_id(message["id"]), out)
         return forwarded
 
     # Interceptors
 
-    def _answer_interceptor(self, message: Any, now: float, out: OutputBuilder) -> Decision:
-        """Answer requests to the gateway's interceptors (SEP-2624), unless the server has interceptors itself."""
-        from pinwarden.gateway.interceptors import InterceptorError, ListPendingError, gateway_host
+    def _invoke_interceptor(self, message: Any, now: float, out: OutputBuilder) -> Decision:
+        """Run the gateway's interceptors (SEP-2624), or forward the request to a server with its own interceptors."""
+        from pinwarden.gateway.interceptors import InterceptorError, ListPendingError, build_gateway_host
 
         if self._server.has_extension(INTERCEPTORS, out):
             return ForwardedRequest(message["id"], message["method"])
 
         def verdict_of(kind: ItemKind, key: str) -> Verdict | None:
             if kind is RESOURCE:
-                return self._resource_verdict(key, now, out)
+                return self._find_resource_verdict(key, now, out)
             checked_list = self._lists.require(kind, now, out)
-            return None if checked_list is None else self._verdict(checked_list, key)
+            return None if checked_list is None else self._find_verdict(checked_list, key)
 
-        host = gateway_host(self._guard, self._audit.client, verdict_of)
+        host = build_gateway_host(self._guard, self._audit.client, verdict_of)
         params = message.get("params")
         try:
             if message["method"] == _LIST_INTERCEPTORS:
                 event = params.get("event") if isinstance(params, dict) else None
-                result = host.list(event if isinstance(event, str) else None)
+                result = host.list_interceptors(event if isinstance(event, str) else None)
             else:
                 result = host.invoke(params)
         except ListPendingError:
@@ -331,17 +333,17 @@ def _fold_name(name: str) -> str:
 def _is_blocked_as_new(verdict: Verdict) -> bool:
     """Whether an item is blocked only because no item of that name is approved.
 
-    A server may list a resource after it linked to it. Listing does not make the resource more dangerous.
+    If a server lists a resource that a result already linked to, the resource may still be read.
     """
     return not (verdict.passes or verdict.expected or verdict.digest is None or verdict.level == CRITICAL)
 
 
-def _allowed_resource(uri: str, code: str) -> Verdict:
+def _build_resource_verdict(uri: str, code: str) -> Verdict:
     return Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code=code)
 
 
 def _mentions_uri(definition: Any, uri: str) -> bool:
-    """Whether a tool definition names an address in its ``_meta``, as tools with a user interface do."""
+    """Whether a tool definition contains a URI in its ``_meta``, as tools with a user interface do."""
     pending = [definition.get("_meta") if type(definition) is dict else None]
     while pending:
         value = pending.pop()
@@ -358,9 +360,9 @@ _TEMPLATE_EXPRESSION = lazy_pattern(r"\{[^{}]*\}")
 
 
 def template_matches(template: str, uri: str) -> bool:
-    """Whether an address can come from a URI template: its literal parts occur in order.
+    """Whether a URI can come from a URI template: the literal parts of the template occur in it, in order.
 
-    An expression matches any text, so an address may match more templates than it should, never fewer.
+    An expression matches any text, so a URI may match a template that cannot produce it, but never the reverse.
     """
     first, *others = _TEMPLATE_EXPRESSION.split(template)
     if not others:
@@ -381,13 +383,15 @@ CLIENT_NOTIFICATIONS = frozenset(
     f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed", "tasks/status")
 )
 MAX_UNKNOWN_METHODS = 100
-"""Unknown methods that one session records separately. Real extensions have a handful."""
+"""How many unknown methods one session records. Real extensions have a handful."""
 _MAX_METHOD = 100  # characters in the log; a longer name is blocked, because a rule could match its truncated form
 
 
 class UnknownMethodDecider:
-    """Decides about methods that no protocol revision defines. The log records each method once, so that it cannot be
-    flooded."""
+    """Decides about methods that no revision of MCP defines.
+
+    Each method is recorded once in a session, so that many messages cannot flood the audit log.
+    """
 
     def __init__(self, guard: Guard, audit: SessionAudit, sender: str) -> None:
         """``sender`` is client or server."""
@@ -395,32 +399,32 @@ class UnknownMethodDecider:
         self._audit = audit
         self._sender = sender
         self._seen: set[int] = set()
-        """Hashes of methods, which may be as long as a message."""
+        """Hashes of the methods so far. The names themselves may be as long as a message."""
 
-    def request(self, method: str, call: str, out: OutputBuilder) -> Verdict:
-        """The verdict about a request. Every refusal is recorded; a method that passes is recorded once."""
-        verdict = self._check(method)
+    def decide_request(self, method: str, call: str, out: OutputBuilder) -> Verdict:
+        """Return the verdict about a request. Every refusal is recorded; a method that passes is recorded once."""
+        verdict = self._decide(method)
         if verdict.passes:
             self._audit.record_use_once(verdict, verdict.key, call, out, (self._sender, method))
         else:
             self._audit.record_use(verdict, method[:_MAX_METHOD], call, out)
         return verdict
 
-    def notification(self, method: str, out: OutputBuilder) -> Verdict:
-        """The verdict about a notification, recorded once for each method."""
-        verdict = self._check(method)
+    def decide_notification(self, method: str, out: OutputBuilder) -> Verdict:
+        """Return the verdict about a notification. It is recorded once for each method."""
+        verdict = self._decide(method)
         self._audit.record_use_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
         return verdict
 
-    def _check(self, method: str) -> Verdict:
-        mark, judge = hash(method), self._guard.check_unknown_method
+    def _decide(self, method: str) -> Verdict:
+        mark, check = hash(method), self._guard.check_unknown_method
         sender, client = self._sender, self._audit.client
         if mark not in self._seen:
-            if len(self._seen) >= MAX_UNKNOWN_METHODS:  # further methods would pass unrecorded
+            if len(self._seen) >= MAX_UNKNOWN_METHODS:  # the log would not record further methods
                 reason = f"The {sender} sent more than {MAX_UNKNOWN_METHODS} methods that no revision of MCP defines."
-                return judge("", sender, client, block_reason=reason)
+                return check("", sender, client, block_reason=reason)
             self._seen.add(mark)
         if len(method) > _MAX_METHOD:
             reason = f"No revision of MCP defines this method, and its name has more than {_MAX_METHOD} characters."
-            return judge(method[:_MAX_METHOD], sender, client, block_reason=reason)
-        return judge(method, sender, client)
+            return check(method[:_MAX_METHOD], sender, client, block_reason=reason)
+        return check(method, sender, client)

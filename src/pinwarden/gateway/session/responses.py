@@ -7,12 +7,12 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.requests import (
+    EmbeddedRequests,
     Refusal,
-    Requests,
-    requests_in_error,
-    requests_in_result,
-    requests_in_task,
-    rounds_refusal,
+    build_rounds_refusal,
+    find_requests_in_error,
+    find_requests_in_result,
+    find_requests_in_task,
 )
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
@@ -31,11 +31,11 @@ from pinwarden.gateway.session.messages import (
     is_task_result,
 )
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
-from pinwarden.gateway.session.pages import filter_page, parse_list_response, warning_edit
+from pinwarden.gateway.session.pages import build_warning_edit, filter_page, parse_list_response
 from pinwarden.gateway.session.requests import RequestDecider
 from pinwarden.gateway.session.server import CheckedServer
-from pinwarden.gateway.session.server_requests import RequestChecks, ServerRequestDecider
-from pinwarden.gateway.session.tasks import LIST_TASKS, TASK_METHODS, task_ids, without_tasks
+from pinwarden.gateway.session.server_requests import RequestChecker, ServerRequestDecider
+from pinwarden.gateway.session.tasks import LIST_TASKS, TASK_METHODS, read_task_ids, remove_tasks
 from pinwarden.surface.drift.changes import REVIEW
 from pinwarden.surface.probe.message import ListPage
 from pinwarden.surface.protocol import INVALID_PARAMS, TASK_NOTIFICATIONS
@@ -44,15 +44,15 @@ from pinwarden.surface.surface import Item, ItemKind
 _IDENTITY = frozenset({"initialize", "server/discover"})
 _TASK_PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TASK_ENDED = frozenset({"completed", "failed", "cancelled"})
-_MAX_ATTEMPTS = 3  # how often a page is compared with a list that was requested again
+_MAX_ATTEMPTS = 3  # how often the list is requested again because it lacks an item of a page
 _MAX_COUNTED = 10_000  # items and tasks whose rounds of requests are counted
 _MAX_TASK_REQUESTS = 100  # remembered for a task; with more of them, each poll counts as a round
 
 
 class ResponseDecider:
-    """The part of a session that decides about responses from the server."""
+    """Decides about responses and task notifications from the server, in one session."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  the parts of one session
+    def __init__(  # noqa: PLR0913, PLR0917  the objects of one session
         self,
         guard: Guard,
         audit: SessionAudit,
@@ -66,25 +66,25 @@ class ResponseDecider:
         self._lists = lists
         self._server = server
         self._requests = requests
-        self._checks = RequestChecks(guard, audit)
-        self._results = ResultChecks(guard, audit, links, self._checks)
-        self.server_requests = ServerRequestDecider(guard, audit, server, self._checks, self._results)
+        self._request_checker = RequestChecker(guard, audit)
+        self._result_checker = ResultChecker(guard, audit, links, self._request_checker)
+        self.server_requests = ServerRequestDecider(guard, audit, server, self._request_checker, self._result_checker)
 
     def may_relay(self) -> bool:
-        """Whether results may pass unchecked: the policy has no checks, and no rounds of requests are being counted."""
-        return self._results.may_relay and not self.server_requests.rounds
+        """Whether results may pass unchecked: the policy has no checks, and no requests for input are being counted."""
+        return self._result_checker.may_relay and not self.server_requests.rounds
 
     def decide(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
-        """Send a response, filtered, or a refusal to the client. Returns False if a list must be awaited first.
+        """Send a filtered response or a refusal to the client. Returns False if a list is needed first.
 
-        Raises if the response cannot be evaluated.
+        Raises PinwardenError if the response is malformed or ambiguous.
         """
         data, message, request = response.data, response.message, response.request
         if message is not None and is_ambiguous_response(message):
-            raise _ambiguous_error()
+            raise _build_ambiguous_error()
         if message is not None and "result" not in message:
-            refusal = self._checks.refusal(requests_in_error(message.get("error")), request, out)
-            self._send(refusal or self._results.too_large(data), data, message, request, out)
+            refusal = self._request_checker.find_refusal(find_requests_in_error(message.get("error")), request, out)
+            self._send(refusal or self._result_checker.find_size_refusal(data), data, message, request, out)
             return True
         if request.list_kind is not None:
             return self._decide_list(response, request.list_kind, now, out)
@@ -98,22 +98,22 @@ class ResponseDecider:
         self.server_requests.rounds = 0
         result = message["result"]
         if (request.method in TASK_METHODS or is_task_result(result)) and is_ambiguous_task(result):
-            raise _ambiguous_error()
-        self._send(self._results.refusal(data, result, request, out), data, message, request, out)
+            raise _build_ambiguous_error()
+        self._send(self._result_checker.find_refusal(data, result, request, out), data, message, request, out)
         return True
 
     def _send(
         self, refusal: Refusal | None, data: bytes, message: Any, request: ForwardedRequest, out: OutputBuilder
     ) -> None:
         if refusal is not None:
-            call = self._audit.call_id(request.request_id)
+            call = self._audit.make_call_id(request.request_id)
             self._audit.record_refusal(refusal, request.method, call, out)
             details = {"pinwarden": {"code": refusal.code, "call": call}}
             text = f"pinwarden: the response is refused: {refusal.reason}"
             out.to_client.append(build_error_response(request.request_id, INVALID_PARAMS, text, details))
         else:
             member = "result" if "result" in message else "error"
-            out.to_client.append(self._results.sanitize(data, message, member, request, out))
+            out.to_client.append(self._result_checker.sanitize(data, message, member, request, out))
 
     # Lists
 
@@ -123,16 +123,16 @@ class ResponseDecider:
         if not request.has_cursor and page.cursor is None:
             if not response.attempts:
                 self._lists.add_list(kind, tuple(page.items), now, request.change_count, request.order, out)
-            checked_list = self._lists.latest(kind, out)
+            checked_list = self._lists.find_latest(kind, out)
             if checked_list is None:
                 self._lists.require(kind, now, out)  # the first use, for which all lists are needed
-                checked_list = self._lists.latest(kind, out)
+                checked_list = self._lists.find_latest(kind, out)
         else:
             checked_list = self._lists.require(kind, now, out)
         if checked_list is None:
             return False
         if response.attempts < _MAX_ATTEMPTS and not _contains_page(checked_list, page):
-            self._lists.expire(kind)  # the page is newer, or the server lists something else to the gateway
+            self._lists.mark_outdated(kind)  # the page is newer, or the gateway gets another list than the client
             self._lists.require(kind, now, out)
             return False
         self._send_page(response.data, kind, page, checked_list, out)
@@ -148,7 +148,7 @@ class ResponseDecider:
             if verdict is None:
                 removed.add(index)
                 if item.digest is not None:
-                    self._audit.record_definition(_unstable_item_verdict(kind, item), kind.method, out)
+                    self._audit.record_definition(_build_unstable_verdict(kind, item), kind.method, out)
             elif not checked_list.by_key[item.key].passes:
                 removed.add(index)
             elif verdict.action == WARN:
@@ -168,108 +168,112 @@ class ResponseDecider:
         if isinstance(response, bytes):
             out.to_client.append(response)
             return
-        call = self._audit.call_id(request.request_id)
+        call = self._audit.make_call_id(request.request_id)
         self._audit.record_use(response, request.method, call, out)
         out.to_client.append(build_blocked_response(request.request_id, response, self._guard.server, call))
 
     # Tasks
 
     def decide_task_notification(self, notification: TaskNotification, now: float, out: OutputBuilder) -> bool:
-        """Send a notification about a task to the client, unless it is refused: the client can still poll the task.
+        """Send a task notification to the client, or drop it if it is refused: the client can still poll the task.
 
-        Returns False if a list must be awaited first. Raises if the notification cannot be evaluated.
+        Returns False if a list is needed first. Raises PinwardenError if the notification is malformed or ambiguous.
         """
         params = notification.message.get("params")
         if type(params) is not dict or type(params.get("taskId")) is not str or is_ambiguous_task(params):
-            raise _ambiguous_error()
+            raise _build_ambiguous_error()
         verdict: Verdict | None = None
-        # Servers may report the status of a task before they answer its call. A status alone needs no verdict.
+        # Servers may report the status of a task before they respond to its call. A status alone needs no verdict.
         if self._is_known_task(params["taskId"]) or not _TASK_PAYLOADS.isdisjoint(params):
-            verdict = self._requests.task_verdict(params["taskId"], now, out)
+            verdict = self._requests.find_task_verdict(params["taskId"], now, out)
             if verdict is None:
                 return False
         if verdict is not None and not verdict.passes:
             self._audit.record_use(verdict, notification.method, "", out)
             return True
         request = ForwardedRequest(None, notification.method, f"task/{params['taskId']}")
-        refusal = self._results.refusal(notification.data, params, request, out)
+        refusal = self._result_checker.find_refusal(notification.data, params, request, out)
         if refusal is not None:
             self._audit.record_refusal(refusal, notification.method, "", out)
         else:
             out.to_client.append(
-                self._results.sanitize(notification.data, notification.message, "params", request, out)
+                self._result_checker.sanitize(notification.data, notification.message, "params", request, out)
             )
         return True
 
     def _is_known_task(self, task: str) -> bool:
         tasks, owner = self._guard.tasks, self._audit.owner
-        return bool(tasks.tools_of(task, owner)) or tasks.belongs_to_other_client(task, owner)
+        return bool(tasks.find_tools(task, owner)) or tasks.belongs_to_other_client(task, owner)
 
     def _decide_task_list(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
-        """Send the tasks that the client may fetch. The server may treat all clients of the gateway as one client."""
+        """Send only the tasks that this client may fetch. The server may see all clients of the gateway as one."""
         data, message, request = response.data, response.message, response.request
-        verdicts = [self._requests.task_verdict(task, now, out) for task in task_ids(message["result"])]
+        verdicts = [self._requests.find_task_verdict(task, now, out) for task in read_task_ids(message["result"])]
         known = [verdict for verdict in verdicts if verdict is not None]
         if len(known) < len(verdicts):
             return False
         removed = {index for index, verdict in enumerate(known) if not verdict.passes}
         if removed:
-            data, message = without_tasks(data, message, removed)
+            data, message = remove_tasks(data, message, removed)
         for verdict in known:
             if verdict.action != ALLOW:
-                self._audit.record_use_once(verdict, request.method, self._audit.call_id(request.request_id), out)
+                self._audit.record_use_once(verdict, request.method, self._audit.make_call_id(request.request_id), out)
         request.warning = next((verdict for verdict in known if verdict.action == WARN), None)
-        self._send(self._results.refusal(data, message["result"], request, out), data, message, request, out)
+        self._send(
+            self._result_checker.find_refusal(data, message["result"], request, out), data, message, request, out
+        )
         return True
 
 
-class ResultChecks:
-    """Checks the content of results: size, hidden characters, requests and tool definitions in them, and links."""
+class ResultChecker:
+    """Checks results: their size, hidden characters, and the requests and tool definitions in them. Collects links."""
 
-    def __init__(self, guard: Guard, audit: SessionAudit, links: ResourceLinks, checks: RequestChecks) -> None:
+    def __init__(
+        self, guard: Guard, audit: SessionAudit, links: ResourceLinks, request_checker: RequestChecker
+    ) -> None:
         self._guard = guard
         self._audit = audit
         self._links = links
-        self._checks = checks
+        self._request_checker = request_checker
         self._rounds: dict[str, int] = {}
-        """By target, how often in a row a result contained requests."""
+        """By target, the number of consecutive results that contained requests."""
         self._task_requests: dict[str, frozenset[int]] = {}
-        """By task, hashes of its requests: each poll repeats all that are open."""
+        """By task, hashes of its requests so far. Each poll of a task repeats its open requests."""
 
     @property
     def may_relay(self) -> bool:
-        """Whether the policy has no checks, and no rounds are being counted."""
+        """Whether the policy has no checks of results, and no requests in results are being counted."""
         results = self._guard.policy.results
         return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
 
-    def too_large(self, data: bytes) -> Refusal | None:
-        """Why a message is too large; None if it is not."""
+    def find_size_refusal(self, data: bytes) -> Refusal | None:
+        """Return the refusal of a message that is too large; None if its size is allowed."""
         limit = self._guard.policy.results.max_bytes
         if not limit or len(data) <= limit:
             return None
         return Refusal(code="result_too_large", reason=f"The result has {len(data)} bytes; the policy allows {limit}.")
 
-    def refusal(self, data: bytes, result: Any, request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
-        """Why a result, or the state of a task, is refused; None if it passes."""
-        refusal = self.too_large(data)
+    def find_refusal(self, data: bytes, result: Any, request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
+        """Return why a result, or the state of a task, is refused; None if it passes."""
+        refusal = self.find_size_refusal(data)
         if refusal is not None or type(result) is not dict:
             return refusal
         if request.method in TASK_METHODS or request.method in TASK_NOTIFICATIONS:
-            return self._task_refusal(result, request, out)
+            return self._find_task_refusal(result, request, out)
         if is_task_result(result):
             if request.method == CALL:
                 self._guard.tasks.remember(result, request.target, self._audit.owner)
             tasks = [task for task in (result, result.get("task")) if type(task) is dict]
-            refusals = (self._content_refusal(task, requests_in_task(task), request, out) for task in tasks)
+            refusals = (self._find_content_refusal(task, find_requests_in_task(task), request, out) for task in tasks)
             return next((refusal for refusal in refusals if refusal is not None), None)
         if result.get("resultType", "complete") == "complete" and "inputRequests" not in result:
             if self._rounds:
                 self._rounds.pop(request.target, None)
-            return self._checks.tools_refusal(result, request, out) if "tools" in result else None
+            return self._request_checker.find_tools_refusal(result, request, out) if "tools" in result else None
         refusal = self._count_round(request.target)
-        return refusal or self._content_refusal(result, requests_in_result(result), request, out)
+        return refusal or self._find_content_refusal(result, find_requests_in_result(result), request, out)
 
-    def _task_refusal(self, task: dict[str, Any], request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
+    def _find_task_refusal(self, task: dict[str, Any], request: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         target = request.target
         requests = task.get("inputRequests")
         known = self._task_requests.get(target, frozenset())
@@ -283,31 +287,31 @@ class ResultChecks:
         elif task.get("status") in _TASK_ENDED:
             self._rounds.pop(target, None)
             self._task_requests.pop(target, None)
-        return self._content_refusal(task, requests_in_task(task), request, out)
+        return self._find_content_refusal(task, find_requests_in_task(task), request, out)
 
-    def _content_refusal(
-        self, value: dict[str, Any], requests: Requests | Refusal, request: ForwardedRequest, out: OutputBuilder
+    def _find_content_refusal(
+        self, value: dict[str, Any], requests: EmbeddedRequests | Refusal, request: ForwardedRequest, out: OutputBuilder
     ) -> Refusal | None:
-        """Why a result or a task is refused because of the requests and tool definitions in it."""
-        refusal = self._checks.refusal(requests, request, out)
+        """Return why the requests or tool definitions in a result or task are refused; None if they pass."""
+        refusal = self._request_checker.find_refusal(requests, request, out)
         for part in (value, value.get("result")):
-            refusal = refusal or self._checks.tools_refusal(part, request, out)
+            refusal = refusal or self._request_checker.find_tools_refusal(part, request, out)
         return refusal
 
     def _count_round(self, target: str) -> Refusal | None:
-        """Count a result with requests. Returns the refusal if there were too many in a row."""
+        """Count a result that contains requests. Returns a refusal if there were too many in a row."""
         if len(self._rounds) >= _MAX_COUNTED and target not in self._rounds:
             oldest = next(iter(self._rounds))
             del self._rounds[oldest]
             self._task_requests.pop(oldest, None)
         self._rounds[target] = self._rounds.get(target, 0) + 1
         policy = self._guard.request_policy(self._audit.client)
-        return rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
+        return build_rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
 
     def sanitize(self, data: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
-        """A message that passes, without hidden characters if the policy says so, and with warnings.
+        """Return the message for the client: with warnings, and without hidden characters if the policy strips them.
 
-        ``member`` is the part that is checked: result, error or params.
+        ``member`` is the member that is checked: result, error or params.
         """
         value, hidden = message.get(member), self._guard.policy.results.hidden_characters
         if hidden != "relay":
@@ -315,8 +319,10 @@ class ResultChecks:
 
             if has_hidden_text(value):
                 # Anyone who knows the id of a task may be able to get its result, so the id is not recorded.
-                verdict = _hidden_text_verdict("task" if request.target.startswith("task/") else request.target, hidden)
-                call = "" if request.request_id is None else self._audit.call_id(request.request_id)
+                verdict = _build_hidden_text_verdict(
+                    "task" if request.target.startswith("task/") else request.target, hidden
+                )
+                call = "" if request.request_id is None else self._audit.make_call_id(request.request_id)
                 self._audit.record_use(verdict, request.method, call, out)
                 if hidden == "strip":
                     value = strip_hidden_text(value)
@@ -325,18 +331,18 @@ class ResultChecks:
         if member == "error":
             return data
         if member == "result" or request.method in TASK_NOTIFICATIONS:
-            self._links.learn(value)
+            self._links.add_from_result(value)
         if request.warning is None or type(value) is not dict:
             return data
         text = data.decode()
         span = splice.find_member(text, 0, member)
         if span is None:
             return data
-        return splice.apply_edits(text, [warning_edit(text, span.start, [request.warning])]).encode()
+        return splice.apply_edits(text, [build_warning_edit(text, span.start, [request.warning])]).encode()
 
 
-def _ambiguous_error() -> PinwardenError:
-    return PinwardenError("JSON_CANONICALIZATION_ERROR", "two parsers could read it differently")
+def _build_ambiguous_error() -> PinwardenError:
+    return PinwardenError("JSON_CANONICALIZATION_ERROR", "two JSON parsers could read the response differently")
 
 
 def _contains_page(checked_list: CheckedList, page: ListPage) -> bool:
@@ -345,7 +351,7 @@ def _contains_page(checked_list: CheckedList, page: ListPage) -> bool:
     )
 
 
-def _unstable_item_verdict(kind: ItemKind, item: Item) -> Verdict:
+def _build_unstable_verdict(kind: ItemKind, item: Item) -> Verdict:
     return Verdict(
         entity=kind.entity,
         key=item.key,
@@ -358,7 +364,7 @@ def _unstable_item_verdict(kind: ItemKind, item: Item) -> Verdict:
     )
 
 
-def _hidden_text_verdict(target: str, handling: str) -> Verdict:
+def _build_hidden_text_verdict(target: str, handling: str) -> Verdict:
     reason = "The message from the server contains invisible characters."
     if handling == "strip":
         reason = "Invisible characters were removed from the message from the server."
@@ -379,7 +385,7 @@ _MAX_URI_LENGTH = 8192
 
 
 class ResourceLinks:
-    """The addresses in results of one session. They may be read, because servers need not list linked resources."""
+    """The resource URIs in the results of one session. The client may read them even if no list has them."""
 
     def __init__(self) -> None:
         self._seen: dict[str, None] = {}
@@ -387,9 +393,9 @@ class ResourceLinks:
     def __contains__(self, uri: object) -> bool:
         return uri in self._seen
 
-    def learn(self, result: Any) -> None:
-        """Remember the addresses in a result that reaches the client."""
-        for uri in _linked_uris(result):
+    def add_from_result(self, result: Any) -> None:
+        """Remember the resource URIs in a result that reaches the client."""
+        for uri in _find_linked_uris(result):
             if type(uri) is str and len(uri) <= _MAX_URI_LENGTH:
                 self._seen.pop(uri, None)
                 self._seen[uri] = None
@@ -397,23 +403,23 @@ class ResourceLinks:
                     del self._seen[next(iter(self._seen))]
 
 
-def _linked_uris(result: Any) -> Iterator[Any]:
-    """The addresses in a tool result, a prompt, a resource, or the result of a task."""
+def _find_linked_uris(result: Any) -> Iterator[Any]:
+    """Yield the resource URIs in the result of a tool, prompt, resource or task."""
     if type(result) is not dict:
         return
-    for content in _objects(result.get("content")):
-        yield from _content_uris(content)
-    for message in _objects(result.get("messages")):
+    for content in _iterate_objects(result.get("content")):
+        yield from _find_content_uris(content)
+    for message in _iterate_objects(result.get("messages")):
         inside = message.get("content")
-        for content in _objects(inside if type(inside) is list else [inside]):
-            yield from _content_uris(content)
-    for resource in _objects(result.get("contents")):
+        for content in _iterate_objects(inside if type(inside) is list else [inside]):
+            yield from _find_content_uris(content)
+    for resource in _iterate_objects(result.get("contents")):
         yield resource.get("uri")
     if type(result.get("result")) is dict:
-        yield from _linked_uris(result["result"])
+        yield from _find_linked_uris(result["result"])
 
 
-def _content_uris(content: dict[str, Any]) -> Iterator[Any]:
+def _find_content_uris(content: dict[str, Any]) -> Iterator[Any]:
     if content.get("type") == "resource_link":
         yield content.get("uri")
     resource = content.get("resource")
@@ -421,6 +427,6 @@ def _content_uris(content: dict[str, Any]) -> Iterator[Any]:
         yield resource.get("uri")
 
 
-def _objects(values: Any) -> Iterator[dict[str, Any]]:
+def _iterate_objects(values: Any) -> Iterator[dict[str, Any]]:
     if type(values) is list:
         yield from (value for value in values if type(value) is dict)

@@ -1,4 +1,4 @@
-"""A server's description of itself: which parts the client gets, and which requests the server must not get."""
+"""Checks a server's description of itself: removes what is not approved, and refuses requests that need it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from pinwarden.gateway.gates.server import (
     CAPABILITY_OF_METHOD,
-    approved_capabilities,
-    extensions_of,
     needs_unapproved_capability,
+    read_extensions,
+    select_approved_capabilities,
 )
 from pinwarden.gateway.gates.verdict import WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import splice
-from pinwarden.gateway.session.lists import server_info
+from pinwarden.gateway.session.lists import read_server_info
 from pinwarden.gateway.session.messages import META_KEYS
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
-from pinwarden.gateway.session.pages import cache_edits, warning_edit
+from pinwarden.gateway.session.pages import build_cache_edits, build_warning_edit
 from pinwarden.surface.protocol import META, VERSION_META
 
 INTERCEPTORS = f"{META}interceptors"
@@ -33,7 +33,7 @@ class CheckedServer:
         self.version = ""
         """The protocol revision, once it is negotiated."""
         self.clear_epoch = -1
-        """The guard's epoch in which everything about the server passed; -1 if something did not."""
+        """The guard's epoch in which every verdict about the server passed; -1 if one did not."""
         self._guard = guard
         self._audit = audit
         self._verdicts: dict[str, Verdict] = {}
@@ -46,7 +46,7 @@ class CheckedServer:
         self._check_if_outdated(out)
 
     def invalidate(self) -> None:
-        """Check again at the next use, because the verdicts could not be recorded."""
+        """Discard the verdicts. The description is checked again when it is used next."""
         self._epoch = self.clear_epoch = -1
 
     @property
@@ -55,39 +55,43 @@ class CheckedServer:
         identity = self._verdicts.get("serverInfo")
         return identity is not None and not identity.passes
 
-    def refusal(self, out: OutputBuilder) -> Verdict | None:
-        """Why the whole server is refused; None if it is not. Raises if the approvals cannot be read."""
+    def find_refusal(self, out: OutputBuilder) -> Verdict | None:
+        """Return the verdict that refuses the whole server, or None. Raises if the approvals cannot be read."""
         self._check_if_outdated(out)
         return self._verdicts["serverInfo"] if self.is_refused else None
 
-    def refusal_of(self, method: str, out: OutputBuilder) -> Verdict | None:
-        """Why the server must not get requests with this method; None if it may."""
-        identity = self.refusal(out)
+    def find_method_refusal(self, method: str, out: OutputBuilder) -> Verdict | None:
+        """Return the verdict that refuses requests with this method; None if the server may get them."""
+        identity = self.find_refusal(out)
         if identity is not None:
             return identity
         offered = self._verdicts.get("capabilities")
         if offered is None or offered.passes:
             return None
         if not isinstance(offered.value, dict):
-            # Malformed capabilities offer nothing.
+            # Malformed capabilities count as none, so every method that needs a capability is refused.
             return offered if method.partition("/")[0] in CAPABILITY_OF_METHOD else None
-        return offered if needs_unapproved_capability(method, offered.value, self._approved_capabilities()) else None
+        return (
+            offered
+            if needs_unapproved_capability(method, offered.value, self._select_approved_capabilities())
+            else None
+        )
 
     def has_extension(self, extension: str, out: OutputBuilder) -> bool:
         """Whether the server has a protocol extension that is approved."""
         self._check_if_outdated(out)
         offered = self._verdicts.get("capabilities")
         passes = offered is None or offered.passes
-        return extension in extensions_of(
-            (self.info or {}).get("capabilities") if passes else self._approved_capabilities()
+        return extension in read_extensions(
+            (self.info or {}).get("capabilities") if passes else self._select_approved_capabilities()
         )
 
     def filter_response(self, data: bytes, result: Mapping[str, Any], ttl: int, out: OutputBuilder) -> bytes | Verdict:
-        """Filter the response to ``initialize`` or ``server/discover``, or return why the server is refused."""
+        """Filter the response to ``initialize`` or ``server/discover``. Returns a verdict if the server is refused."""
         version = result.get("protocolVersion")
         if isinstance(version, str):
             self.version = version
-        self.check(server_info(result), out)
+        self.check(read_server_info(result), out)
         if self.is_refused:
             return self._verdicts["serverInfo"]
         announces = self._guard.policy.announces_interceptors(self._guard.server, self._audit.client)
@@ -111,52 +115,57 @@ class CheckedServer:
         result = splice.find_member(text, 0, "result")
         if result is None:
             return data
-        edits = cache_edits(text, result.start, ttl)
+        edits = build_cache_edits(text, result.start, ttl)
         instructions = self._verdicts.get("instructions")
         if instructions is not None and not instructions.passes:
-            edits += splice.without_members(text, result.start, ("instructions",))
-        edits += self._capability_edits(text, result.start, announces_interceptors=announces_interceptors)
+            edits += splice.build_member_removals(text, result.start, ("instructions",))
+        edits += self._build_capability_edits(text, result.start, announces_interceptors=announces_interceptors)
         warnings = [verdict for verdict in self._verdicts.values() if verdict.action == WARN]
         if warnings:
-            edits.append(warning_edit(text, result.start, warnings))
+            edits.append(build_warning_edit(text, result.start, warnings))
         return splice.apply_edits(text, edits).encode() if edits else data
 
-    def _capability_edits(self, text: str, result: int, *, announces_interceptors: bool) -> list[splice.Edit]:
-        """Reduce the capabilities to the approved ones, and announce the gateway's interceptors if the policy says."""
+    def _build_capability_edits(self, text: str, result: int, *, announces_interceptors: bool) -> list[splice.Edit]:
+        """Return the edits that remove unapproved capabilities and announce the gateway's interceptors."""
         offered = self._verdicts.get("capabilities")
         span = splice.find_member(text, result, "capabilities")
         if span is None:
             return []
         if offered is not None and not offered.passes:
-            capabilities = self._approved_capabilities()
+            capabilities = self._select_approved_capabilities()
             if announces_interceptors:
-                capabilities["extensions"] = {**extensions_of(capabilities), INTERCEPTORS: _interceptor_capability()}
+                capabilities["extensions"] = {
+                    **read_extensions(capabilities),
+                    INTERCEPTORS: _build_interceptor_capability(),
+                }
             return [(span.start, span.end, dumps(capabilities, separators=(",", ":")))]
         if not announces_interceptors or text[span.start] != "{":
             return []
-        interceptors = dumps(_interceptor_capability(), separators=(",", ":"))
+        interceptors = dumps(_build_interceptor_capability(), separators=(",", ":"))
         extensions = splice.find_member(text, span.start, "extensions")
         if extensions is None:
-            return [splice.with_member(text, span.start, "extensions", f'{{"{INTERCEPTORS}":{interceptors}}}')]
+            return [
+                splice.build_member_insertion(text, span.start, "extensions", f'{{"{INTERCEPTORS}":{interceptors}}}')
+            ]
         if text[extensions.start] != "{":
             return [(extensions.start, extensions.end, f'{{"{INTERCEPTORS}":{interceptors}}}')]
-        return [splice.with_member(text, extensions.start, INTERCEPTORS, interceptors)]
+        return [splice.build_member_insertion(text, extensions.start, INTERCEPTORS, interceptors)]
 
-    def _approved_capabilities(self) -> dict[str, Any]:
+    def _select_approved_capabilities(self) -> dict[str, Any]:
         approved = self._guard.approved
         offered = (self.info or {}).get("capabilities")
-        return {} if approved is None else approved_capabilities(offered, approved.surface)
+        return {} if approved is None else select_approved_capabilities(offered, approved.surface)
 
 
-def _interceptor_capability() -> dict[str, Any]:
-    """The capability of an interceptor host (SEP-2624)."""
+def _build_interceptor_capability() -> dict[str, Any]:
+    """Return the capability that announces an interceptor host (SEP-2624)."""
     from pinwarden.gateway.interceptors import EVENTS
 
     return {"supportedEvents": list(EVENTS)}
 
 
-def stateless_meta(params: Any) -> dict[str, Any] | None:
-    """The client description in a request of the stateless era; None for a request of the handshake era."""
+def read_stateless_meta(params: Any) -> dict[str, Any] | None:
+    """Return the ``_meta`` members that describe the client in the stateless era; None in the handshake era."""
     meta = params.get("_meta") if isinstance(params, dict) else None
     if not isinstance(meta, dict) or VERSION_META not in meta:
         return None

@@ -5,13 +5,13 @@ A request from the client:
 1. It is parsed strictly. A message that two parsers could read differently is refused.
 2. `requests.py` decides by the item that the request uses. If the server's list is missing or outdated, the gateway
    requests it, and the client's request is deferred until the list is checked.
-3. It is forwarded byte for byte, or answered with a refusal.
+3. It is forwarded byte for byte, or the client gets a refusal.
 
 A message from the server:
 
 1. It is parsed strictly, and a response is matched with its request.
-2. `responses.py` and `server_requests.py` decide: lists lose what is not approved, server requests need the policy's
-   permission, everything else passes byte for byte.
+2. `responses.py` and `server_requests.py` decide: unapproved items are removed from lists, server requests pass if the
+   policy allows them, and all other messages pass byte for byte.
 
 The session does no I/O, except that its guard reads the approvals again from time to time. It returns a
 `SessionOutput`: the transport records its events, then sends its messages. The transport also passes the time: ``now``
@@ -54,7 +54,7 @@ from pinwarden.gateway.session.messages import (
 from pinwarden.gateway.session.output import NO_OUTPUT, OutputBuilder, SessionAudit, SessionOutput, with_request_id
 from pinwarden.gateway.session.requests import RequestDecider
 from pinwarden.gateway.session.responses import ResourceLinks, ResponseDecider
-from pinwarden.gateway.session.server import CheckedServer, stateless_meta
+from pinwarden.gateway.session.server import CheckedServer, read_stateless_meta
 from pinwarden.gateway.session.tasks import LIST_TASKS
 from pinwarden.surface.protocol import (
     BATCH_VERSION,
@@ -74,12 +74,12 @@ from pinwarden.surface.surface import TOOL
 
 _NOTIFICATION = "notifications/"
 _MAX_METHOD = 100  # characters in the log
-_AMBIGUOUS = "Two parsers could read this message differently."
+_AMBIGUOUS = "Two JSON parsers could read this message differently."
 _APPROVALS_UNREADABLE = "The approvals cannot be read, so everything is blocked."
 
 
 class Session:
-    """One session. Thread-safe."""
+    """One session between a client and a server. Thread-safe."""
 
     def __init__(self, guard: Guard, *, name: str, client: str = "", answer_seconds: float = 0.0) -> None:
         """``name`` must be unique and hard to guess: it is part of request ids and correlation ids.
@@ -102,9 +102,9 @@ class Session:
         self._responses = ResponseDecider(guard, self._audit, self._lists, self._server, self._requests, links)
         self._server_requests = self._responses.server_requests
         self._open: dict[Any, ForwardedRequest | str] = {}
-        """Forwarded requests by id. For a call on the fast path, only the name of the tool."""
+        """By id, the requests that wait for the server's response. A call on the fast path is only the tool's name."""
         self.fast_path = CallFastPath(guard, self._lists, self._server, self._responses, self._open)
-        """Transports try it before they pass a message to the session."""
+        """Transports try the fast path before they pass a message to the session."""
         self._deferred = DeferredMessages(guard.limits, self._audit)
         self._cancelled: set[Any] = set()
         self._timeouts = RequestTimeouts(answer_seconds)
@@ -129,7 +129,7 @@ class Session:
 
     @property
     def waits_for_list(self) -> bool:
-        """Whether a message is deferred, or may be when the server answers an open request for a list."""
+        """Whether a message is deferred, or an open list request may cause one to be deferred."""
         if self._deferred.queue:
             return True
         # A copy, because the fast path adds and removes calls without the lock.
@@ -152,7 +152,7 @@ class Session:
         return self._lists.is_gateway_id(request_id)
 
     def find_definition(self, tool: str) -> Any:
-        """The definition of a tool in the last list; None if there is none."""
+        """Return the definition of a tool in the last list; None if the list does not have the tool."""
         return self._lists.find_definition(TOOL, tool)
 
     def expire_list(self, method: str) -> None:
@@ -160,7 +160,7 @@ class Session:
         with self._lock:
             self.fast_path.invalidate()
             for kind in LIST_CHANGED.get(method, ()):
-                self._lists.count_change(kind)
+                self._lists.add_change(kind)
 
     def on_client_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
         """A message from the client. ``message`` is its strictly parsed value, if the caller has it."""
@@ -182,10 +182,10 @@ class Session:
             for part, value in parts:
                 self._handle_client_message(part, value, now, out)
             if not parts:
-                text = "pinwarden: not a message of this revision of MCP"
+                text = "pinwarden: not a JSON-RPC message, or a batch, which this revision of MCP does not have"
                 out.to_client.append(build_error_response(None, INVALID_REQUEST, text))
             self._subscribe_if_due(now, out)
-            self.fast_path.learn(now)
+            self.fast_path.refresh(now)
         return out.build()
 
     def on_server_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
@@ -208,23 +208,23 @@ class Session:
             if not parts and type(message) is list:
                 self._refuse_batch(message, now, out)
             self._subscribe_if_due(now, out)
-            self.fast_path.learn(now)
+            self.fast_path.refresh(now)
         return out.build()
 
     def on_server_closed(self) -> SessionOutput:
-        """The server closed the connection: answer all open requests with an error, except cancelled ones."""
+        """The server closed the connection: all open requests get an error, except cancelled ones."""
         out = OutputBuilder()
         with self._lock:
             waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
             for request_id in (*waiting, *self._deferred.take_request_ids()):
-                text = "pinwarden: the server ended without a response"
+                text = "pinwarden: the server ended before it sent a response"
                 out.to_client.append(build_error_response(request_id, SERVER_UNAVAILABLE, text))
             self._open.clear()
             self._cancelled.clear()
         return out.build()
 
     def on_not_delivered(self, messages: Iterable[bytes]) -> SessionOutput:
-        """Answer requests with an error that the server did not get, because it accepts no more messages."""
+        """The server accepts no more messages: the requests among these, which it did not get, get an error."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()
@@ -233,7 +233,7 @@ class Session:
         return out.build()
 
     def replace_unrecorded(self, output: SessionOutput, problem: PinwardenError) -> SessionOutput:
-        """Return what to send instead of an output whose events could not be recorded."""
+        """Return the messages to send instead of an output whose events could not be recorded."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()
@@ -254,9 +254,9 @@ class Session:
         return out.build()
 
     def abandon_request(self, request_id: Any) -> bool:
-        """Forget a request whose client disconnected; the transport drops a late response.
+        """Forget a request whose client disconnected. Returns whether the server may still respond to it.
 
-        Returns whether the server may still respond.
+        The transport drops such a response.
         """
         with self._lock:
             self._deferred.forget(request_id)
@@ -267,14 +267,14 @@ class Session:
         return request is not None
 
     def tick(self, now: float) -> SessionOutput:
-        """Refresh lists that are due, and answer requests that waited too long. Call it about once a second."""
+        """Request lists that are due, and send errors for requests that timed out. Call it about once a second."""
         out = OutputBuilder()
         with self._lock:
             self.guard.refresh(now)
             self.fast_path.invalidate()
             if self._active:
                 self._active = False
-                self._lists.refresh_due(now, out)
+                self._lists.request_due_lists(now, out)
             if self._lists.fail_overdue(now):
                 self._retry_deferred(now, out)
             self._subscribe_if_due(now, out)
@@ -321,17 +321,17 @@ class Session:
         elif self._requests.allows_notification(method, out):
             out.to_server.append(data)
             if method == INITIALIZED:
-                self._list_for_first_use(now, out)
+                self._request_lists_for_first_use(now, out)
 
     def _handle_client_request(self, data: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
         request_id = message["id"]
         valid = is_id(request_id)
         if not valid or self._is_id_in_use(request_id):
-            text = "pinwarden: the id of this request cannot be used"
+            text = "pinwarden: the id of this request is invalid or in use"
             out.to_client.append(build_error_response(request_id if valid else None, INVALID_REQUEST, text))
             return
         if len(self._open) >= self._limits.max_open:
-            for cancelled in self._cancelled:  # most servers never answer these
+            for cancelled in self._cancelled:  # most servers never respond to these
                 self._open.pop(cancelled, None)
             self._cancelled.clear()
         if len(self._open) >= self._limits.max_open:
@@ -348,12 +348,12 @@ class Session:
         return bool(self._deferred.queue) and request_id in self._deferred
 
     def _decide_request(self, request: ClientRequest, now: float, out: OutputBuilder) -> None:
-        """Forward a request, answer it, or defer it."""
+        """Forward a request, respond to it, or defer it."""
         message = request.message
         try:
             decision = self._requests.decide(message, now, out)
         except PinwardenError as err:
-            call = self._audit.call_id(message["id"])
+            call = self._audit.make_call_id(message["id"])
             self._audit.record_refused_message(err.code, _APPROVALS_UNREADABLE, message["method"], call, out)
             text = f"pinwarden: the approvals cannot be read, so everything is blocked: {err.message}"
             out.to_client.append(
@@ -369,13 +369,13 @@ class Session:
             out.to_server.append(request.data)
 
     def _learn_client(self, method: str, message: Any) -> None:
-        """Learn the client's name and era from a request."""
+        """Learn the client's name and protocol era from a request."""
         params = message.get("params")
         info = None
         if method == "initialize":
             self._lists.begin_handshake()
             info = params.get("clientInfo") if isinstance(params, dict) else None
-        elif not self._server.version and (meta := stateless_meta(params)) is not None:
+        elif not self._server.version and (meta := read_stateless_meta(params)) is not None:
             self._lists.set_client_meta(meta)
             info = meta.get(CLIENT_META)
         if self._has_token or not isinstance(info, dict) or not isinstance(info.get("name"), str):
@@ -386,13 +386,15 @@ class Session:
             self._lists.invalidate()  # the policy may have rules for this client
             self._server.invalidate()
 
-    def _list_for_first_use(self, now: float, out: OutputBuilder) -> None:
+    def _request_lists_for_first_use(self, now: float, out: OutputBuilder) -> None:
         with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
-            self._lists.list_for_first_use(now, out)
+            self._lists.request_lists_for_first_use(now, out)
 
     def _cancel_request(self, params: Any) -> bool:
-        """Cancel a request. Returns whether the server must not get the notification, because the request is deferred
-        or belongs to the gateway."""
+        """Cancel a request. Returns True if the server must not get the notification.
+
+        That is so if the server never got the request, because it is deferred, or if the request is the gateway's own.
+        """
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if self._lists.is_gateway_id(request_id):
             return True
@@ -405,7 +407,7 @@ class Session:
     # Messages of the server
 
     def _handle_unparsable_server_message(self, data: bytes, problem: PinwardenError, now: float) -> SessionOutput:
-        """A frame that is not strict JSON may still be a list with one item that cannot be parsed."""
+        """Handle a message that is not strict JSON. It may be a list in which only one item cannot be parsed."""
         if is_stray_output(data):
             return NO_OUTPUT
         out = OutputBuilder()
@@ -447,7 +449,7 @@ class Session:
         if request is not None:
             self._decide_response(ServerResponse(data, message, request, now), now, out)
         elif request_id is None and "error" in message and not is_ambiguous_response(message):
-            self._server_requests.on_error(data, message, out)  # about a message that the server could not parse
+            self._server_requests.on_error(data, message, out)  # the server could not parse a message
         elif (request := self._take_open_request(coerce_id(request_id))) is not None:
             self._decide_response(ServerResponse(b"", None, request, now), now, out)
         else:
@@ -458,7 +460,7 @@ class Session:
     def _handle_gateway_response(
         self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder
     ) -> None:
-        """A response to a request from the gateway. ``message`` is None if it cannot be parsed."""
+        """Handle a response to a request of the gateway. ``message`` is None if the response cannot be parsed."""
         if self._subscription.is_gateway_id(request_id):
             self._subscription.on_ended(message, now)
             return
@@ -488,7 +490,7 @@ class Session:
         try:
             decided = self._responses.decide_task_notification(notification, now, out)
         except PinwardenError as err:
-            reason = "The notification about a task cannot be evaluated."
+            reason = "The notification about a task is malformed or ambiguous."
             self._audit.record_refused_message(err.code, reason, notification.method, "", out)
             return
         if not decided:
@@ -502,11 +504,11 @@ class Session:
         try:
             decided = self._responses.decide(response, now, out)
         except PinwardenError as err:
-            call = self._audit.call_id(request_id)
-            reason = f"The server's response cannot be evaluated: {err.message}"
+            call = self._audit.make_call_id(request_id)
+            reason = f"The server's response is malformed or ambiguous: {err.message}"
             self._audit.record_refused_message(err.code, reason, response.method, call, out)
             # The message of the error may quote the server.
-            text = "pinwarden: the server's response is refused, because it cannot be evaluated"
+            text = "pinwarden: the server's response is refused, because it is malformed or ambiguous"
             details = {"pinwarden": {"code": err.code, "call": call}}
             out.to_client.append(build_error_response(request_id, INTERNAL_ERROR, text, details))
             return
@@ -517,7 +519,7 @@ class Session:
             self._lists.end_handshake(self._server.info)
             self._retry_deferred(now, out)
             if response.method == "server/discover":
-                self._list_for_first_use(now, out)
+                self._request_lists_for_first_use(now, out)
 
     def _take_open_request(self, request_id: Any) -> ForwardedRequest | None:
         """Remove and return the open request that a response belongs to."""
@@ -527,7 +529,7 @@ class Session:
         return ForwardedRequest(request_id, CALL, request) if isinstance(request, str) else request
 
     def _refuse_batch(self, messages: list[Any], now: float, out: OutputBuilder) -> None:
-        """A batch in a revision without batches: refuse each response in it."""
+        """Refuse each response in a batch, because the negotiated revision has no batches."""
         for message in messages:
             request_id = message.get("id") if type(message) is dict and "method" not in message else None
             if self._lists.is_gateway_id(request_id):
@@ -538,7 +540,7 @@ class Session:
     # Both directions
 
     def _split_batch(self, data: bytes, message: Any) -> list[tuple[bytes, Any]]:
-        """The messages of a frame: one, or several in the revision with batches. Empty if it is neither."""
+        """Return the bytes and value of each message: one, or several in a batch; none if the value is neither."""
         if type(message) is dict:
             return [(data, message)]
         if type(message) is list and message and self._server.version == BATCH_VERSION:
@@ -548,7 +550,7 @@ class Session:
         return []
 
     def _retry_deferred(self, now: float, out: OutputBuilder) -> None:
-        """A list arrived or failed: decide again about all deferred messages, in order."""
+        """Decide about all deferred messages again, in order, because a list arrived or failed."""
         if self._lists.server is not None and self._server.info is None:
             with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
                 self._server.check(self._lists.server, out)
@@ -566,7 +568,7 @@ class Session:
             self._subscription.open_if_due(now, self._is_client_subscribed, out)
 
     def _is_client_subscribed(self, methods: Iterable[str]) -> bool:
-        """Whether the client has a subscription to all of these notifications."""
+        """Whether the client has one subscription that covers all of these notifications."""
         # A copy, because the fast path adds and removes calls without the lock.
         subscriptions = [
             request.target.split()
@@ -578,40 +580,40 @@ class Session:
     # Requests that fail
 
     def _fail_timed_out_requests(self, now: float, out: OutputBuilder) -> None:
-        """Answer requests that the server does not answer in time, and cancel them at the server."""
+        """Send errors for requests that timed out, and cancel them at the server."""
         if self._server_requests.open or self.fast_path.progressed:
-            self._timeouts.restart(now)  # the server works, or waits for a person
+            self._timeouts.restart(now)  # the server is working, or waits for the user
             self.fast_path.progressed = False
-        for request in self._timeouts.find(self._open, now):
+        for request in self._timeouts.find_overdue(self._open, now):
             request_id, was_cancelled = request.request_id, request.request_id in self._cancelled
-            # It stays open, so that its id stays in use and a late response is dropped.
+            # The request stays open, so that its id stays in use and a late response is dropped.
             self._cancelled.add(request_id)
-            self._timeouts.add(request_id)
+            self._timeouts.add_timed_out(request_id)
             if was_cancelled:
                 continue
-            reason = f"the server did not answer within {self._timeouts.seconds:g} seconds"
+            reason = f"the server did not respond within {self._timeouts.seconds:g} seconds"
             out.to_client.append(build_error_response(request_id, SERVER_UNAVAILABLE, f"pinwarden: {reason}"))
             if request.method == "initialize":
                 self._lists.end_handshake(None)
-            else:  # a handshake cannot be cancelled
+            else:  # initialize cannot be cancelled
                 out.to_server.append(build_notification(CANCELLED, {"requestId": request_id, "reason": reason}))
 
-    def _fail_undelivered(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
-        """Answer a request that did not reach the server, or the requests that wait for its list."""
+    def _fail_undelivered(self, message: Any, build_error: Callable[[Any], bytes], out: OutputBuilder) -> None:
+        """Send an error for a request that the server did not get, or for requests that wait for that response."""
         request_id = message.get("id")
         if "method" not in message or request_id is None:
             return
         if not self._lists.is_gateway_id(request_id):
             self._cancelled.discard(request_id)
-            # Another thread may already have answered it when the server ended.
+            # Another thread may already have sent an error when the server ended.
             if self._open.pop(request_id, None) is not None:
-                out.to_client.append(answer(request_id))
+                out.to_client.append(build_error(request_id))
             return
         if self._subscription.is_gateway_id(request_id):
             self._subscription.on_not_sent()
             return
         self._lists.on_not_sent(request_id)
-        out.to_client += [answer(deferred) for deferred in self._deferred.take_request_ids()]
+        out.to_client += [build_error(deferred_id) for deferred_id in self._deferred.take_request_ids()]
 
     def _parse_outgoing(self, data: bytes) -> Any:
         """Parse a message that was about to be sent."""

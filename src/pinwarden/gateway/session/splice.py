@@ -20,7 +20,7 @@ def find_member(text: str, offset: int, name: str) -> JsonSpan | None:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """Apply edits, which must not overlap."""
+    """Apply edits to a text. They must not overlap."""
     pieces: list[str] = []
     offset = 0
     for start, end, replacement in sorted(edits):
@@ -30,27 +30,27 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     return "".join(pieces)
 
 
-def without_elements(text: str, array: JsonSpan, removed: Container[int]) -> list[Edit]:
+def build_element_removals(text: str, array: JsonSpan, removed: Container[int]) -> list[Edit]:
     """Return the edits that remove the array elements at these indexes."""
-    return _without(find_array_spans(text, array.start), removed, array.start + 1)
+    return _build_removals(find_array_spans(text, array.start), removed, array.start + 1)
 
 
-def without_members(text: str, offset: int, removed: Container[str]) -> list[Edit]:
+def build_member_removals(text: str, offset: int, removed: Container[str]) -> list[Edit]:
     """Return the edits that remove the object's members with these names."""
     spans = find_object_spans(text, offset)
     indexes = {index for index, span in enumerate(spans) if span.name in removed}
-    return _without(spans, indexes, text.index("{", offset) + 1)
+    return _build_removals(spans, indexes, text.index("{", offset) + 1)
 
 
-def _without(spans: Sequence[JsonSpan], removed: Container[int], content_start: int) -> list[Edit]:
-    """Remove parts together with the comma before them; at the start of the content, with the comma after them."""
+def _build_removals(spans: Sequence[JsonSpan], removed: Container[int], content_start: int) -> list[Edit]:
+    """Return edits that remove members or elements with the comma before them; for the first ones, the comma after."""
     edits: list[Edit] = []
     end = content_start
     keeps_any = False
     for index, span in enumerate(spans):
         if index not in removed:
             if not keeps_any and index:
-                edits.append((content_start, span.name_start, ""))  # everything before the first kept part
+                edits.append((content_start, span.name_start, ""))  # all removed spans before the first one that stays
             keeps_any = True
         elif keeps_any:
             edits.append((end, span.end, ""))
@@ -60,8 +60,8 @@ def _without(spans: Sequence[JsonSpan], removed: Container[int], content_start: 
     return edits
 
 
-def with_member(text: str, offset: int, name: str, value: str) -> Edit:
-    """Return the edit that adds a member to the object, which must not have one of that name."""
+def build_member_insertion(text: str, offset: int, name: str, value: str) -> Edit:
+    """Return the edit that adds a member at the start of the object. The object must not have a member of that name."""
     content_start = text.index("{", offset) + 1
     comma = "," if find_object_spans(text, offset) else ""
     return content_start, content_start, f'"{name}":{value}{comma}'
@@ -96,13 +96,13 @@ def replace_id(data: bytes, request_id: int, replacement: int) -> bytes | None:
 
 
 def replace_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
-    """Replace the value at a path of a message, which must exist. All other bytes stay the same."""
+    """Replace the value at a path of a message. Raises ``JSON_PARSE_ERROR`` if the path does not exist."""
     text = data.decode()
     offset = 0
     span = None
     for name in path:
         span = find_member(text, offset, name)
         if span is None:
-            raise PinwardenError("JSON_PARSE_ERROR", f"the member {name} is missing")
+            raise PinwardenError("JSON_PARSE_ERROR", f"the message has no member {name}")
         offset = span.start
     return data if span is None else apply_edits(text, [(span.start, span.end, value.decode())]).encode()

@@ -1,7 +1,7 @@
 """Tasks: calls whose result comes later (``tasks/result`` in 2025-11-25, ``tasks/get`` in the 2026-07-28 extension).
 
-The server assigns a task id when the tool is called. A request for the task's result returns output of that tool, so
-the gateway checks again that the tool is approved.
+The server assigns a task id when the tool is called. The client fetches the result later, and the gateway then checks
+again that the tool is approved.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pinwarden.gateway.session.messages import is_ambiguous_task
 TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 """The methods by which a client gets a task's state or result, or sends input to it."""
 CANCEL_TASK = "tasks/cancel"
-"""Always allowed for the client's own tasks, even if the tool is no longer approved."""
+"""A client may always cancel its own tasks, even if the tool is no longer approved."""
 LIST_TASKS = "tasks/list"
 _MAX_TASKS = 10_000  # remembered per client; the oldest are forgotten and then unknown
 _MAX_ID_LENGTH = 1024  # characters
 
 
-class Tasks:
+class TaskRegistry:
     """Maps tasks to the tools that started them. Tasks outlive sessions, so all sessions of a server share one object.
 
     A remote server sees all clients of the gateway as one client and cannot separate their tasks. Therefore a task
@@ -32,13 +32,13 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tools: dict[str, dict[str, frozenset[str]]] = {}
-        """Task ids and their tools, by client."""
+        """By client and task id, the tools that may have started the task."""
         self._lock = Lock()
 
     def remember(self, result: Any, tool: str, client: str = "") -> None:
-        """Record the task that a call's result announces, in the form of either revision, if it announces one."""
-        for part in (result, result.get("task") if type(result) is dict else None):
-            task_id = part.get("taskId") if type(part) is dict else None
+        """Remember the tool of a task, if the result of a call announces one in the form of either revision."""
+        for task in (result, result.get("task") if type(result) is dict else None):
+            task_id = task.get("taskId") if type(task) is dict else None
             if type(task_id) is str and len(task_id) <= _MAX_ID_LENGTH:
                 with self._lock:
                     own_tasks = self._tools.setdefault(client, {})
@@ -47,7 +47,7 @@ class Tasks:
                     if len(own_tasks) > _MAX_TASKS:
                         del own_tasks[next(iter(own_tasks))]
 
-    def tools_of(self, task: str, client: str = "") -> frozenset[str]:
+    def find_tools(self, task: str, client: str = "") -> frozenset[str]:
         """Return the tools that may have started a client's task; empty for an unknown task."""
         return self._tools.get(client, {}).get(task, frozenset())
 
@@ -58,7 +58,7 @@ class Tasks:
         return bool(owners) and client not in owners
 
 
-def task_ids(result: Any) -> list[str]:
+def read_task_ids(result: Any) -> list[str]:
     """Return the task ids in a ``tasks/list`` result, in its order."""
     tasks = result.get("tasks") if type(result) is dict else None
     if type(tasks) is not list:
@@ -71,7 +71,7 @@ def task_ids(result: Any) -> list[str]:
     return [task["taskId"] for task in tasks]
 
 
-def without_tasks(data: bytes, message: Any, removed: Container[int]) -> tuple[bytes, Any]:
+def remove_tasks(data: bytes, message: Any, removed: Container[int]) -> tuple[bytes, Any]:
     """Return a ``tasks/list`` response without the tasks at these indexes, as bytes and as a value."""
     text = data.decode()
     result = splice.find_member(text, 0, "result")
@@ -79,5 +79,5 @@ def without_tasks(data: bytes, message: Any, removed: Container[int]) -> tuple[b
     if listed is None:
         raise PinwardenError("PROBE_FAILED", "the server's response contains no list of tasks")
     kept = [task for index, task in enumerate(message["result"]["tasks"]) if index not in removed]
-    edits = splice.without_elements(text, listed, removed)
+    edits = splice.build_element_removals(text, listed, removed)
     return splice.apply_edits(text, edits).encode(), {**message, "result": {**message["result"], "tasks": kept}}

@@ -67,7 +67,7 @@ _COLUMNS = ", ".join(field_names(StoredApproval))
 _MARKS = ", ".join("?" for _ in field_names(StoredApproval))
 _FOLLOWER_COLUMNS = ", ".join(field_names(Follower))
 _FOLLOWER_MARKS = ", ".join("?" for _ in field_names(Follower))
-Change = tuple[int, int, int]
+ChangeMark = tuple[int, int, int]
 """Count, maximum and sum of the sequence numbers, which differ after every change."""
 
 
@@ -107,14 +107,14 @@ class Approvals:
                     (WITHDRAWN, _next_sequence(transaction), now, by, why, server, entity, item, digest, APPROVED),
                 )
 
-    def change(self) -> Change:
+    def read_change_mark(self) -> ChangeMark:
         """A value that differs after every decision."""
         row = self._database.row(
             "SELECT COUNT(*), COALESCE(MAX(sequence), 0), COALESCE(SUM(sequence), 0) FROM approval"
         )
         return (0, 0, 0) if row is None else (int(row[0]), int(row[1]), int(row[2]))
 
-    def for_servers(self, servers: Iterable[str]) -> list[StoredApproval]:
+    def list_for_servers(self, servers: Iterable[str]) -> list[StoredApproval]:
         """The approvals that apply to servers of these names, the oldest first."""
         approvals: list[StoredApproval] = []
         for server in servers:
@@ -156,7 +156,7 @@ class Approvals:
         with self._database.transaction(exclusive="followers") as transaction:
             transaction.run("DELETE FROM approval_follower WHERE place = ?", (place,))
 
-    def followers(self, now: int) -> list[Follower]:
+    def list_followers(self, now: int) -> list[Follower]:
         """The running gateways: those that reported within `FRESH_SECONDS`."""
         rows: list[Row] = self._database.rows(
             f"SELECT {_FOLLOWER_COLUMNS} FROM approval_follower WHERE seen > ? ORDER BY place, server",  # noqa: S608
@@ -166,8 +166,8 @@ class Approvals:
 
     def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
         """Approvals that a running gateway with a server of that name does not apply, with these gateways."""
-        followers = self.followers(now)
-        approvals = self.for_servers(sorted({follower.server for follower in followers}))
+        followers = self.list_followers(now)
+        approvals = self.list_for_servers(sorted({follower.server for follower in followers}))
         behind = {
             approval: [follower for follower in followers if _does_not_apply(approval, follower)]
             for approval in approvals
@@ -212,7 +212,7 @@ class TrustedSurfaces:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def generation(self, server: str) -> int:
+    def read_generation(self, server: str) -> int:
         """A number that changes with the trusted surface of a server; 0 if there is none. Cheap."""
         row = self._database.row("SELECT generation FROM trusted WHERE server = ?", (server,))
         return 0 if row is None else int(row[0])
@@ -220,9 +220,9 @@ class TrustedSurfaces:
     def find(self, server: str) -> TrustedSurface | None:
         """The trusted surface of a server, if any."""
         with self._database.transaction() as transaction:
-            return _find(transaction, server)
+            return _find_trusted(transaction, server)
 
-    def servers(self) -> list[str]:
+    def list_servers(self) -> list[str]:
         """The servers with a trusted surface."""
         return [name for (name,) in self._database.rows("SELECT server FROM trusted ORDER BY server")]
 
@@ -230,13 +230,13 @@ class TrustedSurfaces:
         """Trust a surface if the server has none yet. Returns the trusted one, which may be an earlier one."""
         _refuse_undigestable(surface)
         with self._database.transaction(exclusive="trusted") as transaction:
-            if _find(transaction, server) is None:
+            if _find_trusted(transaction, server) is None:
                 transaction.run(
                     "INSERT INTO trusted (server, generation, surface, since, changed, changed_by, why)"
                     " VALUES (?, 1, ?, ?, ?, '', '')",
                     (server, encode_surface(surface).decode(), now, now),
                 )
-            trusted = _find(transaction, server)
+            trusted = _find_trusted(transaction, server)
         assert trusted is not None  # noqa: S101 - it exists or was inserted above
         return trusted
 
@@ -265,7 +265,7 @@ def _refuse_undigestable(surface: Surface) -> None:
         raise PinwardenError("SURFACE_INVALID", f"the surface cannot be trusted: {surface.problem}")
 
 
-def _find(transaction: Transaction, server: str) -> TrustedSurface | None:
+def _find_trusted(transaction: Transaction, server: str) -> TrustedSurface | None:
     row = transaction.row(
         "SELECT generation, surface, since, changed, changed_by, why FROM trusted WHERE server = ?", (server,)
     )

@@ -19,14 +19,14 @@ from pinwarden.system.clock import now
 from pinwarden.system.database import Database, Row, Transaction
 from pinwarden.system.masking import mask_item_key
 
-WAITING = "waiting"
+PENDING = "waiting"
 APPROVED = "approved"
 REJECTED = "rejected"
 SUPERSEDED = "superseded"
-STATES = (WAITING, APPROVED, REJECTED, SUPERSEDED)
+STATES = (PENDING, APPROVED, REJECTED, SUPERSEDED)
 
 _MAX_SUPERSEDED = 20  # of one item, so that a server that always changes does not fill the disk
-_MAX_WAITING = 2000  # of one server; further changes are blocked and recorded in the audit log only
+_MAX_PENDING = 2000  # of one server; further changes are blocked and recorded in the audit log only
 _NAME_LENGTH = 32  # hex digits, so that no server can find two changes with the same name
 _MIN_PREFIX = 4  # hex digits of an abbreviated name
 
@@ -53,7 +53,7 @@ class Review(Record):
     reason: str
     opened: str
     last_seen: str
-    state: str = WAITING
+    state: str = PENDING
     decided: str = ""
     decided_by: str = ""
     why: str = ""
@@ -90,15 +90,15 @@ class Reviews:
                 transaction.run(
                     "UPDATE review SET state = ? WHERE server = ? AND baseline = ? AND entity = ? AND item = ?"
                     " AND state = ? AND name <> ?",
-                    (SUPERSEDED, review.server, review.baseline, review.entity, review.item, WAITING, review.name),
+                    (SUPERSEDED, review.server, review.baseline, review.entity, review.item, PENDING, review.name),
                 )
                 _delete_oldest(transaction, review)
                 known = transaction.run(
                     "UPDATE review SET last_seen = ?, state = CASE WHEN state = ? THEN ? ELSE state END WHERE name = ?",
-                    (review.last_seen, SUPERSEDED, WAITING, review.name),
+                    (review.last_seen, SUPERSEDED, PENDING, review.name),
                 )
                 if not known and _may_add_review(transaction, review):
-                    transaction.run(f"INSERT INTO review ({_COLUMNS}) VALUES ({_MARKS})", _values(review))  # noqa: S608
+                    transaction.run(f"INSERT INTO review ({_COLUMNS}) VALUES ({_MARKS})", _to_row(review))  # noqa: S608
                     added.append(review)
         return added
 
@@ -107,28 +107,28 @@ class Reviews:
         with self._database.transaction(exclusive="reviews") as transaction:
             rows = transaction.rows(
                 "SELECT name, entity, item FROM review WHERE server = ? AND baseline = ? AND state = ?",
-                (server, baseline, WAITING),
+                (server, baseline, PENDING),
             )
             transaction.run_many(
                 "UPDATE review SET state = ? WHERE name = ?",
                 [(SUPERSEDED, name) for name, entity, item in rows if (entity, item) in served],
             )
 
-    def select(self, states: Sequence[str] = (WAITING,)) -> list[Review]:
+    def select(self, states: Sequence[str] = (PENDING,)) -> list[Review]:
         """The reviews in these states, oldest first."""
         marks = ", ".join("?" for _ in states)
         rows = self._database.rows(
             f"SELECT {_COLUMNS} FROM review WHERE state IN ({marks}) ORDER BY opened, server, entity, item, name",  # noqa: S608
             tuple(states),
         )
-        return [_review(row) for row in rows]
+        return [_parse_review(row) for row in rows]
 
     def get(self, name: str) -> Review:
         """The review with this full name. Decisions need the full name, because it identifies the content."""
         rows = self._database.rows(f"SELECT {_COLUMNS} FROM review WHERE name = ?", (name[:_NAME_LENGTH],))  # noqa: S608
         if not rows or len(name) != _NAME_LENGTH:
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} is not the full name of a review")
-        return _review(rows[0])
+        return _parse_review(rows[0])
 
     def find(self, name: str) -> Review:
         """The review with this name or unique prefix, to display it."""
@@ -143,13 +143,13 @@ class Reviews:
         if len(rows) != 1:
             why = "is ambiguous: several reviews begin with it" if rows else "is not the name of a review"
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} {why}")
-        return _review(rows[0])
+        return _parse_review(rows[0])
 
     def decide(self, reviews: Sequence[Review], state: str, *, by: str, why: str, now: str) -> None:
         """Store a decision about pending reviews. ``REVIEW_STALE``, and no change, if one is no longer pending."""
         with self._database.transaction(exclusive="reviews") as transaction:
             for review in reviews:
-                _refuse_unless_waiting(transaction, review)
+                _refuse_unless_pending(transaction, review)
                 transaction.run(
                     "UPDATE review SET state = ?, decided = ?, decided_by = ?, why = ? WHERE name = ?",
                     (state, now, by, why, review.name),
@@ -162,21 +162,21 @@ class Reviews:
                 newer = transaction.row(
                     "SELECT name FROM review"
                     " WHERE server = ? AND baseline = ? AND entity = ? AND item = ? AND state = ?",
-                    (review.server, review.baseline, review.entity, review.item, WAITING),
+                    (review.server, review.baseline, review.entity, review.item, PENDING),
                 )
                 changed = transaction.run(
                     "UPDATE review SET state = ?, decided = '', decided_by = '', why = ''"
                     " WHERE name = ? AND state = ? AND decided = ?",
-                    (SUPERSEDED if newer else WAITING, review.name, review.state, review.decided),
+                    (SUPERSEDED if newer else PENDING, review.name, review.state, review.decided),
                 )
                 if changed != 1:
                     raise PinwardenError("REVIEW_STALE", f"the decision about {review.name} changed in the meantime")
 
 
-def _refuse_unless_waiting(transaction: Transaction, review: Review) -> None:
+def _refuse_unless_pending(transaction: Transaction, review: Review) -> None:
     row = transaction.row("SELECT state FROM review WHERE name = ?", (review.name,))
     state = row[0] if row else "deleted"
-    if state != WAITING:
+    if state != PENDING:
         raise PinwardenError("REVIEW_STALE", f"{review.name} is no longer pending: it is {state}")
 
 
@@ -191,15 +191,15 @@ def _delete_oldest(transaction: Transaction, review: Review) -> None:
 
 
 def _may_add_review(transaction: Transaction, review: Review) -> bool:
-    row = transaction.row("SELECT COUNT(*) FROM review WHERE server = ? AND state = ?", (review.server, WAITING))
-    return row is not None and row[0] < _MAX_WAITING
+    row = transaction.row("SELECT COUNT(*) FROM review WHERE server = ? AND state = ?", (review.server, PENDING))
+    return row is not None and row[0] < _MAX_PENDING
 
 
-def _values(review: Review) -> tuple[str, ...]:
+def _to_row(review: Review) -> tuple[str, ...]:
     return tuple(getattr(review, name) for name in field_names(Review))
 
 
-def _review(row: Row) -> Review:
+def _parse_review(row: Row) -> Review:
     return Review(**dict(zip(field_names(Review), row, strict=True)))
 
 
@@ -225,42 +225,42 @@ class SightingRecorder:
         checked = tuple(verdicts)
         time = self._now()
         reviews = [
-            self._review(verdict, time) for verdict in checked if verdict.action != ALLOW and _is_served(verdict)
+            self._build_review(verdict, time) for verdict in checked if verdict.action != ALLOW and _is_served(verdict)
         ]
         pending = {(review.entity, review.item) for review in reviews}
         allowed = {
-            (verdict.entity, storable_name(verdict.key)) for verdict in checked if verdict.action == ALLOW
+            (verdict.entity, make_storable_name(verdict.key)) for verdict in checked if verdict.action == ALLOW
         } - pending
         if allowed:
-            self._reviews.supersede(storable_name(self._server), self._baseline, allowed)
+            self._reviews.supersede(make_storable_name(self._server), self._baseline, allowed)
         added = self._reviews.add(reviews) if reviews else []
-        self._observed.record(self._sighting(verdict, time) for verdict in checked if _is_served(verdict))
-        return tuple(review_event(review, HELD, review.reason) for review in added)
+        self._observed.record(self._build_sighting(verdict, time) for verdict in checked if _is_served(verdict))
+        return tuple(build_review_event(review, HELD, review.reason) for review in added)
 
-    def _review(self, verdict: Verdict, time: str) -> Review:
+    def _build_review(self, verdict: Verdict, time: str) -> Review:
         return Review(
             name="",
-            server=storable_name(self._server),
+            server=make_storable_name(self._server),
             baseline=self._baseline,
             entity=verdict.entity,
-            item=storable_name(verdict.key),
+            item=make_storable_name(verdict.key),
             digest=str(verdict.digest or ""),
             expected=" ".join(verdict.expected) if _is_pinned(verdict) else "",
-            definition=definition_text(verdict),
+            definition=encode_definition(verdict),
             level=verdict.level,
             code=verdict.code,
-            reason=storable_name(verdict.reason),
+            reason=make_storable_name(verdict.reason),
             opened=time,
             last_seen=time,
         )
 
-    def _sighting(self, verdict: Verdict, time: str) -> Sighting:
+    def _build_sighting(self, verdict: Verdict, time: str) -> Sighting:
         return Sighting(
-            server=storable_name(self._server),
+            server=make_storable_name(self._server),
             entity=verdict.entity,
-            item=storable_name(verdict.key),
+            item=make_storable_name(verdict.key),
             digest=str(verdict.digest or ""),
-            definition=definition_text(verdict),
+            definition=encode_definition(verdict),
             action=verdict.action,
             first_seen=time,
             last_seen=time,
@@ -268,7 +268,7 @@ class SightingRecorder:
         )
 
 
-def review_event(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
+def build_review_event(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
     """An audit event about a review. Its correlation id is the name of the review."""
     return AuditEvent(
         kind=kind,
@@ -295,7 +295,7 @@ def _is_pinned(verdict: Verdict) -> bool:
     return not any(change.kind == "item_added" for change in verdict.changes)
 
 
-def definition_text(verdict: Verdict) -> str:
+def encode_definition(verdict: Verdict) -> str:
     """The served definition as canonical JSON; for an undigestable definition, an escaped excerpt."""
     try:
         return canonicalize(verdict.value).decode()
@@ -356,13 +356,13 @@ class ObservedDefinitions:
                         tuple(getattr(sighting, name) for name in field_names(Sighting)),
                     )
 
-    def all(self) -> list[Sighting]:
+    def list_all(self) -> list[Sighting]:
         """All sightings, by server, item and time."""
         query = f"SELECT {_SIGHTING_COLUMNS} FROM sighting ORDER BY server, entity, item, first_seen, digest"  # noqa: S608
         rows = self._database.rows(query)
         return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
 
-    def definition(self, server: str, entity: str, item: str, digest: str) -> str | None:
+    def find_definition(self, server: str, entity: str, item: str, digest: str) -> str | None:
         """The definition with a digest, as canonical JSON; None if it was not seen or does not have the digest."""
         row = self._database.row(
             "SELECT definition FROM sighting WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
@@ -379,7 +379,7 @@ def _may_add_sighting(transaction: Transaction, sighting: Sighting) -> bool:
     return same is not None and total is not None and same[0] < _MAX_DIGESTS and total[0] < _MAX_ITEMS
 
 
-def storable_name(text: str) -> str:
+def make_storable_name(text: str) -> str:
     """A name that both databases can store and index: without NUL, valid UTF-8, truncated with a digest.
 
     The original name is in the definition.
@@ -391,7 +391,7 @@ def storable_name(text: str) -> str:
 
 
 def is_truncated(name: str) -> bool:
-    """Whether `storable_name` truncated a name."""
+    """Whether `make_storable_name` truncated a name."""
     return len(name) > _MAX_NAME
 
 

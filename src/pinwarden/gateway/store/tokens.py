@@ -42,12 +42,12 @@ class GatewayToken(Record):
         return self.digest[:ID_LENGTH]
 
 
-def tokens_schema() -> Schema:
+def load_tokens_schema() -> Schema:
     """The tables of this store."""
     return load_schema("tokens")
 
 
-def new_token() -> str:
+def generate_token() -> str:
     """A new token with 256 random bits."""
     return _PREFIX + secrets.token_urlsafe(32)
 
@@ -74,20 +74,20 @@ class Tokens:
             )
         return token
 
-    def all(self) -> list[GatewayToken]:
+    def list_all(self) -> list[GatewayToken]:
         """All tokens, including revoked ones, oldest first."""
         rows = self._database.rows(
             "SELECT digest, client, servers, made_at, revoked_at FROM token ORDER BY made_at, digest"
         )
-        return [_token(*row) for row in rows]
+        return [_parse_token(*row) for row in rows]
 
     def list_valid(self) -> list[GatewayToken]:
         """The tokens that are not revoked."""
-        return [token for token in self.all() if token.revoked_at is None]
+        return [token for token in self.list_all() if token.revoked_at is None]
 
     def revoke(self, name: str, at: str) -> list[GatewayToken]:
         """Revoke the token with an id, or all tokens of a client. Returns those that were valid."""
-        tokens = [token for token in self.all() if name in (token.client, token.id, token.digest)]
+        tokens = [token for token in self.list_all() if name in (token.client, token.id, token.digest)]
         if not tokens:
             raise PinwardenError("TOKEN_UNKNOWN", f"there is no token or client {name[:80]!a}")
         valid = [token for token in tokens if token.revoked_at is None]
@@ -99,7 +99,7 @@ class Tokens:
         return valid
 
 
-def _token(digest: str, client: str, servers: str, made_at: str, revoked_at: str | None) -> GatewayToken:
+def _parse_token(digest: str, client: str, servers: str, made_at: str, revoked_at: str | None) -> GatewayToken:
     try:
         names = json.loads(servers)
     except (ValueError, TypeError) as err:
@@ -114,7 +114,7 @@ def _token(digest: str, client: str, servers: str, made_at: str, revoked_at: str
 _COMMAND = "gateway token"
 
 
-def token_digest(token: str) -> str:
+def hash_token(token: str) -> str:
     """The SHA-256 of a token. A plain hash suffices, because a token has 256 random bits."""
     return hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
 
@@ -127,15 +127,15 @@ def add_token(
     ``SERVER_NOT_LOCKED`` for a server that the project's lock does not have, which is probably misspelled.
     """
     notes = _check_servers(project, servers)
-    token = new_token()
-    stored = state.tokens.add(token_digest(token), client, servers, now)
+    token = generate_token()
+    stored = state.tokens.add(hash_token(token), client, servers, now)
     report = Report(
         command=_COMMAND,
         subject=client,
         summary=f"token {stored.id} for {client}",
         exit_code=EXIT_CLEAN,
         notes=("copy the token now: only its hash is stored, and it cannot be shown again", *notes),
-        facts={"tokens": [_facts(stored)], "token": token},
+        facts={"tokens": [_token_to_json(stored)], "token": token},
     )
     return report, token
 
@@ -160,14 +160,14 @@ def _check_servers(project: Project, servers: Sequence[str]) -> tuple[str, ...]:
 
 def list_tokens(state: GatewayState) -> Report:
     """The report of ``pinwarden gateway token list``."""
-    tokens = state.tokens.all()
+    tokens = state.tokens.list_all()
     valid = sum(token.revoked_at is None for token in tokens)
     return Report(
         command=_COMMAND,
         subject="tokens",
         summary=f"{plural(valid, 'valid token')}, {len(tokens) - valid} revoked",
         exit_code=EXIT_CLEAN,
-        facts={"tokens": [_facts(token) for token in tokens]},
+        facts={"tokens": [_token_to_json(token) for token in tokens]},
     )
 
 
@@ -183,11 +183,11 @@ def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
             else f"nothing to revoke: every token of {name} is already revoked"
         ),
         exit_code=EXIT_CLEAN,
-        facts={"tokens": [{**_facts(token), "revoked_at": now} for token in revoked]},
+        facts={"tokens": [{**_token_to_json(token), "revoked_at": now} for token in revoked]},
     )
 
 
-def _facts(token: GatewayToken) -> dict[str, Any]:
+def _token_to_json(token: GatewayToken) -> dict[str, Any]:
     return {
         "id": token.id,
         "client": token.client,
