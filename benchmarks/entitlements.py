@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.contract.entitlements.analysis import analyse, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, find_handlers
 from pinwarden.contract.entitlements.values import Handler, Source
 from tests.support.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
 
@@ -24,7 +24,7 @@ def report() -> str:
         except IndexUnreachableError as err:
             return f"Entitlements of published servers: the package index is unreachable: NOT MET\n{err}"
         servers = {name: sources(wheel) for name, wheel in wheel_files.items()}
-    handlers = {name: handlers_in(modules) for name, modules in servers.items()}
+    handlers = {name: find_handlers(modules) for name, modules in servers.items()}
     return "\n\n".join([_agreement(servers, handlers), _speed(servers, handlers)])
 
 

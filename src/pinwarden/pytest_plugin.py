@@ -47,14 +47,14 @@ def _problem(root: Path, server: str, lock: Path, python: str, *, update: bool) 
     from pinwarden.contract import check_report as checking
     from pinwarden.contract import lock_command as locking
     from pinwarden.contract.observation import observe_python
-    from pinwarden.contract.python_server import python_server
+    from pinwarden.contract.python_server import parse_python_server
     from pinwarden.core.errors import PinwardenError
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.system.clock import now
 
     try:
         stored = locking.load_lockfile(str(lock))
-        observed = observe_python(python_server(str(root / server)), python, ProbeOptions())
+        observed = observe_python(parse_python_server(str(root / server)), python, ProbeOptions())
         if update:
             locking.lock(observed, stored, now=now(), dialect=None, name=None)
             return None

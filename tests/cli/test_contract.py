@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.contract.extension import body_digest
+from pinwarden.contract.extension import compute_body_digest
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.core.errors import CODES
 from tests.cli.run import Outcome, pinwarden
@@ -137,7 +137,7 @@ def test_a_server_that_moves_to_another_framework_keeps_its_normalised_digest(pr
     (project / "moved.py").write_text(FASTMCP)
     checked = run("contract", "check", "--server", "moved.py", "--format", "json")
     assert checked.code == 1
-    assert "the meaning did not" in " ".join(json.loads(checked.out)["notes"])
+    assert "not the meaning of its tools" in " ".join(json.loads(checked.out)["notes"])
     assert run("contract", "lock", "--server", "moved.py", "--lock", "moved.lock").code == 0
     digests = [document(project / name)["pinwarden"]["normalisedDigest"] for name in ("mcp-fusion.lock", "moved.lock")]
     assert digests[0] == digests[1]
@@ -296,11 +296,11 @@ def test_a_typescript_server_is_locked_with_unknown_entitlements(project: Path, 
     (project / "ts" / "server.ts").write_text("import fs from 'fs'; export const add = () => fs.rmSync('/');")
     given = ("--source", "ts", "--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
     locked = run("contract", "lock", *given)
-    assert (locked.code, "was not analysed, so what it can do is unknown: add" in locked.out) == (0, True)
+    assert (locked.code, "was not analysed, so its entitlements are unknown: add" in locked.out) == (0, True)
     flags = document(project / "mcp-fusion.lock")["capabilities"]["tools"]["add"]["entitlements"]
     assert flags == dict.fromkeys(FLAGS)
     checked = run("contract", "check", *given)
-    assert (checked.code, "was not analysed, so what it can do is unknown: add" in checked.out) == (0, True)
+    assert (checked.code, "was not analysed, so its entitlements are unknown: add" in checked.out) == (0, True)
 
 
 def test_locked_entitlements_are_reported_if_the_code_is_not_analysed(project: Path, run: Run) -> None:
@@ -329,7 +329,7 @@ def test_a_lock_without_unknown_flags_is_neither_stale_nor_edited(project: Path,
     old = document(path)
     old["capabilities"]["tools"]["add"]["entitlements"] = dict.fromkeys(FLAGS, False)
     old["pinwarden"]["tools"]["add"]["contract"]["entitlements"] |= dict.fromkeys(FLAGS, False)
-    old["pinwarden"]["bodyDigest"] = str(body_digest(Lockfile(document=old)))
+    old["pinwarden"]["bodyDigest"] = str(compute_body_digest(Lockfile(document=old)))
     (project / "old.lock").write_text(json.dumps(old))
     assert run("contract", "check", "--lock", "old.lock", *command).code == 0
     compared = run("contract", "diff", "old.lock", "mcp-fusion.lock")

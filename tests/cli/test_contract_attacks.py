@@ -14,11 +14,11 @@ import pytest
 from pinwarden.cli.main import main
 from pinwarden.contract.check_report import check, verify_contract
 from pinwarden.contract.dialect import F5
-from pinwarden.contract.extension import body_digest
-from pinwarden.contract.lock_command import StoredLockfile, fresh_lockfile
+from pinwarden.contract.extension import compute_body_digest
+from pinwarden.contract.lock_command import StoredLockfile, build_lockfile
 from pinwarden.contract.lockfile import Lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.contract.observation import Observed, observe_python
-from pinwarden.contract.python_server import interpreter_for, introspect, python_server
+from pinwarden.contract.observation import ObservedServer, observe_python
+from pinwarden.contract.python_server import find_interpreter, introspect, parse_python_server
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.probe import ProbeOptions
 from pinwarden.surface.surface import surface_from_listing
@@ -39,29 +39,29 @@ def save(text: str) -> str:
 Change = Callable[[dict[str, Any]], object]
 
 
-def observed(folder: Path, text: str = SERVER) -> Observed:
+def observed(folder: Path, text: str = SERVER) -> ObservedServer:
     (folder / "server.py").write_text(text)
-    return observe_python(python_server(str(folder / "server.py")), sys.executable, ProbeOptions(timeout=240))
+    return observe_python(parse_python_server(str(folder / "server.py")), sys.executable, ProbeOptions(timeout=240))
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+def notes(tmp_path_factory: pytest.TempPathFactory) -> ObservedServer:
     return observed(tmp_path_factory.mktemp("notes"))
 
 
-def written(seen: Observed) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(serialize_lockfile(fresh_lockfile(seen, "2026-01-01T00:00:00Z", F5)))
+def written(seen: ObservedServer) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(serialize_lockfile(build_lockfile(seen, "2026-01-01T00:00:00Z", F5)))
     return document
 
 
 def resealed(document: dict[str, Any]) -> Lockfile:
     """The file after an edit, with the digest of its body computed again."""
     if "pinwarden" in document:
-        document["pinwarden"]["bodyDigest"] = str(body_digest(Lockfile(document=document)))
+        document["pinwarden"]["bodyDigest"] = str(compute_body_digest(Lockfile(document=document)))
     return parse_lockfile(json.dumps(document).encode())
 
 
-def answer(seen: Observed, lockfile: Lockfile) -> str:
+def answer(seen: ObservedServer, lockfile: Lockfile) -> str:
     """The exit code of a check, or the code of its error."""
     try:
         return str(check(seen, StoredLockfile(path=Path("x"), lockfile=lockfile)).exit_code)
@@ -107,14 +107,16 @@ EDITS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("edit", "expected"), EDITS.values(), ids=EDITS)
-def test_a_resealed_lock_with_other_content_is_never_up_to_date(edit: Change, expected: str, notes: Observed) -> None:
+def test_a_resealed_lock_with_other_content_is_never_up_to_date(
+    edit: Change, expected: str, notes: ObservedServer
+) -> None:
     document = written(notes)
     assert answer(notes, resealed(document)) == "0"
     edit(document)
     assert answer(notes, resealed(document)) == expected
 
 
-def test_a_server_that_offers_less_does_not_match_its_contract(notes: Observed, tmp_path: Path) -> None:
+def test_a_server_that_offers_less_does_not_match_its_contract(notes: ObservedServer, tmp_path: Path) -> None:
     lock = tmp_path / "mcp-fusion.lock"
     document = written(notes)
     lock.write_text(json.dumps(document))
@@ -130,7 +132,7 @@ def test_a_server_that_offers_less_does_not_match_its_contract(notes: Observed, 
 
 
 def test_code_that_hides_behind_a_computed_import_or_runs_at_import_is_not_up_to_date(
-    notes: Observed, tmp_path: Path
+    notes: ObservedServer, tmp_path: Path
 ) -> None:
     hidden = SERVER.replace("    return text", "    __import__('importlib').import_module(text)\n    return text")
     early = "\nimport urllib.request\nif not server:\n    urllib.request.urlopen('https://example.org')\n"
@@ -160,13 +162,13 @@ FACTS = [
 
 def test_a_server_that_forges_its_observations_is_refused_without_an_internal_error(tmp_path: Path) -> None:
     """The process is the server's: it can write anything into the file, or a link to something else."""
-    from pinwarden.contract.python_server import _is_valid, _read
+    from pinwarden.contract.python_server import _is_valid, _read_facts
 
     facts = tmp_path / "facts.json"
     for text in FACTS:
         facts.write_text(text)
         try:
-            assert not _is_valid(_read(facts)), text
+            assert not _is_valid(_read_facts(facts)), text
         except PinwardenError as err:
             assert err.code == "SERVER_IMPORT_FAILED"
     forged = SERVER + "\nimport pathlib\npathlib.Path.replace = lambda part, whole: whole.symlink_to('/etc/hostname')\n"
@@ -188,7 +190,7 @@ def test_a_secret_reaches_neither_the_message_of_a_failed_import_nor_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "server.py").write_text("import os\nraise RuntimeError('bad key ' + os.environ['API_KEY'])\n")
-    server = python_server(str(tmp_path / "server.py"))
+    server = parse_python_server(str(tmp_path / "server.py"))
     monkeypatch.setenv("API_KEY", "sk-a-long-secret")
     allowed = ProbeOptions(env_allow=("API_KEY",))
     for variables, options in (({}, allowed), ({"API_KEY": "sk-a-long-secret"}, ProbeOptions())):
@@ -219,13 +221,13 @@ def test_an_environment_of_another_user_above_the_server_is_not_used(
     program.write_text("")
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "server.py").write_text(SERVER)
-    server = python_server(str(tmp_path / "work" / "server.py"))
-    assert interpreter_for(server, {}) == str(program)
+    server = parse_python_server(str(tmp_path / "work" / "server.py"))
+    assert find_interpreter(server, {}) == str(program)
     if os.getuid() == 0:
         os.chown(tmp_path / ".venv", 12345, 12345)
     else:
         monkeypatch.setattr("os.getuid", lambda: 12345)
-    assert interpreter_for(server, {}) == sys.executable
+    assert find_interpreter(server, {}) == sys.executable
 
 
 # Names

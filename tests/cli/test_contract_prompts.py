@@ -131,7 +131,7 @@ def test_one_function_that_serves_all_prompts_counts_for_each(tmp_path: Path) ->
 
 
 def test_a_lock_without_the_code_of_prompts_is_stale(tmp_path: Path) -> None:
-    from pinwarden.contract.extension import body_digest
+    from pinwarden.contract.extension import compute_body_digest
     from pinwarden.contract.lockfile import Lockfile
 
     (tmp_path / "server.py").write_text(FRAMEWORKS["sdk"][0] + BODY)
@@ -139,7 +139,7 @@ def test_a_lock_without_the_code_of_prompts_is_stale(tmp_path: Path) -> None:
     path = tmp_path / "mcp-fusion.lock"
     document = json.loads(path.read_bytes())
     del document["pinwarden"]["details"]["prompts"]
-    document["pinwarden"]["bodyDigest"] = str(body_digest(Lockfile(document=document)))
+    document["pinwarden"]["bodyDigest"] = str(compute_body_digest(Lockfile(document=document)))
     path.write_text(json.dumps(document))
     checked = contract(tmp_path, "check", sys.executable)
     assert (checked.code, "code of prompt summary" in checked.out) == (1, True), checked

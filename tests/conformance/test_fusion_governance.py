@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.contract.contract import tool_contract_from_json
-from pinwarden.contract.costs import estimated_tokens
+from pinwarden.contract.costs import estimate_tokens
 from pinwarden.contract.dialect import Dialect
 from pinwarden.contract.diff import SEVERITIES, diff_contracts
 from tests.conformance.fusion_world import labels, rows
@@ -43,4 +43,4 @@ def test_the_default_diff_reports_what_the_original_understates(dialect: Dialect
 def test_a_token_estimate_is_the_originals(label: str) -> None:
     for case in load(f"fusion/tokens/{label}.json")["estimate"]:
         text = case["text"]
-        assert estimated_tokens(text if isinstance(text, str) else text["repeat"] * text["times"]) == case["tokens"]
+        assert estimate_tokens(text if isinstance(text, str) else text["repeat"] * text["times"]) == case["tokens"]

@@ -10,8 +10,8 @@ import pytest
 
 from pinwarden.contract.check import check_lockfile
 from pinwarden.contract.contract import contracts_from_json
-from pinwarden.contract.dialect import DIALECTS, F1, Dialect, V, dialects_of
-from pinwarden.contract.digests import server_digest
+from pinwarden.contract.dialect import DIALECTS, F1, Dialect, V, detect_dialects
+from pinwarden.contract.digests import compute_server_digest
 from pinwarden.contract.lockfile import generate_lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.core.errors import PinwardenError
 from tests.conformance.fusion_world import FOLDER, MADE_AT, dialect_of, prompts_of, rows, server_files
@@ -24,7 +24,7 @@ EVERY_SERVER = pytest.mark.parametrize(
 @EVERY_SERVER
 def test_digests_of_sections_tools_and_server_are_the_originals(path: Path) -> None:
     case, dialect = json.loads(path.read_text()), dialect_of(path.stem)
-    digests = server_digest(contracts_from_json(case["contracts"]), dialect)
+    digests = compute_server_digest(contracts_from_json(case["contracts"]), dialect)
     assert {
         "server": digests.digest,
         "tools": {
@@ -49,14 +49,14 @@ def test_a_lockfile_has_the_originals_bytes_and_is_read_back_up_to_date(path: Pa
     assert serialize_lockfile(made) == original
     read = parse_lockfile(original)
     assert serialize_lockfile(read) == original
-    assert dialect in dialects_of(read.document) or not case["contracts"]
+    assert dialect in detect_dialects(read.document) or not case["contracts"]
     assert check_lockfile(read, contracts, prompts, dialect=dialect).ok
 
 
 def test_the_dialect_of_a_file_is_detected_if_possible() -> None:
     def detected(label: str) -> list[str]:
         path = next(each for each in server_files() if each.parent.name.startswith("02") and each.stem == label)
-        return [each.name for each in dialects_of(parse_lockfile(path.with_suffix(".lock").read_bytes()).document)]
+        return [each.name for each in detect_dialects(parse_lockfile(path.with_suffix(".lock").read_bytes()).document)]
 
     assert detected("fusion-2.8.0") == ["F1"]
     assert detected("fusion-2.8.1") == ["F5", "F4", "F3", "F2"]

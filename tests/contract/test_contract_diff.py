@@ -11,7 +11,7 @@ import pytest
 from pinwarden.cli.main import main
 from pinwarden.contract.check import check_lockfile
 from pinwarden.contract.contract import PromptArgument, PromptContract
-from pinwarden.contract.extension import ToolFacts
+from pinwarden.contract.extension import ToolExtension
 from pinwarden.contract.lock_command import write_lockfile
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.contract.server_diff import ServerDiff, diff_lockfiles
@@ -115,8 +115,8 @@ def test_a_poisoned_description_is_found_although_the_framework_changed() -> Non
     assert [each[2] for each in summary(diff)] == ["/description"]
 
 
-def facts(*kinds: str, source: str = "sha256:a", level: str = "source") -> ToolFacts:
-    return ToolFacts(
+def facts(*kinds: str, source: str = "sha256:a", level: str = "source") -> ToolExtension:
+    return ToolExtension(
         evidence={"entitlements": level, "middlewareChain": level},
         entitlements={"kinds": list(kinds)},
         middleware=({"name": "Guard", "sourceDigest": source},),

@@ -10,18 +10,18 @@ import pytest
 
 from pinwarden.contract.check import check_lockfile
 from pinwarden.contract.contract import contracts_from_json
-from pinwarden.contract.dialect import dialect_named
+from pinwarden.contract.dialect import get_dialect
 from pinwarden.contract.extension import (
-    body_digest,
     check_body,
-    contracts_of,
+    compute_body_digest,
+    read_contracts,
+    read_hints,
+    read_surface,
     sign_lockfile,
-    surface_of,
-    tri_state,
     verify_lockfile,
 )
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.contract.normal_form import normalised, normalised_digest
+from pinwarden.contract.normal_form import compute_normalised_digest, normalise
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.surface.surface import surface_from_listing
@@ -51,7 +51,7 @@ def test_the_surface_digest_is_the_one_that_a_consumers_lock_pins() -> None:
     lockfile = parse_lockfile(serialize_lockfile(locked(server)))
     assert lockfile.extension is not None
     assert lockfile.extension["surfaceDigest"] == str(surface_from_listing(server).digest)
-    kept = surface_of(lockfile)
+    kept = read_surface(lockfile)
     assert kept is not None
     assert kept.digest == surface_from_listing(server).digest
 
@@ -63,8 +63,8 @@ def test_the_same_server_gives_the_same_bytes_whatever_the_order_of_its_tools() 
 
 def test_contracts_are_stored_with_their_hidden_parts() -> None:
     server = listing(wire_tool("read_note"))
-    assert contracts_of(parse_lockfile(serialize_lockfile(locked(server)))) == extension_of(server).contracts
-    assert contracts_of(generate_lockfile("notes", {}, generated_at=MADE_AT)) is None
+    assert read_contracts(parse_lockfile(serialize_lockfile(locked(server)))) == extension_of(server).contracts
+    assert read_contracts(generate_lockfile("notes", {}, generated_at=MADE_AT)) is None
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_what_cannot_be_digested_cannot_be_locked() -> None:
 
 
 def test_a_hint_that_was_not_declared_is_a_third_state() -> None:
-    assert tri_state({"readOnlyHint": True, "destructiveHint": False, "idempotentHint": "yes"}) == {
+    assert read_hints({"readOnlyHint": True, "destructiveHint": False, "idempotentHint": "yes"}) == {
         "readOnlyHint": True,
         "destructiveHint": False,
         "idempotentHint": None,
         "openWorldHint": None,
     }
-    assert set(tri_state(None).values()) == {None}
+    assert set(read_hints(None).values()) == {None}
 
 
 # An attacker can recompute the digests, because nothing in the file is secret
@@ -115,7 +115,7 @@ def test_a_hint_that_was_not_declared_is_a_third_state() -> None:
 
 def resealed(lockfile: Lockfile) -> Lockfile:
     """The lockfile with a body digest that fits what it says now."""
-    return edited(lockfile, "pinwarden", "bodyDigest", to=str(body_digest(lockfile)))
+    return edited(lockfile, "pinwarden", "bodyDigest", to=str(compute_body_digest(lockfile)))
 
 
 def test_a_resealed_body_that_hides_a_description_is_refused() -> None:
@@ -136,7 +136,7 @@ def test_a_resealed_hint_that_the_definition_does_not_give_is_refused() -> None:
 def test_a_resealed_contract_that_does_not_match_its_digest_is_refused() -> None:
     place = ("pinwarden", "tools", "read_note", "contract", "surface", "actions", "default", "destructive")
     forged = resealed(edited(locked(listing(wire_tool("read_note"))), *place, to=True))
-    assert refusal(lambda: contracts_of(forged)) == "LOCK_TAMPERED"
+    assert refusal(lambda: read_contracts(forged)) == "LOCK_TAMPERED"
     assert refusal(lambda: check_body(forged)) == "LOCK_TAMPERED"
 
 
@@ -207,7 +207,9 @@ FASTMCP = {
 
 
 def digest(tool: dict[str, Any], **members: Any) -> str:
-    return str(normalised_digest(surface_from_listing({"serverInfo": {"name": "s"}, "tools": [{**tool, **members}]})))
+    return str(
+        compute_normalised_digest(surface_from_listing({"serverInfo": {"name": "s"}, "tools": [{**tool, **members}]}))
+    )
 
 
 def test_a_server_that_moved_between_frameworks_has_the_same_normalised_digest() -> None:
@@ -296,7 +298,7 @@ def test_two_tools_of_different_meaning_have_no_normalised_digest_in_common(
 )
 def test_server_information_is_not_normalised_away(members: dict[str, Any]) -> None:
     plain = {"serverInfo": {"name": "s", "version": "1"}, "capabilities": {"tools": {}}, "tools": []}
-    assert normalised_digest(surface_from_listing({**plain, **members})) != normalised_digest(
+    assert compute_normalised_digest(surface_from_listing({**plain, **members})) != compute_normalised_digest(
         surface_from_listing(plain)
     )
 
@@ -305,7 +307,7 @@ def test_only_the_sentence_of_the_framework_leaves_a_prompts_argument() -> None:
     def arguments(description: str | None) -> Any:
         argument = {"name": "n", **({} if description is None else {"description": description})}
         surface = surface_from_listing({"tools": [], "prompts": [{"name": "p", "arguments": [argument]}]})
-        return normalised(surface)["prompts"][0]["arguments"]
+        return normalise(surface)["prompts"][0]["arguments"]
 
     sentence = "Provide a value matching the following JSON schema: {}. Encode non-string values as JSON."
     assert arguments(sentence.replace("{}", '{"type":"integer"}')) == arguments(None)
@@ -353,5 +355,5 @@ def test_a_contract_that_cannot_be_understood_is_refused_by_the_place_it_names(v
 
 
 def test_an_unknown_dialect_is_refused() -> None:
-    assert dialect_named("F3").name == "F3"
-    assert refusal(lambda: dialect_named("F9")) == "PROFILE_UNKNOWN"
+    assert get_dialect("F3").name == "F3"
+    assert refusal(lambda: get_dialect("F9")) == "PROFILE_UNKNOWN"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.contract.contract import TokenContract
-from pinwarden.contract.surface_contracts import contracts_of
+from pinwarden.contract.surface_contracts import derive_contracts
 from pinwarden.surface.surface import surface_from_listing
 from tests.support.contracts import listing, wire_tool
 
@@ -16,7 +16,7 @@ TEXT = {"type": "string"}
 
 def economics_of(output: dict[str, Any] | None) -> TokenContract:
     wire = wire_tool("tool") | ({} if output is None else {"outputSchema": output})
-    return contracts_of(surface_from_listing(listing(wire)), None)["tool"].token_economics
+    return derive_contracts(surface_from_listing(listing(wire)), None)["tool"].token_economics
 
 
 def wrapped(schema: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.contract.contract import ActionContract, SurfaceContract, ToolContract
-from pinwarden.contract.digests import hex_of, required_fields_digest
-from pinwarden.contract.extension import ContractExtension, ToolFacts, with_extension
+from pinwarden.contract.digests import hash_required_fields, hash_value
+from pinwarden.contract.extension import ContractExtension, ToolExtension, with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.core.record import replace
 from pinwarden.surface.surface import TOOL, Surface, surface_from_listing
@@ -40,24 +40,24 @@ def contract_of(tool: dict[str, Any]) -> ToolContract:
         destructive=hints.get("destructiveHint") is True,
         read_only=hints.get("readOnlyHint") is True,
         required_fields=required,
-        input_schema_digest=required_fields_digest(required),
+        input_schema_digest=hash_required_fields(required),
     )
     surface = SurfaceContract(
         name=tool["name"],
         description=tool.get("description"),
         actions={"default": action},
-        input_schema_digest=hex_of(tool["inputSchema"]),
+        input_schema_digest=hash_value(tool["inputSchema"]),
     )
     return ToolContract(surface=surface)
 
 
-def extension_of(told: dict[str, Any], **facts: ToolFacts) -> ContractExtension:
+def extension_of(told: dict[str, Any], **facts: ToolExtension) -> ContractExtension:
     """What our member of the lockfile says of that server."""
     surface = surface_from_listing(told)
     return ContractExtension(surface=surface, contracts=contracts_of_surface(surface), evidence="live", tools=facts)
 
 
-def locked(told: dict[str, Any], **facts: ToolFacts) -> Lockfile:
+def locked(told: dict[str, Any], **facts: ToolExtension) -> Lockfile:
     """The lockfile of that server, with extension."""
     extension = extension_of(told, **facts)
     return with_extension(generate_lockfile("notes", extension.contracts, generated_at=MADE_AT), extension)

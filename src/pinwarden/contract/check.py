@@ -1,7 +1,7 @@
 """Check a server against the contracts in its lockfile.
 
-MCP Fusion compares one digest and trusts the rest of the file, so an edited body passes. Pinwarden checks the file's
-own digests first, then the contracts. ``compat`` gives MCP Fusion's result, including its defects.
+MCP Fusion compares one digest and trusts the rest of the file, so it does not notice an edited body. Pinwarden first
+verifies the file's own digests, then compares the contracts. ``compat`` gives the same result as MCP Fusion.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from pinwarden.contract.contract import Contracts, PromptContract
-from pinwarden.contract.dialect import Dialect, dialects_of
-from pinwarden.contract.digests import file_digest, server_digest_of, utf16_sorted
-from pinwarden.contract.extension import SOURCE, UNKNOWN, ContractExtension, check_body, surface_of
+from pinwarden.contract.dialect import Dialect, detect_dialects
+from pinwarden.contract.digests import combine_tool_digests, compute_file_digest, sort_by_utf16
+from pinwarden.contract.extension import SOURCE, UNKNOWN, ContractExtension, check_body, read_surface
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import list_in_property_order
@@ -21,7 +21,7 @@ from pinwarden.core.record import replace
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 
 UP_TO_DATE = "Lockfile is up to date."
-_NO_TIME = ""  # the generation time is not compared
+_NO_TIME = ""  # the comparison ignores the generation time
 
 
 def check_lockfile(  # noqa: PLR0913  all but the first two have a default
@@ -35,37 +35,38 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
 ) -> LockfileCheckResult:
     """Compare a lockfile with the current contracts.
 
-    1. Check the file's own digests: the body digest, or else those that can be recomputed. An edited file raises
-       ``LOCK_TAMPERED``. (MCP Fusion does not.)
-    2. If the digests are equal, the lockfile is up to date.
+    1. Verify the file's own digests, and raise ``LOCK_TAMPERED`` for an edited file. MCP Fusion skips this step.
+    2. Generate a lockfile from the current contracts. If both have the same digest, the lockfile is up to date.
     3. Otherwise compare tools and prompts one by one.
-    4. Compare what only the extension pins (``current``). (MCP Fusion does not.)
+    4. Compare ``current`` with the facts that only the extension records. MCP Fusion skips this step.
     """
-    used_dialect = dialect or dialects_of(lockfile.document)[0]
+    used_dialect = dialect or detect_dialects(lockfile.document)[0]
     sealed = not compat and check_body(lockfile)
     fresh = generate_lockfile(
         lockfile.server_name, contracts, prompts or (), generated_at=_NO_TIME, dialect=used_dialect, compat=compat
     )
     if compat:
-        return _compared(lockfile, fresh, contracts, f"{used_dialect.program} lock")
+        return _compare_lockfiles(lockfile, fresh, contracts, f"{used_dialect.program} lock")
     _check_own_digests(lockfile)
-    result = _compared(lockfile, fresh, contracts, "pinwarden contract lock")
-    _check_visible(lockfile, fresh)
+    result = _compare_lockfiles(lockfile, fresh, contracts, "pinwarden contract lock")
+    _check_readable_parts(lockfile, fresh)
     if not sealed or current is None:
         return result
-    return _with_extension_changes(result, lockfile, current)
+    return _add_extension_changes(result, lockfile, current)
 
 
 # MCP Fusion's comparison
 
 
-def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update: str) -> LockfileCheckResult:
+def _compare_lockfiles(
+    lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update_command: str
+) -> LockfileCheckResult:
     if lockfile.integrity_digest == fresh.integrity_digest:
         return LockfileCheckResult(
             ok=True,
             message=UP_TO_DATE,
-            unchanged=tuple(utf16_sorted(contracts)),
-            unchanged_prompts=tuple(utf16_sorted(fresh.prompts)),
+            unchanged=tuple(sort_by_utf16(contracts)),
+            unchanged_prompts=tuple(sort_by_utf16(fresh.prompts)),
         )
     tools = _compare_names(lockfile.tools, {name: fresh.tools[name] for name, _ in list_in_property_order(contracts)})
     prompts = _compare_names(lockfile.prompts, fresh.prompts)
@@ -81,11 +82,11 @@ def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update:
         changed_prompts=prompts[2],
         unchanged_prompts=prompts[3],
     )
-    return replace(result, message=stale_message(result, update))
+    return replace(result, message=describe_changes(result, update_command))
 
 
-def stale_message(result: LockfileCheckResult, update: str) -> str:
-    """A sentence with the changes and the command that updates the lockfile."""
+def describe_changes(result: LockfileCheckResult, update_command: str) -> str:
+    """A message that lists the changes and names the command that updates the lockfile."""
     changes = (
         ("tools added", result.added),
         ("tools removed", result.removed),
@@ -96,21 +97,21 @@ def stale_message(result: LockfileCheckResult, update: str) -> str:
         ("also changed", result.other),
     )
     parts = "; ".join(f"{label}: [{', '.join(names)}]" for label, names in changes if names)
-    return f"Lockfile is stale. {parts}. Run `{update}` to update."
+    return f"Lockfile is stale. {parts}. Run `{update_command}` to update."
 
 
 _Names = tuple[str, ...]
 
 
 def _compare_names(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Names, _Names, _Names, _Names]:
-    """Names added, removed, changed and unchanged, in JavaScript's property order."""
+    """The names that were added, removed, changed and unchanged, each in JavaScript's property order."""
     added: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
     for name, entry in list_in_property_order(now):
         if name not in locked:
             added.append(name)
-        elif _digest(locked[name], name) == entry["integrityDigest"]:
+        elif _read_digest(locked[name], name) == entry["integrityDigest"]:
             unchanged.append(name)
         else:
             changed.append(name)
@@ -118,9 +119,9 @@ def _compare_names(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_
     return tuple(added), removed, tuple(changed), tuple(unchanged)
 
 
-def _digest(entry: Any, name: str) -> Any:
+def _read_digest(entry: Any, name: str) -> Any:
     if not isinstance(entry, Mapping):  # MCP Fusion fails with a TypeError here
-        raise PinwardenError("LOCK_INVALID", f"the entry of {name[:80]!a} is not an object")
+        raise PinwardenError("LOCK_INVALID", f"the lockfile's entry for {name[:80]!a} is not an object")
     return entry.get("integrityDigest")
 
 
@@ -128,29 +129,29 @@ def _digest(entry: Any, name: str) -> Any:
 
 
 def _check_own_digests(lockfile: Lockfile) -> None:
-    """Check that the file's digest follows from the digests of its entries."""
-    server = server_digest_of(
+    """Verify the file's digest, which covers the digests of its tools and prompts."""
+    server = combine_tool_digests(
         {name: entry["integrityDigest"].removeprefix("sha256:") for name, entry in lockfile.tools.items()}
     )
-    prompts = [(name, lockfile.prompts[name]["integrityDigest"]) for name in utf16_sorted(lockfile.prompts)]
-    if lockfile.integrity_digest != f"sha256:{file_digest(server, prompts)}":
-        _tampered("the lockfile's digest does not match its tools and prompts")
+    prompts = [(name, lockfile.prompts[name]["integrityDigest"]) for name in sort_by_utf16(lockfile.prompts)]
+    if lockfile.integrity_digest != f"sha256:{compute_file_digest(server, prompts)}":
+        _raise_tampered("the lockfile's digest does not match its tools and prompts")
 
 
-def _check_visible(lockfile: Lockfile, fresh: Lockfile) -> None:
-    """Check that the readable part of each unchanged tool and prompt matches its digest."""
+def _check_readable_parts(lockfile: Lockfile, fresh: Lockfile) -> None:
+    """Check that the readable members of each unchanged tool and prompt match its digest."""
     for entity, locked, now in (("tool", lockfile.tools, fresh.tools), ("prompt", lockfile.prompts, fresh.prompts)):
         for name, entry in locked.items():
             if (
                 name in now
                 and entry["integrityDigest"] == now[name]["integrityDigest"]
-                and not _includes(_with_unknown_flags(entry, now[name]), now[name])
+                and not _includes_members(_with_unknown_flags(entry, now[name]), now[name])
             ):
-                _tampered(f"the entry of the {entity} {name[:80]!a} does not match its digest")
+                _raise_tampered(f"the entry of the {entity} {name[:80]!a} does not match its digest")
 
 
 def _with_unknown_flags(entry: Mapping[str, Any], fresh: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry with null for unknown flags. Older files have false there, with the same digest."""
+    """Replace false by null for unknown flags. Older lockfiles have false for them, with the same digest."""
     locked, now = entry.get("entitlements"), fresh.get("entitlements")
     if not isinstance(locked, Mapping) or not isinstance(now, Mapping):
         return entry
@@ -158,27 +159,27 @@ def _with_unknown_flags(entry: Mapping[str, Any], fresh: Mapping[str, Any]) -> M
     return {**entry, "entitlements": flags}
 
 
-def _includes(entry: Any, fresh: Any) -> bool:
-    """Whether an entry has all members of a fresh one. It may have further, unknown members."""
+def _includes_members(entry: Any, fresh: Any) -> bool:
+    """Whether a locked entry has all members of a generated one. Further, unknown members are allowed."""
     if isinstance(fresh, Mapping):
         return isinstance(entry, Mapping) and all(
-            name in entry and _includes(entry[name], member) for name, member in fresh.items()
+            name in entry and _includes_members(entry[name], member) for name, member in fresh.items()
         )
     return is_json_equal(entry, fresh)
 
 
-def _with_extension_changes(
+def _add_extension_changes(
     result: LockfileCheckResult, lockfile: Lockfile, current: ContractExtension
 ) -> LockfileCheckResult:
-    locked = surface_of(lockfile)
-    tools: set[str] = _changed_facts(lockfile, current)
+    locked = read_surface(lockfile)
+    tools: set[str] = _find_hidden_changes(lockfile, current)
     prompts: set[str] = set()
     other: tuple[str, ...] = ()
     if locked is not None and locked.digest != current.surface.digest:
-        tools |= _changed_items(locked, current.surface, TOOL)
-        prompts = _changed_items(locked, current.surface, PROMPT)
-        other = _other_changes(locked, current.surface)
-    other += _changed_startup(lockfile, current) + _changed_reach(lockfile, current)
+        tools |= _find_changed_items(locked, current.surface, TOOL)
+        prompts = _find_changed_items(locked, current.surface, PROMPT)
+        other = _list_other_changes(locked, current.surface)
+    other += _list_changed_startup(lockfile, current) + _list_changed_reach(lockfile, current)
     changed = (*result.changed, *(name for name in result.unchanged if name in tools))
     changed_prompts = (*result.changed_prompts, *(name for name in result.unchanged_prompts if name in prompts))
     if (changed, changed_prompts, other) == (result.changed, result.changed_prompts, ()):
@@ -192,59 +193,59 @@ def _with_extension_changes(
         unchanged_prompts=tuple(name for name in result.unchanged_prompts if name not in prompts),
         other=other,
     )
-    return replace(stale, message=stale_message(stale, "pinwarden contract lock"))
+    return replace(stale, message=describe_changes(stale, "pinwarden contract lock"))
 
 
-def _changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[str]:
-    before, after = _digests(locked, kind), _digests(now, kind)
+def _find_changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[str]:
+    before, after = _group_digests(locked, kind), _group_digests(now, kind)
     return {key for key in before.keys() & after.keys() if before[key] != after[key]}
 
 
-def _digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
+def _group_digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
     digests: dict[str, list[str]] = {}
     for item in surface.items_of_kind(kind):
-        digests.setdefault(item.key, []).append(
-            str(item.digest)
-        )  # "None" if the item has no digest; such items are never locked
+        # An item without a digest becomes "None", which never matches, because such items are not locked.
+        digests.setdefault(item.key, []).append(str(item.digest))
     return {key: sorted(values) for key, values in digests.items()}
 
 
-def _other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
+def _list_other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
     """The names of changed server properties, resources and templates."""
     before, after = locked.server or {}, now.server or {}
     changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     for kind in (RESOURCE, TEMPLATE):
-        old, new = _digests(locked, kind), _digests(now, kind)
+        old, new = _group_digests(locked, kind), _group_digests(now, kind)
         changed += [f"{kind.entity} {key}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if (kind.member in locked.items) != (kind.member in now.items):
             changed.append(kind.member)
     return tuple(changed)
 
 
-def _changed_facts(lockfile: Lockfile, current: ContractExtension) -> set[str]:
-    """Tools with changes that no client sees: entitlements of the source, or middleware code."""
+def _find_hidden_changes(lockfile: Lockfile, current: ContractExtension) -> set[str]:
+    """The tools whose entitlements, middleware or limits changed. No client sees these changes."""
     locked = (lockfile.extension or {}).get("tools", {})
     changed: set[str] = set()
-    for name, facts in current.tools.items():
+    for name, tool in current.tools.items():
         before = locked.get(name)
         if not isinstance(before, Mapping):
             continue
-        known = {fact: level for fact, level in facts.evidence.items() if level != UNKNOWN}
+        known = {fact: level for fact, level in tool.evidence.items() if level != UNKNOWN}
         levels = before.get("evidence", {})
         if any(levels.get(fact, UNKNOWN) == UNKNOWN for fact in known):
-            changed.add(name)  # otherwise an attacker could exclude a fact by marking it unknown in the lock
-        if "entitlements" in known and reach(before.get("entitlements")) != reach(facts.entitlements):
+            changed.add(name)  # an attacker could mark it unknown in the lock to exclude it from the check
+        locked_reach = summarize_reach(before.get("entitlements"))
+        if "entitlements" in known and locked_reach != summarize_reach(tool.entitlements):
             changed.add(name)
         if "middlewareChain" in known and (
-            before.get("middleware") != [dict(layer) for layer in facts.middleware]
-            or _limits(before.get("details")) != _limits(facts.details)
+            before.get("middleware") != [dict(layer) for layer in tool.middleware]
+            or _comparable_details(before.get("details")) != _comparable_details(tool.details)
         ):
             changed.add(name)
     return changed
 
 
-def _changed_reach(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
-    """Prompts and resources whose code reaches something that the lock does not record. Older locks record nothing."""
+def _list_changed_reach(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
+    """The prompts and resources whose code reaches something that the lock does not record."""
     extension = lockfile.extension or {}
     if current.evidence != SOURCE or extension.get("evidence") != SOURCE:
         return ()
@@ -254,44 +255,46 @@ def _changed_reach(lockfile: Lockfile, current: ContractExtension) -> tuple[str,
         locked = details.get(member) if isinstance(details, Mapping) else None
         before: Mapping[str, Any] = locked if isinstance(locked, Mapping) else {}
         for name, facts in current.details.get(member, {}).items():
-            if reach(before.get(name)) != reach(facts):
+            if summarize_reach(before.get(name)) != summarize_reach(facts):
                 changes.append(f"code of {member.removesuffix('s')} {name}")
     return tuple(changes)
 
 
-def _changed_startup(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
-    """``("startup",)`` if the code that runs on import reaches something else, and its source was analysed."""
+def _list_changed_startup(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
+    """``("startup",)`` if the code that runs on import reaches something else than the lock records."""
     details = (lockfile.extension or {}).get("details")
     before = details.get("startup") if isinstance(details, Mapping) else None
     analysed = current.evidence == SOURCE and (lockfile.extension or {}).get("evidence") == SOURCE
-    return ("startup",) if analysed and reach(before) != reach(current.details.get("startup")) else ()
+    return (
+        ("startup",) if analysed and summarize_reach(before) != summarize_reach(current.details.get("startup")) else ()
+    )
 
 
-def reach(entitlements: Any) -> dict[str, frozenset[tuple[str, str]]]:
-    """The comparable part of entitlements: what is reached, known and unknown, without code locations."""
-    stated = entitlements if isinstance(entitlements, Mapping) else {}
+def summarize_reach(entitlements: Any) -> dict[str, frozenset[tuple[str, str]]]:
+    """The entitlements without code locations, which change when unrelated code moves."""
+    members = entitlements if isinstance(entitlements, Mapping) else {}
     return {
-        "kinds": frozenset((str(kind), "") for kind in _listed(stated, "kinds")),
-        "findings": _pairs(_listed(stated, "findings"), "kind"),
-        "unknown": _pairs(_listed(stated, "unknown"), "reason"),
+        "kinds": frozenset((str(kind), "") for kind in _read_list(members, "kinds")),
+        "findings": _collect_pairs(_read_list(members, "findings"), "kind"),
+        "unknown": _collect_pairs(_read_list(members, "unknown"), "reason"),
     }
 
 
-def _pairs(rows: list[Any], member: str) -> frozenset[tuple[str, str]]:
+def _collect_pairs(rows: list[Any], member: str) -> frozenset[tuple[str, str]]:
     return frozenset((str(row.get(member)), str(row.get("what"))) for row in rows if isinstance(row, Mapping))
 
 
-def _listed(names: Mapping[str, Any], member: str) -> list[Any]:
+def _read_list(names: Mapping[str, Any], member: str) -> list[Any]:
     rows = names.get(member)
     return rows if isinstance(rows, list) else []
 
 
-def _limits(details: Any) -> dict[str, Any]:
-    """The comparable part of a tool's details, without the handler's location."""
+def _comparable_details(details: Any) -> dict[str, Any]:
+    """A tool's details without the location of its handler, which changes when unrelated code moves."""
     if not isinstance(details, Mapping):
         return {}
     return {name: value for name, value in details.items() if name != "handler"}
 
 
-def _tampered(problem: str) -> NoReturn:
+def _raise_tampered(problem: str) -> NoReturn:
     raise PinwardenError("LOCK_TAMPERED", problem)

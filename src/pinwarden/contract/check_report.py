@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinwarden.contract.check import check_lockfile
-from pinwarden.contract.costs import COST_KINDS, TokenBudget, cost_change, over_budget
-from pinwarden.contract.dialect import Dialect, dialects_of
+from pinwarden.contract.costs import COST_KINDS, TokenBudget, check_budget, compare_costs
+from pinwarden.contract.dialect import Dialect, detect_dialects
 from pinwarden.contract.entitlement_findings import (
     CONTRACT_KINDS,
-    contradiction_rows,
-    gained_rows,
-    prompt_and_resource_rows,
-    startup_rows,
-    unchecked_rows,
+    check_annotations,
+    check_prompt_and_resource_entitlements,
+    check_startup_entitlements,
+    check_tool_entitlements,
+    report_unchecked_tools,
 )
-from pinwarden.contract.extension import check_body, surface_of, verify_lockfile
-from pinwarden.contract.lock_command import StoredLockfile, digests_of, load_lockfile, require_lockfile
+from pinwarden.contract.extension import check_body, read_surface, verify_lockfile
+from pinwarden.contract.lock_command import StoredLockfile, digests_to_json, load_lockfile, require_lockfile
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
-from pinwarden.contract.normal_form import normalised_digest
-from pinwarden.contract.observation import Observed, unanalysed_note
+from pinwarden.contract.normal_form import compute_normalised_digest
+from pinwarden.contract.observation import ObservedServer, note_unanalysed_tools
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, plural, row_to_json, severity_rank
@@ -30,24 +30,24 @@ from pinwarden.surface.surface import Surface
 
 
 def check(
-    observed: Observed, stored: StoredLockfile, *, compat: bool = False, budget: TokenBudget | None = None
+    observed: ObservedServer, stored: StoredLockfile, *, compat: bool = False, budget: TokenBudget | None = None
 ) -> Report:
-    """Compare a server with its lockfile, and its token cost with the budget."""
+    """Compare a server with its lockfile, and return the report of ``pinwarden contract check``."""
     path, locked = stored.path, require_lockfile(stored)
     result = check_lockfile(
         locked,
         observed.contracts,
         observed.prompts,
         current=observed.extension,
-        dialect=_matching_dialect(locked, observed),
+        dialect=_find_matching_dialect(locked, observed),
         compat=compat,
     )
-    costs = cost_change(surface_of(locked), observed.extension.surface)
-    over = () if budget is None else over_budget(observed.name, costs, budget)
-    changed = () if compat else (*changes(locked, observed, result.changed), *contradiction_rows(observed, locked))
+    costs = compare_costs(read_surface(locked), observed.extension.surface)
+    over = () if budget is None else check_budget(observed.name, costs, budget)
+    changed = () if compat else (*list_changes(locked, observed, result.changed), *check_annotations(observed, locked))
     rows = tuple(sorted((*changed, *over), key=severity_rank))
     ok = result.ok and not any(is_failing(row) for row in rows)
-    notes = (*_notes(locked, observed), *unanalysed_note(observed), *costs.notes())
+    notes = (*_list_notes(locked, observed), *note_unanalysed_tools(observed), *costs.notes())
     return Report(
         command="contract check",
         subject=observed.name,
@@ -58,7 +58,7 @@ def check(
         facts={
             "ok": ok,
             "check": result.to_json(),
-            **digests_of(locked),
+            **digests_to_json(locked),
             "path": str(path),
             "tokens": costs.to_json(),
             "findings": [row_to_json(row) for row in rows],
@@ -68,19 +68,19 @@ def check(
     )
 
 
-def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> tuple[Row, ...]:
-    """The rows for everything that changed since the lock was written."""
-    before = surface_of(locked)
+def list_changes(locked: Lockfile, observed: ObservedServer, changed: tuple[str, ...]) -> tuple[Row, ...]:
+    """Report everything that changed since the lock was written."""
+    before = read_surface(locked)
     rows = (
-        [_unsealed(observed.name)]
+        [_build_unsealed_row(observed.name)]
         if before is None
         else [build_change_row(change) for change in compare(before, observed.extension.surface)]
     )
     rows += [
-        *gained_rows(locked, observed),
-        *prompt_and_resource_rows(locked, observed),
-        *unchecked_rows(locked, observed),
-        *startup_rows(locked, observed, observed.name),
+        *check_tool_entitlements(locked, observed),
+        *check_prompt_and_resource_entitlements(locked, observed),
+        *report_unchecked_tools(locked, observed),
+        *check_startup_entitlements(locked, observed, observed.name),
     ]
     reported = {row.name for row in rows}
     rows += [
@@ -98,8 +98,8 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     return tuple(rows)
 
 
-def _unsealed(name: str) -> Row:
-    """The row for a lockfile without our extension, so that removing the extension is not a silent downgrade."""
+def _build_unsealed_row(name: str) -> Row:
+    """Report a lockfile without Pinwarden's extension, so that removing the extension does not go unnoticed."""
     return Row(
         code="lock_unsealed",
         severity="review",
@@ -110,9 +110,9 @@ def _unsealed(name: str) -> Row:
     )
 
 
-def _matching_dialect(locked: Lockfile, observed: Observed) -> Dialect:
-    """The first possible dialect that gives the file's digest; the newest if none does."""
-    possible = dialects_of(locked.document)
+def _find_matching_dialect(locked: Lockfile, observed: ObservedServer) -> Dialect:
+    """The first possible dialect that reproduces the lockfile's digest, or else the newest one."""
+    possible = detect_dialects(locked.document)
     for dialect in possible:
         generated = generate_lockfile("", observed.contracts, observed.prompts, generated_at="", dialect=dialect)
         if generated.integrity_digest == locked.integrity_digest:
@@ -120,16 +120,16 @@ def _matching_dialect(locked: Lockfile, observed: Observed) -> Dialect:
     return possible[0]
 
 
-def _notes(locked: Lockfile, observed: Observed) -> tuple[str, ...]:
-    before = surface_of(locked)
+def _list_notes(locked: Lockfile, observed: ObservedServer) -> tuple[str, ...]:
+    before = read_surface(locked)
     if before is None:
         return (
-            "the lockfile has no texts, so only digests were compared; run `pinwarden contract lock` to add them, or "
-            "use --compat to check as MCP Fusion does",
+            "the lockfile has no surface, so only digests were compared; run `pinwarden contract lock` to add the "
+            "surface, or use --compat to check as MCP Fusion does",
         )
     now = observed.extension.surface
-    if before.digest != now.digest and normalised_digest(before) == normalised_digest(now):
-        return ("the framework or its version changed; the meaning did not",)
+    if before.digest != now.digest and compute_normalised_digest(before) == compute_normalised_digest(now):
+        return ("only the server's framework or its version changed, not the meaning of its tools",)
     return ()
 
 
@@ -139,24 +139,24 @@ def verify_contract(path: Path, live: Surface, keys: Sequence[PublicKey], subjec
     1. Check that the contract is unmodified and, if keys are given, signed by one of them.
     2. Compare its surface with the live one, and report every difference.
 
-    A server that offers less than its contract fails too, because it may be another server. Only versions and what
-    frameworks generate may differ.
+    A server that offers less than its contract fails too, because it may be another server. Only versions and parts
+    that frameworks generate may differ.
     """
     lockfile = require_lockfile(load_lockfile(str(path)))
     if not check_body(lockfile):
-        raise PinwardenError("LOCK_INVALID", f"{path} has only digests, which only its author can check")
+        raise PinwardenError("LOCK_INVALID", f"{path} has no surface, only digests that its author can check")
     signers = verify_lockfile(lockfile, keys) if keys else ()
-    promised = surface_of(lockfile)
-    if promised is None:
+    locked_surface = read_surface(lockfile)
+    if locked_surface is None:
         raise PinwardenError("LOCK_INVALID", f"{path} has no surface")
-    same = promised.digest is not None and promised.digest == live.digest
+    same = locked_surface.digest is not None and locked_surface.digest == live.digest
     rows = (
         ()
         if same
-        else tuple(sorted((build_change_row(change) for change in compare(promised, live)), key=severity_rank))
+        else tuple(sorted((build_change_row(change) for change in compare(locked_surface, live)), key=severity_rank))
     )
-    same_meaning = live.problem is None and normalised_digest(promised) == normalised_digest(live)
-    unsigned = () if keys else ("the contract's signature was not checked; give its key with --public-key",)
+    same_meaning = live.problem is None and compute_normalised_digest(locked_surface) == compute_normalised_digest(live)
+    unsigned = () if keys else ("the contract's signature was not verified; give the author's key with --public-key",)
     return Report(
         command="verify",
         subject=subject,
@@ -170,7 +170,7 @@ def verify_contract(path: Path, live: Surface, keys: Sequence[PublicKey], subjec
             *(("only versions or framework-generated parts differ",) if same_meaning and not same else ()),
         ),
         facts={
-            "contract": {"serverName": lockfile.server_name, "surfaceDigest": str(promised.digest)},
+            "contract": {"serverName": lockfile.server_name, "surfaceDigest": str(locked_surface.digest)},
             "surfaceDigest": str(live.digest) if live.digest else None,
             "signers": [key.did for key in signers],
             "matches": same,

@@ -1,8 +1,8 @@
-"""The contract types: the preimages of the lockfile's digests.
+"""The types of contracts. The lockfile has digests of contracts.
 
-A ``ToolContract`` has four sections, each hashed separately: surface, behavior, token economics, entitlements. Much of
-it is hashed but not written (``docs/reference/fusion-differences.md``), so a lockfile can only be verified with the
-contracts. Absent members are None; ``contract/digests.py`` decides which are hashed as null and which are omitted.
+A ``ToolContract`` has four sections: surface, behavior, token economics and entitlements. Each is hashed separately.
+The lockfile contains only some members of a contract (``docs/reference/fusion-differences.md``), so verifying it
+needs the complete contract. Absent members are None; ``contract/digests.py`` hashes them as null or omits them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ RISKS = ("low", "medium", "high", "critical")
 
 
 class ActionContract(Record):
-    """One operation of a tool. A tool without a discriminator has one, named ``default``."""
+    """One operation of a tool. A tool without an ``action`` parameter has one action, named ``default``."""
 
     description: str | None = None
     destructive: bool = False
     idempotent: bool = False
     read_only: bool = False
     required_fields: tuple[str, ...] = ()
-    """In schema order, which is part of the hash."""
+    """The names of required fields, in the order of the schema. The order is part of the hash."""
     presenter_name: str | None = None
     input_schema_digest: str
-    """Bare hex over the names of the required fields; see ``required_fields_digest``."""
+    """The hash, as hex without a prefix, of the names of the required fields; see ``required_fields_digest``."""
     has_middleware: bool = False
 
 
@@ -41,7 +41,7 @@ class SurfaceContract(Record):
     tags: tuple[str, ...] = ()
     actions: Mapping[str, ActionContract]
     input_schema_digest: str
-    """Bare hex."""
+    """The hash of the input schema, as hex without a prefix."""
 
 
 class BehaviorContract(Record):
@@ -59,7 +59,7 @@ class BehaviorContract(Record):
 
 
 class TokenContract(Record):
-    """How large a tool's results may become."""
+    """Estimates of how large a tool's results may become."""
 
     schema_field_count: int = 0
     unbounded_collection: bool = False
@@ -68,9 +68,9 @@ class TokenContract(Record):
 
 
 class EntitlementContract(Record):
-    """What a tool's handlers can reach. ``raw`` has the identifiers in the code.
+    """The entitlements of a tool's code. ``raw`` lists the functions that the code calls.
 
-    A flag is None if the code was not analysed completely, which is not the same as False.
+    A flag is None (unknown) if the code was not analysed completely and the entitlement was not found.
     """
 
     filesystem: bool | None = False
@@ -81,7 +81,7 @@ class EntitlementContract(Record):
     raw: tuple[str, ...] = ()
 
     def with_unknown_flags(self) -> EntitlementContract:
-        """A copy with None instead of False, for code that could not be analysed completely."""
+        """A copy with None instead of False, for code that was not analysed completely."""
         return EntitlementContract(
             filesystem=self.filesystem or None,
             network=self.network or None,
@@ -92,7 +92,7 @@ class EntitlementContract(Record):
         )
 
     def flags(self) -> dict[str, bool | None]:
-        """The flags by the format's names."""
+        """The flags, by their names in the lockfile."""
         return {
             "filesystem": self.filesystem,
             "network": self.network,
@@ -105,11 +105,11 @@ class EntitlementContract(Record):
 UNKNOWN_ENTITLEMENTS = EntitlementContract(
     filesystem=None, network=None, subprocess=None, crypto=None, code_evaluation=None
 )
-"""For tools whose code was not analysed."""
+"""The entitlements of a tool whose code was not analysed."""
 
 
 class ToolContract(Record):
-    """All four sections of one tool."""
+    """The contract of one tool, in four sections."""
 
     surface: SurfaceContract
     behavior: BehaviorContract = BehaviorContract()
@@ -119,8 +119,8 @@ class ToolContract(Record):
     def to_json(self) -> dict[str, Any]:
         """The contract as MCP Fusion writes it; absent members are omitted."""
         return {
-            "surface": _surface_json(self.surface),
-            "behavior": _behavior_json(self.behavior),
+            "surface": _surface_to_json(self.surface),
+            "behavior": _behavior_to_json(self.behavior),
             "tokenEconomics": {
                 "schemaFieldCount": self.token_economics.schema_field_count,
                 "unboundedCollection": self.token_economics.unbounded_collection,
@@ -140,7 +140,7 @@ class PromptArgument(Record):
 
 
 class PromptContract(Record):
-    """The pinned part of one prompt. MCP Fusion does not pin icons."""
+    """The members of a prompt that a lockfile pins. Icons are not pinned, as in MCP Fusion."""
 
     name: str
     description: str | None = None
@@ -156,21 +156,21 @@ Contracts = Mapping[str, ToolContract]
 
 
 def tool_contract_from_json(value: Any, path: str = "contract") -> ToolContract:
-    """Parse a contract. ``CONTRACT_INVALID`` names the member that has the wrong type."""
-    return _contract(JsonObject(value, path, _error, separator="."))
+    """Parse a contract. Raises ``CONTRACT_INVALID`` with the path of the wrong member."""
+    return _parse_contract(JsonObject(value, path, _build_error, separator="."))
 
 
 def contracts_from_json(value: Any, path: str = "contracts") -> dict[str, ToolContract]:
-    """Parse a mapping of contracts; the order is kept."""
-    contracts = JsonObject(value, path, _error, separator=".")
-    return {name: _contract(contract) for name, contract in contracts.members()}
+    """Parse contracts by tool name, in the order of the document."""
+    contracts = JsonObject(value, path, _build_error, separator=".")
+    return {name: _parse_contract(contract) for name, contract in contracts.members()}
 
 
-def _contract(contract: JsonObject) -> ToolContract:
-    behavior, tokens, granted = (contract.object(name) for name in ("behavior", "tokenEconomics", "entitlements"))
+def _parse_contract(contract: JsonObject) -> ToolContract:
+    behavior, tokens, flags = (contract.object(name) for name in ("behavior", "tokenEconomics", "entitlements"))
     guardrails = behavior.object("cognitiveGuardrails")
     return ToolContract(
-        surface=_surface(contract.object("surface")),
+        surface=_parse_surface(contract.object("surface")),
         behavior=BehaviorContract(
             egress_schema_digest=behavior.optional_string("egressSchemaDigest"),
             system_rules_fingerprint=behavior.string("systemRulesFingerprint"),
@@ -189,31 +189,31 @@ def _contract(contract: JsonObject) -> ToolContract:
             inflation_risk=tokens.string("inflationRisk"),
         ),
         entitlements=EntitlementContract(
-            filesystem=_flag_or_unknown(granted, "filesystem"),
-            network=_flag_or_unknown(granted, "network"),
-            subprocess=_flag_or_unknown(granted, "subprocess"),
-            crypto=_flag_or_unknown(granted, "crypto"),
-            code_evaluation=_flag_or_unknown(granted, "codeEvaluation"),
-            raw=granted.strings("raw"),
+            filesystem=_flag_or_unknown(flags, "filesystem"),
+            network=_flag_or_unknown(flags, "network"),
+            subprocess=_flag_or_unknown(flags, "subprocess"),
+            crypto=_flag_or_unknown(flags, "crypto"),
+            code_evaluation=_flag_or_unknown(flags, "codeEvaluation"),
+            raw=flags.strings("raw"),
         ),
     )
 
 
-def _flag_or_unknown(granted: JsonObject, name: str) -> bool | None:
-    return None if granted.value.get(name, False) is None else granted.boolean(name, default=False)
+def _flag_or_unknown(flags: JsonObject, name: str) -> bool | None:
+    return None if flags.value.get(name, False) is None else flags.boolean(name, default=False)
 
 
-def _surface(surface: JsonObject) -> SurfaceContract:
+def _parse_surface(surface: JsonObject) -> SurfaceContract:
     return SurfaceContract(
         name=surface.string("name"),
         description=surface.optional_string("description"),
         tags=surface.strings("tags"),
-        actions={name: _action(action) for name, action in surface.object("actions").members()},
+        actions={name: _parse_action(action) for name, action in surface.object("actions").members()},
         input_schema_digest=surface.string("inputSchemaDigest"),
     )
 
 
-def _action(action: JsonObject) -> ActionContract:
+def _parse_action(action: JsonObject) -> ActionContract:
     return ActionContract(
         description=action.optional_string("description"),
         destructive=action.boolean("destructive", default=False),
@@ -226,34 +226,34 @@ def _action(action: JsonObject) -> ActionContract:
     )
 
 
-def _error(path: str, problem: str) -> PinwardenError:
+def _build_error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("CONTRACT_INVALID", f"{path[:200]} {problem}")
 
 
-def _surface_json(surface: SurfaceContract) -> dict[str, Any]:
+def _surface_to_json(surface: SurfaceContract) -> dict[str, Any]:
     return {
         "name": surface.name,
-        **_stated("description", surface.description),
+        **_optional_member("description", surface.description),
         "tags": list(surface.tags),
-        "actions": {key: _action_json(action) for key, action in surface.actions.items()},
+        "actions": {key: _action_to_json(action) for key, action in surface.actions.items()},
         "inputSchemaDigest": surface.input_schema_digest,
     }
 
 
-def _action_json(action: ActionContract) -> dict[str, Any]:
+def _action_to_json(action: ActionContract) -> dict[str, Any]:
     return {
-        **_stated("description", action.description),
+        **_optional_member("description", action.description),
         "destructive": action.destructive,
         "idempotent": action.idempotent,
         "readOnly": action.read_only,
         "requiredFields": list(action.required_fields),
-        **_stated("presenterName", action.presenter_name),
+        **_optional_member("presenterName", action.presenter_name),
         "inputSchemaDigest": action.input_schema_digest,
         "hasMiddleware": action.has_middleware,
     }
 
 
-def _behavior_json(behavior: BehaviorContract) -> dict[str, Any]:
+def _behavior_to_json(behavior: BehaviorContract) -> dict[str, Any]:
     return {
         "egressSchemaDigest": behavior.egress_schema_digest,
         "systemRulesFingerprint": behavior.system_rules_fingerprint,
@@ -269,5 +269,5 @@ def _behavior_json(behavior: BehaviorContract) -> dict[str, Any]:
     }
 
 
-def _stated(name: str, value: str | None) -> dict[str, str]:
+def _optional_member(name: str, value: str | None) -> dict[str, str]:
     return {} if value is None else {name: value}

@@ -1,4 +1,4 @@
-"""Token cost of a server's tools in every conversation: names, texts and schemas, before any call."""
+"""Count the tokens that a server's tools cost in every conversation: names, descriptions and schemas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, c
 from pinwarden.surface.surface import TOOL, Surface
 
 _SENT_MEMBERS = ("name", "title", "description", "inputSchema", "annotations")
-"""The members that hosts send to the model before any call."""
+"""The members of a tool that clients send to the model before any call."""
 
 
 class ToolCost(Record):
@@ -32,19 +32,19 @@ class Costs(Record):
 
     @property
     def total(self) -> int:
-        """All tools and the instructions."""
+        """The tokens of all tools and of the instructions."""
         return sum(tool.total for tool in self.tools) + self.instructions
 
 
-def estimated_tokens(text: str) -> int:
-    """MCP Fusion's formula: one token per 3.5 UTF-16 code units, rounded up."""
+def estimate_tokens(text: str) -> int:
+    """Estimate tokens by MCP Fusion's formula: one token per 3.5 UTF-16 code units, rounded up."""
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
     return -(-units * 2 // 7)
 
 
-def costs_of(surface: Surface, count: Callable[[str], int] = estimated_tokens) -> Costs:
-    """The cost of every tool that has a digest, most expensive first."""
-    tools = [_cost(item.value, count) for item in surface.items_of_kind(TOOL) if item.digest is not None]
+def compute_costs(surface: Surface, count: Callable[[str], int] = estimate_tokens) -> Costs:
+    """Count the tokens of every tool that has a digest. The most expensive tool is first."""
+    tools = [_compute_tool_cost(item.value, count) for item in surface.items_of_kind(TOOL) if item.digest is not None]
     instructions = (surface.server or {}).get("instructions")
     return Costs(
         tools=tuple(sorted(tools, key=lambda tool: (-tool.total, tool.name))),
@@ -52,7 +52,7 @@ def costs_of(surface: Surface, count: Callable[[str], int] = estimated_tokens) -
     )
 
 
-def _cost(tool: dict[str, object], count: Callable[[str], int]) -> ToolCost:
+def _compute_tool_cost(tool: dict[str, object], count: Callable[[str], int]) -> ToolCost:
     sent = {name: tool[name] for name in _SENT_MEMBERS if name in tool}
     description = tool.get("description")
     return ToolCost(
@@ -67,30 +67,30 @@ _ENCODING = "o200k_base"
 
 
 class Tokenizer(Record):
-    """A counting function, and its name for the report."""
+    """A function that counts tokens, and its name for the report."""
 
     name: str
     count: Callable[[str], int]
 
 
-def tokenizer() -> Tokenizer:
-    """The best tokenizer available offline: tiktoken if its tables are on this machine, else the estimate."""
+def load_tokenizer() -> Tokenizer:
+    """Load the best tokenizer that works offline: tiktoken if its tables are on this machine, otherwise a formula."""
     try:
         import tiktoken
         import tiktoken.load
 
-        original_reader, tiktoken.load.read_file = tiktoken.load.read_file, _refuse
+        original_reader, tiktoken.load.read_file = tiktoken.load.read_file, _refuse_download
         try:
             encoding = tiktoken.get_encoding(_ENCODING)
         finally:
             tiktoken.load.read_file = original_reader
-    except Exception:  # noqa: BLE001 - tiktoken or its tables are not installed; use the formula
-        return Tokenizer(name="formula (length / 3.5)", count=estimated_tokens)
+    except Exception:  # noqa: BLE001 - without tiktoken or its tables, use the formula
+        return Tokenizer(name="formula (length / 3.5)", count=estimate_tokens)
     return Tokenizer(name=f"tiktoken {_ENCODING}", count=lambda text: len(encoding.encode_ordinary(text)))
 
 
-def _refuse(*_: object) -> NoReturn:
-    raise OSError("tokenizer tables are not downloaded")
+def _refuse_download(*_: object) -> NoReturn:
+    raise OSError("Pinwarden does not download tokenizer tables")
 
 
 COST_KINDS: FindingKinds = build_kind_table(
@@ -99,21 +99,21 @@ COST_KINDS: FindingKinds = build_kind_table(
 
 
 class TokenBudget(Record):
-    """How many tokens the tools may cost in every conversation. None means no limit."""
+    """The tokens that all tools together, and each tool, may cost in every conversation. None means no limit."""
 
     total: int | None = None
     tool: int | None = None
 
 
 class CostChange(Record):
-    """A server's costs now and, if the lock has its texts, when it was locked."""
+    """The costs of a server now, and when it was locked if the lock has its surface."""
 
     now: Costs
     before: Costs | None
     counted_by: str
 
     def notes(self) -> tuple[str, ...]:
-        """The change in a sentence."""
+        """A note for the report, if the total changed."""
         if self.before is None or self.before.total == self.now.total:
             return ()
         change = self.now.total - self.before.total
@@ -130,19 +130,18 @@ class CostChange(Record):
         }
 
 
-def cost_change(before: Surface | None, now: Surface) -> CostChange:
-    """Count both surfaces with the same tokenizer."""
-
-    counting = tokenizer()
+def compare_costs(before: Surface | None, now: Surface) -> CostChange:
+    """Count the tokens of both surfaces with the same tokenizer."""
+    tokenizer = load_tokenizer()
     return CostChange(
-        now=costs_of(now, counting.count),
-        before=None if before is None else costs_of(before, counting.count),
-        counted_by=counting.name,
+        now=compute_costs(now, tokenizer.count),
+        before=None if before is None else compute_costs(before, tokenizer.count),
+        counted_by=tokenizer.name,
     )
 
 
-def over_budget(server: str, costs: CostChange, budget: TokenBudget) -> tuple[Row, ...]:
-    """The rows for a server and tools over budget."""
+def check_budget(server: str, costs: CostChange, budget: TokenBudget) -> tuple[Row, ...]:
+    """Report the server and every tool that cost more tokens than the budget allows."""
     tools = [("tool", tool.name, tool.total, budget.tool) for tool in costs.now.tools]
     return tuple(
         Row(
@@ -158,10 +157,10 @@ def over_budget(server: str, costs: CostChange, budget: TokenBudget) -> tuple[Ro
     )
 
 
-def cost_report(server: str, surface: Surface, budget: TokenBudget) -> Report:
-    """The report of ``contract tokens``."""
-    costs = cost_change(None, surface)
-    rows = over_budget(server, costs, budget)
+def build_cost_report(server: str, surface: Surface, budget: TokenBudget) -> Report:
+    """The report of ``pinwarden contract tokens``."""
+    costs = compare_costs(None, surface)
+    rows = check_budget(server, costs, budget)
     return Report(
         command="contract tokens",
         subject=server,

@@ -1,7 +1,7 @@
 """The dialects of MCP Fusion's lockfile format.
 
-``lockfileVersion`` stayed 1 through every change of the algorithm, so it does not identify the dialect. ``dialects_of``
-narrows it down from the content.
+Every dialect has ``lockfileVersion`` 1, so that member does not identify the dialect. ``detect_dialects`` finds the
+possible dialects from other members.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ class Dialect(Record):
     """The name of the command line program."""
     file_name: str
     version_key: str
-    """The member with the framework's version. Each program rejects files that lack its own member."""
+    """The name of the member with the framework's version. Each program refuses files without its own member."""
     framework_version: str
-    """The default value of that member."""
+    """The version to write if the server does not state its framework's version."""
     title: str
-    """The name in messages."""
+    """The framework's name in messages."""
     code_evaluation: bool
-    """Whether the fifth entitlement is part of the body and the digest."""
+    """Whether lockfiles have the entitlement ``codeEvaluation``, in the body and in the digest."""
     one_prompt_per_name: bool
+    """Whether a prompt replaces an earlier one with the same name."""
 
 
 F5 = Dialect(
@@ -59,17 +60,17 @@ V = replace(
 )
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (F1, F2, F3, F4, F5, V)}
 DEFAULT_DIALECT = F5
-"""The default for ``mcp-fusion.lock``: the last release of that name."""
+"""The dialect of the last releases that write ``mcp-fusion.lock``."""
 
 
-def dialect_named(name: str) -> Dialect:
-    """The dialect with this name."""
+def get_dialect(name: str) -> Dialect:
+    """The dialect with this name. Raises ``PROFILE_UNKNOWN``."""
     if name not in DIALECTS:
         raise PinwardenError("PROFILE_UNKNOWN", f"unknown dialect {name!a}; known: {', '.join(DIALECTS)}")
     return DIALECTS[name]
 
 
-def dialects_of(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
+def detect_dialects(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
     """The possible dialects of a lockfile, newest first.
 
     F2 to F5 cannot be distinguished by the file alone, so callers recompute the digest with each of them.
@@ -81,7 +82,7 @@ def dialects_of(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
         return (V, *fusion)
     tools = document.get("capabilities", {}).get("tools", {})
     entries = list(tools.values()) if isinstance(tools, Mapping) else []
-    stated = [entry.get("entitlements") for entry in entries if isinstance(entry, Mapping)]
-    if stated and not any(isinstance(flag, Mapping) and "codeEvaluation" in flag for flag in stated):
+    flags = [entry.get("entitlements") for entry in entries if isinstance(entry, Mapping)]
+    if flags and not any(isinstance(entry, Mapping) and "codeEvaluation" in entry for entry in flags):
         return (F1,)
-    return fusion if stated else (*fusion, F1)  # a server without tools does not show the difference
+    return fusion if flags else (*fusion, F1)  # a server without tools does not show the difference

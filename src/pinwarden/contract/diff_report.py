@@ -1,4 +1,4 @@
-"""The report of ``contract diff``."""
+"""The report of ``pinwarden contract diff``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pinwarden.contract.costs import CostChange, cost_change
+from pinwarden.contract.costs import CostChange, compare_costs
 from pinwarden.contract.diff import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES
-from pinwarden.contract.extension import surface_of
+from pinwarden.contract.extension import read_surface
 from pinwarden.contract.lock_command import read_lockfile
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.contract.server_diff import ServerChange, ServerDiff, diff_lockfiles
@@ -19,34 +19,34 @@ CONTRACT_CHANGE_KINDS: FindingKinds = build_kind_table(
     critical=(
         (
             BREAKING.lower(),
-            "Correct calls or uses of results may fail, a promise was dropped, or the change looks like an attack.",
+            "Correct calls may fail, a promise was dropped, or the change looks like an attack.",
         ),
     ),
-    review=((RISKY.lower(), "A model or host sees something else, or more is allowed. Review it."),),
+    review=((RISKY.lower(), "A model or client sees something else, or the tool may do more. Review the change."),),
     info=(
-        (SAFE.lower(), "The review of the old version still applies."),
-        (COSMETIC.lower(), "The wording changed; the meaning did not."),
+        (SAFE.lower(), "The change does not need a review."),
+        (COSMETIC.lower(), "Only the wording changed, not the meaning."),
     ),
 )
 
 
-def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
-    """Compare two lockfiles. Exit code 1 if anything is breaking or risky."""
-    old, new = _read(before), _read(after)
+def build_diff_report(before: Path, after: Path, *, compat: bool = False) -> Report:
+    """Compare two lockfiles. The exit code is 1 if a difference is breaking or risky."""
+    old, new = _require_lockfile(before), _require_lockfile(after)
     diff = diff_lockfiles(old, new, compat=compat)
-    costs = _costs(old, new)
+    costs = _compare_token_costs(old, new)
     counts = Counter(finding.delta.severity for finding in diff.findings)
-    notes = (*_notes(diff), *(costs.notes() if costs else ()))
+    notes = (*_list_notes(diff), *(costs.notes() if costs else ()))
     return Report(
         command="contract diff",
         subject=f"{before} -> {after}",
-        summary=_summary(counts),
+        summary=_summarize(counts),
         exit_code=EXIT_REFUSED if counts[BREAKING] or counts[RISKY] else EXIT_CLEAN,
-        rows=tuple(_row(finding) for finding in diff.findings),
+        rows=tuple(_build_row(finding) for finding in diff.findings),
         notes=notes,
         facts={
-            "before": _digests(old),
-            "after": _digests(new),
+            "before": _digests_to_json(old),
+            "after": _digests_to_json(new),
             "changes": [finding.to_json() for finding in diff.findings],
             "maxSeverity": diff.max_severity,
             "counts": {severity: counts[severity] for severity in SEVERITIES},
@@ -60,37 +60,37 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
     )
 
 
-def _read(path: Path) -> Lockfile:
+def _require_lockfile(path: Path) -> Lockfile:
     lockfile = read_lockfile(path)
     if lockfile is None:
         raise PinwardenError("LOCK_MISSING", f"{path} does not exist", hint="Give the paths of two lockfiles.")
     return lockfile
 
 
-def _costs(old: Lockfile, new: Lockfile) -> CostChange | None:
-    now = surface_of(new)
-    return None if now is None else cost_change(surface_of(old), now)
+def _compare_token_costs(old: Lockfile, new: Lockfile) -> CostChange | None:
+    now = read_surface(new)
+    return None if now is None else compare_costs(read_surface(old), now)
 
 
-def _summary(counts: Counter[str]) -> str:
+def _summarize(counts: Counter[str]) -> str:
     if not counts:
         return "no change"
     message = ", ".join(f"{counts[severity]} {severity.lower()}" for severity in SEVERITIES if counts[severity])
     return f"{message}: {'review needed' if counts[BREAKING] or counts[RISKY] else 'no review needed'}"
 
 
-def _notes(diff: ServerDiff) -> tuple[str, ...]:
+def _list_notes(diff: ServerDiff) -> tuple[str, ...]:
     notes: list[str] = []
     if diff.framework_changed:
-        notes.append("the frameworks differ; parts that they generate were not compared")
+        notes.append("the lockfiles are from different frameworks, so parts that frameworks generate were not compared")
     if diff.same_meaning:
-        notes.append("the framework or its version changed; the meaning did not")
+        notes.append("only the server's framework or its version changed, not the meaning of its tools")
     if diff.digests_only:
-        notes.append("a lockfile has digests without texts, so not all changes can be shown; lock the server again")
+        notes.append("a lockfile has no surface, so some changes cannot be shown; run `pinwarden contract lock` again")
     return tuple(notes)
 
 
-def _row(finding: ServerChange) -> Row:
+def _build_row(finding: ServerChange) -> Row:
     delta = finding.delta
     kind = CONTRACT_CHANGE_KINDS[delta.severity.lower()]
     return Row(
@@ -105,7 +105,7 @@ def _row(finding: ServerChange) -> Row:
     )
 
 
-def _digests(lockfile: Lockfile) -> dict[str, Any]:
+def _digests_to_json(lockfile: Lockfile) -> dict[str, Any]:
     extension = lockfile.extension or {}
     return {
         "serverName": lockfile.server_name,

@@ -29,52 +29,52 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _PROTO = "__proto__"
 
 LOCKFILE_LIMITS: Limits = replace(DEFAULT_LIMITS, max_bytes=128 * 1024 * 1024)
-"""A lockfile of ten thousand tools with their schemas has some tens of megabytes."""
+"""A lockfile with ten thousand tools and their schemas has tens of megabytes."""
 
 
-def hex_of(value: Any) -> str:
-    """SHA-256 in bare hex of a value in MCP Fusion's canonical JSON."""
+def hash_value(value: Any) -> str:
+    """SHA-256 of a value in MCP Fusion's canonical JSON, as hex without a prefix."""
     return sha256(canonicalize(value, "fusion", LOCKFILE_LIMITS)).hexdigest()
 
 
-def hex_of_text(text: str) -> str:
-    """SHA-256 in bare hex of text as JavaScript encodes it: a lone surrogate becomes U+FFFD."""
+def hash_text(text: str) -> str:
+    """SHA-256 of text as JavaScript encodes it (a lone surrogate becomes U+FFFD), as hex without a prefix."""
     try:
         return sha256(text.encode()).hexdigest()
     except UnicodeEncodeError:
         return sha256(_SURROGATE.sub("\ufffd", text).encode()).hexdigest()
 
 
-def utf16_sorted(names: Iterable[str]) -> list[str]:
-    """Names in the order of ``Array.prototype.sort``: UTF-16 code units."""
-    listed = list(names)
-    if all(name.isascii() for name in listed):
-        return sorted(listed)
-    return sorted(listed, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+def sort_by_utf16(names: Iterable[str]) -> list[str]:
+    """Sort names like JavaScript's ``Array.prototype.sort``: by UTF-16 code units."""
+    unsorted = list(names)
+    if all(name.isascii() for name in unsorted):
+        return sorted(unsorted)
+    return sorted(unsorted, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
 
 
-def to_sorted_file(document: Any, *, keep_proto: bool = True) -> bytes:
-    """The text of a file with members sorted at every level, two spaces and a final newline.
+def encode_sorted_file(document: Any, *, keep_proto: bool = True) -> bytes:
+    """The bytes of a JSON file with members sorted at every level, indented by two spaces, with a final newline.
 
     MCP Fusion drops a member named ``__proto__``. Reviewers must see it, so it is kept by default.
     """
-    return encode_javascript_json(_sorted(document, keep_proto=keep_proto))
+    return encode_javascript_json(_sort_members(document, keep_proto=keep_proto))
 
 
-def _sorted(value: Any, *, keep_proto: bool) -> Any:
+def _sort_members(value: Any, *, keep_proto: bool) -> Any:
     if isinstance(value, dict):
-        names = [name for name in utf16_sorted(value) if keep_proto or name != _PROTO]
-        return {name: _sorted(value[name], keep_proto=keep_proto) for name in names}
+        names = [name for name in sort_by_utf16(value) if keep_proto or name != _PROTO]
+        return {name: _sort_members(value[name], keep_proto=keep_proto) for name in names}
     if isinstance(value, list | tuple):
-        return [_sorted(item, keep_proto=keep_proto) for item in value]
+        return [_sort_members(item, keep_proto=keep_proto) for item in value]
     return value
 
 
-_PROMPTS_FOLLOW = "\n---prompts---\n"
+_PROMPTS_SEPARATOR = "\n---prompts---\n"
 
 
 class ToolDigest(Record):
-    """The digest of one tool and of each of its sections, in bare hex."""
+    """The digest of one tool and of each of its sections, as hex without a prefix."""
 
     digest: str
     surface: str
@@ -93,28 +93,28 @@ class ToolDigest(Record):
 
 
 class ServerDigest(Record):
-    """The digest of all tools, and of each tool. Prompts are not included."""
+    """The digest of all tools together, and of each tool. Prompts are not included."""
 
     digest: str
     tools: Mapping[str, ToolDigest]
 
 
-def required_fields_digest(names: Iterable[str]) -> str:
-    """MCP Fusion's ``inputSchemaDigest`` of an action, which covers only the names, in order."""
-    return hex_of(list(names))
+def hash_required_fields(names: Iterable[str]) -> str:
+    """MCP Fusion's ``inputSchemaDigest`` of an action: a hash over the names of its required fields, in their order."""
+    return hash_value(list(names))
 
 
-def tool_digest(contract: ToolContract, dialect: Dialect) -> ToolDigest:
-    """The digest of one tool."""
+def compute_tool_digest(contract: ToolContract, dialect: Dialect) -> ToolDigest:
+    """Hash the four sections of a tool, and combine them."""
     document = contract.to_json()
     parts = (
-        hex_of(_surface(contract.surface)),
-        hex_of(document["behavior"]),
-        hex_of(document["tokenEconomics"]),
-        hex_of(_entitlements(contract.entitlements, dialect)),
+        hash_value(_build_surface_preimage(contract.surface)),
+        hash_value(document["behavior"]),
+        hash_value(document["tokenEconomics"]),
+        hash_value(_build_entitlements_preimage(contract.entitlements, dialect)),
     )
     return ToolDigest(
-        digest=hex_of_text(":".join(parts)),
+        digest=hash_text(":".join(parts)),
         surface=parts[0],
         behavior=parts[1],
         token_economics=parts[2],
@@ -122,25 +122,28 @@ def tool_digest(contract: ToolContract, dialect: Dialect) -> ToolDigest:
     )
 
 
-def server_digest(contracts: Contracts, dialect: Dialect) -> ServerDigest:
-    """The digest of all tools by exported name, in any order."""
-    tools = {name: tool_digest(contract, dialect) for name, contract in contracts.items()}
-    return ServerDigest(digest=server_digest_of({name: tool.digest for name, tool in tools.items()}), tools=tools)
+def compute_server_digest(contracts: Contracts, dialect: Dialect) -> ServerDigest:
+    """Hash the tools of a server. The order of the tools does not matter."""
+    tools = {name: compute_tool_digest(contract, dialect) for name, contract in contracts.items()}
+    return ServerDigest(digest=combine_tool_digests({name: tool.digest for name, tool in tools.items()}), tools=tools)
 
 
-def server_digest_of(tools: Mapping[str, str]) -> str:
-    """The server's digest from those of its tools, in bare hex."""
-    return hex_of_text("\n".join(f"{name}:{tools[name]}" for name in utf16_sorted(tools)))
+def combine_tool_digests(tools: Mapping[str, str]) -> str:
+    """The server's digest, from the digests of its tools. All are hex without a prefix."""
+    return hash_text("\n".join(f"{name}:{tools[name]}" for name in sort_by_utf16(tools)))
 
 
-def file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
-    """The file's digest in bare hex, from the server's and the prompts' (name and ``sha256:`` digest, sorted)."""
+def compute_file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
+    """The digest of a lockfile, as hex without a prefix.
+
+    ``prompts`` are pairs of a name and a ``sha256:`` digest, sorted by name.
+    """
     lines = [f"{name}:{digest}" for name, digest in prompts]
-    return hex_of_text(server + _PROMPTS_FOLLOW + "\n".join(lines)) if lines else server
+    return hash_text(server + _PROMPTS_SEPARATOR + "\n".join(lines)) if lines else server
 
 
-def locked_prompt(prompt: PromptContract) -> dict[str, Any]:
-    """A prompt's entry in the file, with its digests."""
+def build_locked_prompt(prompt: PromptContract) -> dict[str, Any]:
+    """The entry of a prompt in the lockfile, with its digests."""
     ordered, _ = sort_by_locale(prompt.arguments, lambda argument: argument.name)
     arguments = [
         {"name": argument.name, "description": argument.description or None, "required": argument.required}
@@ -149,29 +152,29 @@ def locked_prompt(prompt: PromptContract) -> dict[str, Any]:
     visible = {
         "description": prompt.description or None,
         "title": prompt.title or None,
-        "tags": utf16_sorted(prompt.tags),
+        "tags": sort_by_utf16(prompt.tags),
         "arguments": arguments,
         "hasMiddleware": prompt.has_middleware,
         "hydrationTimeout": prompt.hydration_timeout,
     }
     return {
         **visible,
-        "argumentsDigest": f"sha256:{hex_of(arguments)}",
-        "integrityDigest": f"sha256:{hex_of({'name': prompt.name, **visible})}",
+        "argumentsDigest": f"sha256:{hash_value(arguments)}",
+        "integrityDigest": f"sha256:{hash_value({'name': prompt.name, **visible})}",
     }
 
 
-def _surface(surface: SurfaceContract) -> dict[str, Any]:
+def _build_surface_preimage(surface: SurfaceContract) -> dict[str, Any]:
     return {
         "name": surface.name,
         **({} if surface.description is None else {"description": surface.description}),
-        "tags": utf16_sorted(surface.tags),
+        "tags": sort_by_utf16(surface.tags),
         "inputSchemaDigest": surface.input_schema_digest,
-        "actions": [_action(key, surface.actions[key]) for key in utf16_sorted(surface.actions)],
+        "actions": [_build_action_preimage(key, surface.actions[key]) for key in sort_by_utf16(surface.actions)],
     }
 
 
-def _action(key: str, action: ActionContract) -> dict[str, Any]:
+def _build_action_preimage(key: str, action: ActionContract) -> dict[str, Any]:
     preimage: dict[str, Any] = {
         "key": key,
         "destructive": action.destructive,
@@ -188,9 +191,9 @@ def _action(key: str, action: ActionContract) -> dict[str, Any]:
     return preimage
 
 
-def _entitlements(entitlements: EntitlementContract, dialect: Dialect) -> dict[str, Any]:
-    """The format hashes only true and false, so an unknown flag is hashed as false; the file has null."""
+def _build_entitlements_preimage(entitlements: EntitlementContract, dialect: Dialect) -> dict[str, Any]:
+    """The flags to hash. An unknown flag is hashed as false, because MCP Fusion hashes only true and false."""
     flags: dict[str, Any] = {name: flag is True for name, flag in entitlements.flags().items()}
     if not dialect.code_evaluation:
         del flags["codeEvaluation"]
-    return {**flags, "raw": utf16_sorted(entitlements.raw)}
+    return {**flags, "raw": sort_by_utf16(entitlements.raw)}

@@ -1,16 +1,16 @@
-"""Findings about code that contradicts a tool's annotations or the lock."""
+"""Report code that contradicts the annotations of its tool, or that can do more than the lock records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.contract.check import reach
-from pinwarden.contract.entitlements.analysis import Contradiction, contradictions, gained
+from pinwarden.contract.check import summarize_reach
+from pinwarden.contract.entitlements.analysis import Contradiction, find_contradictions, find_gained
 from pinwarden.contract.entitlements.values import NATIVE, SUBPROCESS, Entitlements
 from pinwarden.contract.extension import SOURCE, UNKNOWN
 from pinwarden.contract.lockfile import Lockfile
-from pinwarden.contract.observation import Observed, located
+from pinwarden.contract.observation import ObservedServer, describe_location
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.surface.surface import TOOL
@@ -39,33 +39,33 @@ CONTRACT_KINDS: FindingKinds = build_kind_table(
 )
 
 
-def contradiction_rows(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ...]:
-    """Code that contradicts its tool's annotations. Contradictions that are already locked are only ``info``."""
+def check_annotations(observed: ObservedServer, locked: Lockfile | None = None) -> tuple[Row, ...]:
+    """Report code that contradicts its tool's annotations. A contradiction that is in the lock is only ``info``."""
     if observed.analysis is None:
         return ()
     wire = {item.key: item.value for item in observed.extension.surface.items_of_kind(TOOL)}
     return tuple(
-        _row(
+        _build_row(
             contradiction,
             "info"
             if locked is not None and _is_locked(locked, contradiction)
-            else _LEVELS.get(contradiction.kind, "critical"),
+            else _LOWER_SEVERITIES.get(contradiction.kind, "critical"),
         )
         for name, entitlements in observed.analysis.handlers.items()
-        for contradiction in contradictions(name, wire.get(name, {}).get("annotations") or {}, entitlements)
+        for contradiction in find_contradictions(name, wire.get(name, {}).get("annotations") or {}, entitlements)
     )
 
 
-def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
-    """Entitlements that the code of each tool gained or lost."""
+def check_tool_entitlements(locked: Lockfile, observed: ObservedServer) -> list[Row]:
+    """Report the entitlements that the code of each tool gained or lost since the lock."""
     rows: list[Row] = []
     if observed.analysis is None:
         return rows
     for name, entitlements in observed.analysis.handlers.items():
-        known = _locked_kinds(locked, name)
+        known = _read_locked_kinds(locked, name)
         if known is None:
             continue
-        rows += [_row(finding, "critical") for finding in gained(name, known, entitlements)]
+        rows += [_build_row(finding, "critical") for finding in find_gained(name, known, entitlements)]
         rows += [
             Row(
                 code="entitlement_lost",
@@ -78,12 +78,12 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             for kind in known
             if kind not in entitlements.kinds
         ]
-        rows += _unknown_reach_rows("tool", name, _locked_facts(locked, name), entitlements)
+        rows += _report_unknown_reach("tool", name, _read_locked_entitlements(locked, name), entitlements)
     return rows
 
 
-def prompt_and_resource_rows(locked: Lockfile, observed: Observed) -> list[Row]:
-    """Entitlements that the code of each prompt and resource gained, if the lock records them."""
+def check_prompt_and_resource_entitlements(locked: Lockfile, observed: ObservedServer) -> list[Row]:
+    """Report the entitlements that the code of each prompt and resource gained since the lock."""
     details = (locked.extension or {}).get("details")
     if observed.analysis is None or not isinstance(details, Mapping):
         return []
@@ -94,14 +94,14 @@ def prompt_and_resource_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             entitlements = now.get(name)
             if entitlements is None or not isinstance(before, Mapping):
                 continue
-            changes = gained(name, _texts(before.get("kinds")), entitlements)
-            rows += [replace(_row(change, "critical"), entity=entity) for change in changes]
-            rows += _unknown_reach_rows(entity, name, before, entitlements)
+            changes = find_gained(name, _read_strings(before.get("kinds")), entitlements)
+            rows += [replace(_build_row(change, "critical"), entity=entity) for change in changes]
+            rows += _report_unknown_reach(entity, name, before, entitlements)
     return rows
 
 
-def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
-    """Tools whose entitlements are locked but currently unknown."""
+def report_unchecked_tools(locked: Lockfile, observed: ObservedServer) -> list[Row]:
+    """Report tools whose entitlements are in the lock, but whose code was not analysed this time."""
     return [
         Row(
             code="entitlements_unchecked",
@@ -112,27 +112,27 @@ def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             message=f"the lock records what {name} can do, but its code was not analysed (use --server or --source)",
         )
         for name, facts in observed.extension.tools.items()
-        if facts.evidence["entitlements"] == UNKNOWN and _locked_kinds(locked, name) is not None
+        if facts.evidence["entitlements"] == UNKNOWN and _read_locked_kinds(locked, name) is not None
     ]
 
 
-def startup_rows(locked: Lockfile, observed: Observed, name: str) -> list[Row]:
-    """Entitlements that the code that runs on import gained."""
+def check_startup_entitlements(locked: Lockfile, observed: ObservedServer, name: str) -> list[Row]:
+    """Report the entitlements gained by code that runs when the server is imported."""
     extension = locked.extension or {}
     details = extension.get("details")
     if observed.analysis is None or extension.get("evidence") != SOURCE or not isinstance(details, Mapping):
         return []
     facts = details.get("startup")
     before = facts if isinstance(facts, Mapping) else {}
-    kinds = _texts(before.get("kinds"))
+    kinds = _read_strings(before.get("kinds"))
     startup = observed.analysis.startup
-    rows = [replace(_row(finding, "critical"), entity="server") for finding in gained(name, kinds, startup)]
-    return [*rows, *_unknown_reach_rows("server", name, before, startup)]
+    rows = [replace(_build_row(finding, "critical"), entity="server") for finding in find_gained(name, kinds, startup)]
+    return [*rows, *_report_unknown_reach("server", name, before, startup)]
 
 
-def _unknown_reach_rows(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
-    """Calls that the analysis cannot follow and that are not in the lock."""
-    known = reach(before)["unknown"]
+def _report_unknown_reach(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
+    """Report calls that the analysis cannot follow, unless they are in the lock."""
+    known = summarize_reach(before)["unknown"]
     new = {
         (unknown.reason, unknown.what): unknown
         for unknown in entitlements.unknown
@@ -145,7 +145,7 @@ def _unknown_reach_rows(entity: str, name: str, before: Mapping[str, Any], entit
             entity=entity,
             name=name,
             path="entitlements",
-            message=f"the analysis cannot follow a call of {name} ({unknown.reason}): {located(unknown)}",
+            message=f"the analysis cannot follow a call of {name} ({unknown.reason}): {describe_location(unknown)}",
             file=unknown.path,
             line=unknown.line,
         )
@@ -153,48 +153,48 @@ def _unknown_reach_rows(entity: str, name: str, before: Mapping[str, Any], entit
     ]
 
 
-_LEVELS = {SUBPROCESS: "review", NATIVE: "review"}
-"""Lower severities: another program or native code may only read."""
+_LOWER_SEVERITIES = {SUBPROCESS: "review", NATIVE: "review"}
+"""These entitlements are less severe, because another program or native code may only read."""
 
 
 def _is_locked(locked: Lockfile, contradiction: Contradiction) -> bool:
-    """Whether the lock already has both the tool's claim and this entitlement."""
+    """Whether the lock has both the tool's ``readOnlyHint`` and the entitlement that contradicts it."""
     tools = (locked.extension or {}).get("tools")
     entry = tools.get(contradiction.tool) if isinstance(tools, Mapping) else None
     claims = entry.get("annotations") if isinstance(entry, Mapping) else None
     return (
         isinstance(claims, Mapping)
         and claims.get("readOnlyHint") is True
-        and contradiction.kind in (_locked_kinds(locked, contradiction.tool) or ())
+        and contradiction.kind in (_read_locked_kinds(locked, contradiction.tool) or ())
     )
 
 
-def _locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
-    """A tool's locked entitlements; None if its source was not analysed."""
-    kinds = _locked_facts(locked, name).get("kinds")
-    return _texts(kinds) if isinstance(kinds, list) else None
+def _read_locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
+    """A tool's entitlements in the lock; None if its source was not analysed for the lock."""
+    kinds = _read_locked_entitlements(locked, name).get("kinds")
+    return _read_strings(kinds) if isinstance(kinds, list) else None
 
 
-def _locked_facts(locked: Lockfile, name: str) -> Mapping[str, Any]:
+def _read_locked_entitlements(locked: Lockfile, name: str) -> Mapping[str, Any]:
     tools = (locked.extension or {}).get("tools")
     entry = tools.get(name) if isinstance(tools, Mapping) else None
     recorded = entry.get("entitlements") if isinstance(entry, Mapping) else None
     return recorded if isinstance(recorded, Mapping) else {}
 
 
-def _texts(values: Any) -> tuple[str, ...]:
+def _read_strings(values: Any) -> tuple[str, ...]:
     return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
 
 
-def _row(contradiction: Contradiction, level: str) -> Row:
+def _build_row(contradiction: Contradiction, severity: str) -> Row:
     first = contradiction.findings[0] if contradiction.findings else None
     return Row(
         code=contradiction.code,
-        severity=level,
+        severity=severity,
         entity="tool",
         name=contradiction.tool,
         path="entitlements",
-        message=contradiction.message + (f": {located(first)}" if first else ""),
+        message=contradiction.message + (f": {describe_location(first)}" if first else ""),
         file=first.path if first else None,
         line=first.line if first else None,
     )

@@ -1,8 +1,8 @@
-"""Pinwarden's member of the lockfile, which MCP Fusion accepts and ignores.
+"""Pinwarden's extension of the lockfile: the member ``pinwarden``, which MCP Fusion ignores.
 
-It has the surface verbatim, so that a reviewer sees each change; the complete contracts, so that two files can be
-compared; how each fact is known; and two digests that others can check: ``bodyDigest`` over the entire file, and
-``surfaceDigest``, which equals the surface digest of the same server in a user's lock (``surface/surface.py``).
+The extension has the verbatim surface, so that a reviewer sees each change, and the complete contracts, so that two
+files can be compared. It records how each fact is known. ``bodyDigest`` covers the entire file, and ``surfaceDigest``
+equals the digest of the same surface in a user's lock (``surface/surface.py``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from pinwarden.contract.contract import Contracts, ToolContract, contracts_from_json
-from pinwarden.contract.dialect import dialects_of
-from pinwarden.contract.digests import LOCKFILE_LIMITS, tool_digest
+from pinwarden.contract.dialect import detect_dialects
+from pinwarden.contract.digests import LOCKFILE_LIMITS, compute_tool_digest
 from pinwarden.contract.lockfile import Lockfile
-from pinwarden.contract.normal_form import normalised_digest
+from pinwarden.contract.normal_form import compute_normalised_digest
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -28,62 +28,62 @@ FORMAT = "pinwarden-contract/1"
 PAYLOAD_TYPE = "application/vnd.pinwarden.contract+json"
 SOURCE, IN_MEMORY, LIVE, UNKNOWN = "source", "in-memory", "live", "unknown"
 EVIDENCE = (SOURCE, IN_MEMORY, LIVE, UNKNOWN)
-"""How a fact is known: from source, from the server object, from the live server, or unknown."""
+"""How a fact is known: from source code, from the imported server object, from the running server, or unknown."""
 _SURFACE_MEMBERS = frozenset({*SERVER_MEMBERS, *(kind.member for kind in ITEM_KINDS)})
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
-class ToolFacts(Record):
-    """What the extension records about one tool besides its definition and contract."""
+class ToolExtension(Record):
+    """The part of the extension about one tool, besides its definition and contract."""
 
     evidence: Mapping[str, str] = field(default_factory=dict)
-    """Fact (``entitlements``, ``middlewareChain``, ``inputSchema``, …) to one of ``EVIDENCE``."""
+    """How each fact is known: maps ``entitlements``, ``middlewareChain``, ``inputSchema``, … to one of ``EVIDENCE``."""
     entitlements: Mapping[str, Any] = field(default_factory=dict)
-    """Findings of the source analysis, ready for JSON; more kinds than the format's five flags."""
+    """The findings of the source analysis, as JSON. They are more detailed than the five flags of the contract."""
     middleware: tuple[Mapping[str, Any], ...] = ()
-    """Outermost first: ``{"name": …, "sourceDigest": … or None}``."""
+    """The middleware, outermost first: ``{"name": …, "sourceDigest": … or None}``."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Timeout, auth, handler location and the like, ready for JSON."""
+    """Timeout, auth and the location of the handler, as JSON."""
 
 
 class ContractExtension(Record):
-    """The extension before its digests are computed."""
+    """The content of the extension, without its digests."""
 
     surface: Surface
-    """What a client sees: tools, prompts, resources, templates, serverInfo, instructions, all verbatim."""
+    """The verbatim surface: tools, prompts, resources, templates, server info and instructions."""
     contracts: Contracts
     """The contracts from which the lockfile was generated."""
     evidence: str
-    """The best source of facts that was available: one of ``EVIDENCE``."""
+    """The most detailed way in which the server was observed: one of ``EVIDENCE``."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Framework and protocol versions by name, e.g. ``{"python": …, "mcp": …, "fastmcp": …, "protocol": …}``."""
-    tools: Mapping[str, ToolFacts] = field(default_factory=dict)
+    tools: Mapping[str, ToolExtension] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Server-wide facts, ready for JSON."""
+    """Facts about the server as a whole, as JSON."""
 
 
 def with_extension(lockfile: Lockfile, extension: ContractExtension) -> Lockfile:
-    """The lockfile with our member and its body digest. An existing signature is dropped."""
+    """Add the extension and its digests to a lockfile. This removes an existing signature."""
     surface = extension.surface
     if surface.problem is not None:
         raise PinwardenError("SURFACE_INVALID", f"the surface has no digest, so it cannot be locked: {surface.problem}")
     member: dict[str, Any] = {
         "format": FORMAT,
         "surfaceDigest": str(surface.digest),
-        "normalisedDigest": str(normalised_digest(surface)),
+        "normalisedDigest": str(compute_normalised_digest(surface)),
         "evidence": extension.evidence,
         "versions": dict(extension.versions),
-        "surface": _listing(surface),
-        "tools": _tools(extension),
+        "surface": _build_listing(surface),
+        "tools": _tools_to_json(extension),
         "details": dict(extension.details),
     }
     document = {**lockfile.document, KEY: member}
-    member["bodyDigest"] = str(body_digest(Lockfile(document=document)))
+    member["bodyDigest"] = str(compute_body_digest(Lockfile(document=document)))
     return Lockfile(document=document)
 
 
-def body_digest(lockfile: Lockfile) -> Digest:
-    """The digest of the entire document except the digest itself and the signature."""
+def compute_body_digest(lockfile: Lockfile) -> Digest:
+    """The digest of the entire lockfile, except ``bodyDigest`` itself and the signature."""
     document = dict(lockfile.document)
     if lockfile.extension is not None:
         excluded = ("bodyDigest", "signature")
@@ -92,19 +92,22 @@ def body_digest(lockfile: Lockfile) -> Digest:
 
 
 def check_body(lockfile: Lockfile) -> bool:
-    """Raise ``LOCK_TAMPERED`` if the body was edited. Returns False if the file has no extension."""
+    """Verify the digests of the extension; return False if the lockfile has none.
+
+    Raises ``LOCK_TAMPERED`` if the lockfile was edited.
+    """
     if KEY not in lockfile.document:
         return False
-    extension = _member(lockfile)
-    if extension.get("bodyDigest") != str(body_digest(lockfile)):
-        _tampered("the lockfile was edited: its body does not match its bodyDigest")
+    extension = _require_extension(lockfile)
+    if extension.get("bodyDigest") != str(compute_body_digest(lockfile)):
+        _raise_tampered("the lockfile was edited: its body does not match its bodyDigest")
     _check_members(extension)
     surface = surface_from_listing(extension["surface"])
     if extension.get("surfaceDigest") != str(surface.digest):
-        _tampered("the lockfile was edited: its surface does not match its surfaceDigest")
-    if extension.get("normalisedDigest") != str(normalised_digest(surface)):
-        _tampered("the lockfile was edited: its surface does not match its normalisedDigest")
-    _check_derived(extension, surface)
+        _raise_tampered("the lockfile was edited: its surface does not match its surfaceDigest")
+    if extension.get("normalisedDigest") != str(compute_normalised_digest(surface)):
+        _raise_tampered("the lockfile was edited: its surface does not match its normalisedDigest")
+    _check_summaries(extension, surface)
     _check_contracts(lockfile, surface)
     return True
 
@@ -113,57 +116,67 @@ def _check_members(extension: Mapping[str, Any]) -> None:
     """Check that the surface has only known members, and that every evidence level is valid."""
     surface = extension.get("surface")
     if not isinstance(surface, Mapping) or not surface.keys() <= _SURFACE_MEMBERS:
-        _unreadable("surface is not an object, or has unknown members")
+        _raise_unreadable("surface is not an object, or has unknown members")
     levels = [extension.get("evidence")]
     for entry in _tool_entries(extension).values():
         evidence = entry.get("evidence")
         if not isinstance(evidence, Mapping):
-            _unreadable("a tool has no evidence")
+            _raise_unreadable("a tool has no evidence")
         levels += evidence.values()
     if not all(level in EVIDENCE for level in levels):
-        _unreadable("it has an unknown evidence level")
+        _raise_unreadable("an evidence level is unknown")
 
 
 def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
-    """Check that lockfile, surface and extension have the same tools, and that each contract matches its digest."""
+    """Check that lockfile, surface and extension list the same tools, and that each contract matches its digest."""
     names = {item.key for item in surface.items_of_kind(TOOL)}
-    if not names == lockfile.tools.keys() == _tool_entries(_member(lockfile)).keys():
-        _tampered("the lockfile was edited: its tools are not those in its surface")
-    contracts_of(lockfile)
+    if not names == lockfile.tools.keys() == _tool_entries(_require_extension(lockfile)).keys():
+        _raise_tampered("the lockfile was edited: its tools differ from the tools in its surface")
+    read_contracts(lockfile)
 
 
-def _check_derived(extension: Mapping[str, Any], surface: Surface) -> None:
-    """Check that a tool's summary agrees with its definition."""
-    wire = {item.key: item.value for item in surface.items_of_kind(TOOL)}
+def _check_summaries(extension: Mapping[str, Any], surface: Surface) -> None:
+    """Check that the summary of each tool matches its definition."""
+    definitions = {item.key: item.value for item in surface.items_of_kind(TOOL)}
     for name, entry in _tool_entries(extension).items():
-        definition = wire.get(name, {})
-        if any(entry.get(member) != value for member, value in _derived(definition).items()):
-            _tampered(f"the lockfile was edited: the summary of the tool {name[:80]!a} contradicts its definition")
+        definition = definitions.get(name, {})
+        if any(entry.get(member) != value for member, value in _summarize_definition(definition).items()):
+            _raise_tampered(
+                f"the lockfile was edited: the summary of the tool {name[:80]!a} contradicts its definition"
+            )
 
 
-def surface_of(lockfile: Lockfile) -> Surface | None:
-    """The surface in the extension, if there is one. Its digests are recomputed."""
+def read_surface(lockfile: Lockfile) -> Surface | None:
+    """The surface in the extension, with recomputed digests; None if the lockfile has no extension."""
     if KEY not in lockfile.document:
         return None
-    return surface_from_listing(_member(lockfile).get("surface"))
+    return surface_from_listing(_require_extension(lockfile).get("surface"))
 
 
-def contracts_of(lockfile: Lockfile) -> dict[str, ToolContract] | None:
-    """The complete contracts, if the file has the extension. Each is checked against its digest."""
+def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
+    """The complete contracts in the extension; None if the lockfile has no extension.
+
+    Raises ``LOCK_TAMPERED`` if a contract does not match its digest.
+    """
     if KEY not in lockfile.document:
         return None
-    value = {name: entry.get("contract") for name, entry in _tool_entries(_member(lockfile)).items()}
+    value = {name: entry.get("contract") for name, entry in _tool_entries(_require_extension(lockfile)).items()}
     contracts = contracts_from_json(value, f"{KEY}.tools")
-    dialect = dialects_of(lockfile.document)[0]  # all possible dialects of a file digest contracts in the same way
+    dialect = detect_dialects(lockfile.document)[0]  # all possible dialects of a file digest contracts in the same way
     for name, contract in contracts.items():
-        if lockfile.tools.get(name, {}).get("integrityDigest") != f"sha256:{tool_digest(contract, dialect).digest}":
-            _tampered(f"the lockfile was edited: the contract of the tool {name[:80]!a} does not match its digest")
-    entries = _tool_entries(_member(lockfile))
+        if (
+            lockfile.tools.get(name, {}).get("integrityDigest")
+            != f"sha256:{compute_tool_digest(contract, dialect).digest}"
+        ):
+            _raise_tampered(
+                f"the lockfile was edited: the contract of the tool {name[:80]!a} does not match its digest"
+            )
+    entries = _tool_entries(_require_extension(lockfile))
     return {name: _with_unknown_flags(contract, entries[name]) for name, contract in contracts.items()}
 
 
 def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> ToolContract:
-    """The contract with None for unknown flags. Older files have false there."""
+    """Replace False by None for unknown flags. Older lockfiles have false for them."""
     evidence, facts = entry.get("evidence"), entry.get("entitlements")
     analysed = isinstance(evidence, Mapping) and evidence.get("entitlements") != UNKNOWN
     if analysed and not (isinstance(facts, Mapping) and facts.get("unknown")):
@@ -172,26 +185,26 @@ def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> Too
 
 
 def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
-    """The lockfile with a DSSE envelope (Ed25519) over its body and surface digests."""
+    """Add a DSSE signature (Ed25519) over the body digest and the surface digest."""
     if not check_body(lockfile):
         raise PinwardenError("LOCK_INVALID", "the lockfile has no extension, so there is no body digest to sign")
-    extension = _member(lockfile)
-    envelope = sign_dsse(PAYLOAD_TYPE, canonicalize(_statement(lockfile)), keys)
+    extension = _require_extension(lockfile)
+    envelope = sign_dsse(PAYLOAD_TYPE, canonicalize(_build_statement(lockfile)), keys)
     return Lockfile(document={**lockfile.document, KEY: {**extension, "signature": envelope}})
 
 
 def verify_lockfile(lockfile: Lockfile, known_keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
-    """The known keys that signed this body. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
-    if not check_body(lockfile) or "signature" not in _member(lockfile):
+    """The keys among ``known_keys`` that signed the lockfile. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
+    if not check_body(lockfile) or "signature" not in _require_extension(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the lockfile is not signed")
-    payload, signers = verify_dsse(_member(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
-    if parse_json(payload) != _statement(lockfile):
+    payload, signers = verify_dsse(_require_extension(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
+    if parse_json(payload) != _build_statement(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the signature is for another lockfile")
     return signers
 
 
-def _statement(lockfile: Lockfile) -> dict[str, Any]:
-    extension = _member(lockfile)
+def _build_statement(lockfile: Lockfile) -> dict[str, Any]:
+    extension = _require_extension(lockfile)
     return {
         "format": FORMAT,
         "serverName": lockfile.server_name,
@@ -201,8 +214,8 @@ def _statement(lockfile: Lockfile) -> dict[str, Any]:
     }
 
 
-def _listing(surface: Surface) -> dict[str, Any]:
-    """A plain listing, from which ``surface_from_listing`` makes a surface with the same digest."""
+def _build_listing(surface: Surface) -> dict[str, Any]:
+    """The surface as JSON, from which ``surface_from_listing`` builds a surface with the same digest."""
     lists = {
         kind.member: [
             item.value for item in sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
@@ -213,15 +226,15 @@ def _listing(surface: Surface) -> dict[str, Any]:
     return {**(surface.server or {}), **lists}
 
 
-def _tools(extension: ContractExtension) -> dict[str, Any]:
-    wire = {item.key: item.value for item in extension.surface.items_of_kind(TOOL)}
+def _tools_to_json(extension: ContractExtension) -> dict[str, Any]:
+    definitions = {item.key: item.value for item in extension.surface.items_of_kind(TOOL)}
     rows: dict[str, Any] = {}
     for name, contract in extension.contracts.items():
-        facts = extension.tools.get(name, ToolFacts())
-        definition = wire.get(name, {})
+        facts = extension.tools.get(name, ToolExtension())
+        definition = definitions.get(name, {})
         rows[name] = {
             "contract": contract.to_json(),
-            **_derived(definition),
+            **_summarize_definition(definition),
             "evidence": dict(facts.evidence),
             "entitlements": dict(facts.entitlements),
             "middleware": [dict(layer) for layer in facts.middleware],
@@ -230,41 +243,41 @@ def _tools(extension: ContractExtension) -> dict[str, Any]:
     return rows
 
 
-def _derived(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary of a tool's definition."""
+def _summarize_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarize a tool's definition: its hints, and the digest of its output schema."""
     return {
-        "annotations": tri_state(definition.get("annotations")),
-        "outputSchemaDigest": _digest_or_none(definition.get("outputSchema")),
+        "annotations": read_hints(definition.get("annotations")),
+        "outputSchemaDigest": _hash_optional(definition.get("outputSchema")),
     }
 
 
 def _tool_entries(extension: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     tools = extension.get("tools")
     if not isinstance(tools, Mapping) or not all(isinstance(entry, Mapping) for entry in tools.values()):
-        _unreadable("tools is not an object of objects")
+        _raise_unreadable("tools is not an object of objects")
     return tools
 
 
-def tri_state(annotations: Any) -> dict[str, bool | None]:
-    """Each hint as declared, or None if the author did not declare it."""
+def read_hints(annotations: Any) -> dict[str, bool | None]:
+    """The boolean hints of a tool. A hint is None if the author did not declare it."""
     declared = annotations if isinstance(annotations, Mapping) else {}
     return {hint: declared[hint] if isinstance(declared.get(hint), bool) else None for hint in HINTS}
 
 
-def _digest_or_none(value: Any) -> str | None:
+def _hash_optional(value: Any) -> str | None:
     return None if value is None else str(Digest.of_bytes(canonicalize(value)))
 
 
-def _member(lockfile: Lockfile) -> Mapping[str, Any]:
+def _require_extension(lockfile: Lockfile) -> Mapping[str, Any]:
     extension = lockfile.extension
     if extension is None or extension.get("format") != FORMAT:
-        _unreadable(f"it is not an object of format {FORMAT}")
+        _raise_unreadable(f"the member is not an object of format {FORMAT}")
     return extension
 
 
-def _unreadable(problem: str) -> NoReturn:
+def _raise_unreadable(problem: str) -> NoReturn:
     raise PinwardenError("LOCK_INVALID", f"{KEY}: {problem}", hint="Lock the server again, or use a newer pinwarden.")
 
 
-def _tampered(problem: str) -> NoReturn:
+def _raise_tampered(problem: str) -> NoReturn:
     raise PinwardenError("LOCK_TAMPERED", problem)

@@ -1,10 +1,10 @@
-"""Runs in the server's own Python: imports the server, records what only its process knows, then serves it.
+"""Runs in the server's own Python: imports the server, records facts that only its process knows, then serves it.
 
     python introspector.py FACTS FOLDER MODULE [OBJECT]
 
-The surface is not read from objects: after the facts are written, the server speaks MCP on its standard streams and is
-probed like any other. This file imports only the standard library, because the server's environment may not have
-Pinwarden, and uses nothing newer than Python 3.10.
+After writing the facts, this program serves MCP on its standard streams, and Pinwarden probes the surface like that of
+any other server. It imports only the standard library, because the server's environment may not have Pinwarden, and
+uses nothing newer than Python 3.10.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("mcp", "fastmcp", "pydantic")
-_OF_THE_FRAMEWORK = ("mcp.", "fastmcp.")
-_CALLED_FOR = {
+_FRAMEWORK_PREFIXES = ("mcp.", "fastmcp.")
+_MIDDLEWARE_HOOKS = {
     "tools": ("on_call_tool", "on_request", "on_message"),
     "prompts": ("on_get_prompt", "on_request", "on_message"),
 }
-_NAMES = ("mcp", "server", "app")  # if a module has several servers, the names that the frameworks' own commands start
+_USUAL_NAMES = (
+    "mcp",
+    "server",
+    "app",
+)  # the names that the frameworks' own commands look for
 
 
-class NoServer(Exception):  # noqa: N818 - internal
+class NoServerError(Exception):
     """The module was imported but has no unambiguous server."""
 
 
 def main(arguments: list[str]) -> int:
-    """Import the server, write the facts, and serve."""
+    """Import the server, write the facts to a file, and serve MCP. Returns the exit code."""
     target, folder, module_name = Path(arguments[0]), arguments[1], arguments[2]
     object_name = arguments[3] if len(arguments) > 3 else None
     duplicates = _Duplicates()
@@ -46,30 +50,30 @@ def main(arguments: list[str]) -> int:
             _import_from(folder)
             module = importlib.import_module(module_name)
             server = _find_server(module, object_name)
-            facts = _facts(server, Path(folder), duplicates.names)
-    except NoServer as err:
+            facts = _collect_facts(server, Path(folder), duplicates.names)
+    except NoServerError as err:
         return _report_failure(target, "no-server", str(err))
     except SystemExit as err:
-        return _report_failure(target, "exited", f"it called sys.exit({err.code!r}) while it was imported")
+        return _report_failure(target, "exited", f"the server called sys.exit({err.code!r}) while it was imported")
     except BaseException as err:  # noqa: BLE001 - the server's own code may raise anything
         import traceback
 
         traceback.print_exc()
         return _report_failure(target, "import-failed", f"{type(err).__name__}: {err}"[:2000])
-    _write(target, facts)
+    _write_facts(target, facts)
     _serve(server)
     return 0
 
 
 def _import_from(folder: str) -> None:
-    """Set the import path as if the server's own file had been started."""
+    """Set the import path as if the user had started the server's own file."""
     own_folder = Path(__file__).resolve().parent
     sys.path[:] = [folder, *(path for path in sys.path if not path or Path(path).resolve() != own_folder)]
 
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Redirect output during the import to standard error, because standard output is for the protocol."""
+    """Redirect standard output to standard error during the import, because standard output is for MCP messages."""
     saved = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -83,14 +87,14 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 class _Duplicates(logging.Handler):
-    """Collects duplicate names, which both frameworks only log."""
+    """Collects warnings about duplicate names, which both frameworks only log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.names: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith(_OF_THE_FRAMEWORK) or record.name in ("mcp", "fastmcp"):
+        if record.name.startswith(_FRAMEWORK_PREFIXES) or record.name in ("mcp", "fastmcp"):
             text = record.getMessage()
             if "already exists" in text:
                 self.names.append(text[:200])
@@ -101,32 +105,32 @@ def _find_server(module: Any, object_name: str | None) -> Any:
         server = module
         for part in object_name.split("."):
             if not hasattr(server, part):
-                raise NoServer(f"{module.__name__} has no {object_name}{_list_servers(module)}")
+                raise NoServerError(f"{module.__name__} has no {object_name}{_list_servers(module)}")
             server = getattr(server, part)
-        if _kind(server) is None and callable(server):
+        if _detect_framework(server) is None and callable(server):
             server = server()  # a factory that the user named
-        if _kind(server) is None:
-            raise NoServer(f"{object_name} in {module.__name__} is not an MCP server{_list_servers(module)}")
+        if _detect_framework(server) is None:
+            raise NoServerError(f"{object_name} in {module.__name__} is not an MCP server{_list_servers(module)}")
         return server
     servers: dict[int, tuple[str, Any]] = {}
     for name, value in vars(module).items():
-        if _kind(value) is not None:
+        if _detect_framework(value) is not None:
             servers.setdefault(id(value), (name, value))
     if not servers:
-        raise NoServer(f"{module.__name__} has no MCP server at its top level")
-    usual = [value for name, value in servers.values() if name in _NAMES]
-    if len(servers) > 1 and len(usual) != 1:
+        raise NoServerError(f"{module.__name__} has no MCP server at its top level")
+    preferred = [value for name, value in servers.values() if name in _USUAL_NAMES]
+    if len(servers) > 1 and len(preferred) != 1:
         names = ", ".join(sorted(name for name, _ in servers.values()))
-        raise NoServer(f"{module.__name__} has several MCP servers: {names}")
-    return usual[0] if usual else next(iter(servers.values()))[1]
+        raise NoServerError(f"{module.__name__} has several MCP servers: {names}")
+    return preferred[0] if preferred else next(iter(servers.values()))[1]
 
 
 def _list_servers(module: Any) -> str:
-    names = sorted(name for name, value in vars(module).items() if _kind(value) is not None)
+    names = sorted(name for name, value in vars(module).items() if _detect_framework(value) is not None)
     return f"; its servers: {', '.join(names)}" if names else ""
 
 
-def _kind(value: Any) -> str | None:
+def _detect_framework(value: Any) -> str | None:
     """The framework of a server object; None if it is not a server."""
     for base in type(value).__mro__:
         if base.__module__.startswith("fastmcp.") and base.__name__ == "FastMCP":
@@ -138,24 +142,24 @@ def _kind(value: Any) -> str | None:
     return None
 
 
-def _facts(server: Any, folder: Path, duplicates: list[str]) -> dict[str, Any]:
-    kind = _kind(server)
-    middleware = [_middleware(layer) for layer in getattr(server, "middleware", None) or ()]
-    own = [layer for layer in middleware if layer is not None]
+def _collect_facts(server: Any, folder: Path, duplicates: list[str]) -> dict[str, Any]:
+    kind = _detect_framework(server)
+    middleware = [_describe_middleware(layer) for layer in getattr(server, "middleware", None) or ()]
+    own_middleware = [layer for layer in middleware if layer is not None]
     return {
         "framework": kind,
-        "versions": {"python": sys.version.split()[0], **_versions()},
-        "tools": {name: _component(tool) for name, tool in _tools(server, kind)},
-        "prompts": {name: _component(prompt) for name, prompt in _prompts(server, kind)},
-        "resources": {name: _component(resource) for name, resource in _resources(server, kind)},
-        "middleware": own,
-        "modules": _modules(folder),
+        "versions": {"python": sys.version.split()[0], **_read_versions()},
+        "tools": {name: _describe_component(tool) for name, tool in _list_tools(server, kind)},
+        "prompts": {name: _describe_component(prompt) for name, prompt in _list_prompts(server, kind)},
+        "resources": {name: _describe_component(resource) for name, resource in _list_resources(server, kind)},
+        "middleware": own_middleware,
+        "modules": _list_modules(folder),
         "packages": [folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")],
         "duplicates": duplicates,
     }
 
 
-def _versions() -> dict[str, str]:
+def _read_versions() -> dict[str, str]:
     versions: dict[str, str] = {}
     for name in _PACKAGES:
         if name not in sys.modules:
@@ -167,23 +171,23 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _tools(server: Any, kind: str | None) -> list[tuple[str, Any]]:
+def _list_tools(server: Any, kind: str | None) -> list[tuple[str, Any]]:
     if kind == "mcp":
         return list(getattr(server._tool_manager, "_tools", {}).items())
     if kind == "fastmcp":
-        return _listed(server, "tool")
+        return _list_fastmcp_items(server, "tool")
     return []
 
 
-def _prompts(server: Any, kind: str | None) -> list[tuple[str, Any]]:
+def _list_prompts(server: Any, kind: str | None) -> list[tuple[str, Any]]:
     if kind == "mcp":
         return list(getattr(server._prompt_manager, "_prompts", {}).items())
     if kind == "fastmcp":
-        return _listed(server, "prompt")
+        return _list_fastmcp_items(server, "prompt")
     return []
 
 
-def _resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
+def _list_resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
     """Resources by their URI, and templates by their URI template."""
     if kind == "mcp":
         manager = server._resource_manager
@@ -193,14 +197,17 @@ def _resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
         ]
     if kind == "fastmcp":
         return [
-            *((str(resource.uri), resource) for _, resource in _listed(server, "resource")),
-            *((str(template.uri_template), template) for _, template in _listed(server, "resource_template")),
+            *((str(resource.uri), resource) for _, resource in _list_fastmcp_items(server, "resource")),
+            *(
+                (str(template.uri_template), template)
+                for _, template in _list_fastmcp_items(server, "resource_template")
+            ),
         ]
     return []
 
 
-def _listed(server: Any, kind: str) -> list[tuple[str, Any]]:
-    """The items of a server and of servers mounted in it, before middleware."""
+def _list_fastmcp_items(server: Any, kind: str) -> list[tuple[str, Any]]:
+    """The items of a fastmcp server and of the servers mounted in it, without running middleware."""
     import asyncio
 
     async def list_items() -> Any:
@@ -209,25 +216,25 @@ def _listed(server: Any, kind: str) -> list[tuple[str, Any]]:
     return [(item.name, item) for item in asyncio.run(list_items())]
 
 
-def _component(component: Any) -> dict[str, Any]:
+def _describe_component(component: Any) -> dict[str, Any]:
     meta = getattr(component, "meta", None)
     tags = getattr(component, "tags", None) or (meta.get("tags") if isinstance(meta, dict) else None) or ()
     rules = meta.get("systemRules") if isinstance(meta, dict) else None
     return {
-        "handler": _location(getattr(component, "fn", None)),
+        "handler": _locate_handler(getattr(component, "fn", None)),
         "tags": sorted(str(tag) for tag in tags),
-        "timeout": _number(getattr(component, "timeout", None)),
+        "timeout": _to_float(getattr(component, "timeout", None)),
         "auth": getattr(component, "auth", None) is not None,
         "system_rules": [str(rule) for rule in rules] if isinstance(rules, list | tuple) else None,
     }
 
 
-def _number(value: Any) -> float | None:
+def _to_float(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _location(function: Any) -> dict[str, Any] | None:
-    """Where a handler's code starts, without its decorators."""
+def _locate_handler(function: Any) -> dict[str, Any] | None:
+    """The module, name and line of a handler, without its decorators."""
     if function is None:
         return None
     while hasattr(function, "func") and callable(function.func):  # functools.partial
@@ -244,8 +251,8 @@ def _location(function: Any) -> dict[str, Any] | None:
     }
 
 
-def _middleware(value: Any) -> dict[str, Any] | None:
-    """A middleware of the author; None for the frameworks' own."""
+def _describe_middleware(value: Any) -> dict[str, Any] | None:
+    """Facts about a middleware of the author; None for the frameworks' own."""
     kind = value if inspect.isfunction(value) else type(value)
     module = getattr(kind, "__module__", "")
     own = not (module.startswith(("mcp.server", "fastmcp.server.middleware.dereference")))
@@ -253,15 +260,15 @@ def _middleware(value: Any) -> dict[str, Any] | None:
         return None
     return {
         "name": f"{module}.{kind.__qualname__}",
-        "sourceDigest": _source_digest(kind),
-        "tools": _overrides(kind, _CALLED_FOR["tools"]),
-        "prompts": _overrides(kind, _CALLED_FOR["prompts"]),
-        "maxSize": _number(getattr(value, "max_size", None)),
+        "sourceDigest": _hash_source(kind),
+        "tools": _overrides_hook(kind, _MIDDLEWARE_HOOKS["tools"]),
+        "prompts": _overrides_hook(kind, _MIDDLEWARE_HOOKS["prompts"]),
+        "maxSize": _to_float(getattr(value, "max_size", None)),
         "onlyFor": sorted(str(tool) for tool in getattr(value, "tools", None) or ()),
     }
 
 
-def _overrides(kind: Any, hooks: tuple[str, ...]) -> bool:
+def _overrides_hook(kind: Any, hooks: tuple[str, ...]) -> bool:
     if not inspect.isclass(kind):
         return True
     if not any(base.__module__.startswith("fastmcp.") for base in kind.__mro__):
@@ -271,7 +278,7 @@ def _overrides(kind: Any, hooks: tuple[str, ...]) -> bool:
     )
 
 
-def _source_digest(kind: Any) -> str | None:
+def _hash_source(kind: Any) -> str | None:
     try:
         text = inspect.getsource(kind)
     except (OSError, TypeError):
@@ -279,7 +286,7 @@ def _source_digest(kind: Any) -> str | None:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _modules(folder: Path) -> dict[str, str]:
+def _list_modules(folder: Path) -> dict[str, str]:
     """The modules that were imported from the server's folder."""
     modules: dict[str, str] = {}
     root = folder.resolve()
@@ -294,7 +301,7 @@ def _modules(folder: Path) -> dict[str, str]:
 
 
 def _serve(server: Any) -> None:
-    kind = _kind(server)
+    kind = _detect_framework(server)
     if kind == "fastmcp":
         server.run("stdio", show_banner=False)
     elif kind == "mcp":
@@ -314,11 +321,11 @@ async def _serve_lowlevel(server: Any) -> None:
 
 
 def _report_failure(target: Path, reason: str, message: str) -> int:
-    _write(target, {"failed": {"reason": reason, "message": message}})
+    _write_facts(target, {"failed": {"reason": reason, "message": message}})
     return 1
 
 
-def _write(target: Path, facts: dict[str, Any]) -> None:
+def _write_facts(target: Path, facts: dict[str, Any]) -> None:
     temporary = target.with_suffix(".part")
     temporary.write_text(json.dumps(facts), "utf-8")
     temporary.replace(target)

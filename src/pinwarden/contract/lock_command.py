@@ -1,6 +1,6 @@
-"""The report of ``contract lock``, and reading and writing lockfiles.
+"""``contract lock``: generate, read and write lockfiles.
 
-A lockfile that would differ only in its time is not rewritten.
+A lockfile is only rewritten if more than its generation time changes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pinwarden.contract.dialect import F5, Dialect, V, dialects_of
+from pinwarden.contract.dialect import F5, Dialect, V, detect_dialects
 from pinwarden.contract.digests import LOCKFILE_LIMITS
-from pinwarden.contract.entitlement_findings import CONTRACT_KINDS, contradiction_rows
+from pinwarden.contract.entitlement_findings import CONTRACT_KINDS, check_annotations
 from pinwarden.contract.extension import with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.contract.observation import Observed, unanalysed_note
+from pinwarden.contract.observation import ObservedServer, note_unanalysed_tools
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import Record
@@ -30,23 +30,24 @@ class StoredLockfile(Record):
 
 
 def load_lockfile(name: str | None, dialect: Dialect | None = None) -> StoredLockfile:
-    """Read the named lockfile, or the one in the current folder. If there is none, the path is the dialect's default.
+    """Read the lockfile with this name, or the lockfile in the current folder.
 
-    Call this before the server is started, so that a corrupt lockfile fails early.
+    If no lockfile exists, the path is the dialect's default. Call this before starting the server, so that a corrupt
+    lockfile is reported early.
     """
-    path = _lockfile_path(name, dialect)
+    path = _choose_path(name, dialect)
     return StoredLockfile(path=path, lockfile=read_lockfile(path))
 
 
 def require_lockfile(stored: StoredLockfile) -> Lockfile:
-    """The lockfile; ``LOCK_MISSING`` if it does not exist."""
+    """The lockfile. Raises ``LOCK_MISSING`` if it does not exist."""
     if stored.lockfile is None:
         hint = "Create one with: pinwarden contract lock --server FILE"
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {stored.path}", hint=hint)
     return stored.lockfile
 
 
-def _lockfile_path(name: str | None, dialect: Dialect | None) -> Path:
+def _choose_path(name: str | None, dialect: Dialect | None) -> Path:
     if name is not None:
         return Path(name)
     existing = [Path(dialect.file_name) for dialect in (F5, V) if Path(dialect.file_name).exists()]
@@ -58,22 +59,24 @@ def _lockfile_path(name: str | None, dialect: Dialect | None) -> Path:
     return Path((dialect or F5).file_name)
 
 
-def fresh_lockfile(observed: Observed, now: str, dialect: Dialect, name: str | None = None) -> Lockfile:
-    """A new lockfile of a server."""
+def build_lockfile(observed: ObservedServer, now: str, dialect: Dialect, name: str | None = None) -> Lockfile:
+    """Generate the lockfile of a server, with Pinwarden's extension."""
     plain = generate_lockfile(
         name or observed.name, observed.contracts, observed.prompts, generated_at=now, dialect=dialect
     )
     return with_extension(plain, observed.extension)
 
 
-def lock(observed: Observed, stored: StoredLockfile, *, now: str, dialect: Dialect | None, name: str | None) -> Report:
-    """Write the lockfile, unless its content would not change."""
+def lock(
+    observed: ObservedServer, stored: StoredLockfile, *, now: str, dialect: Dialect | None, name: str | None
+) -> Report:
+    """Write the lockfile if its content changes, and return the report of ``pinwarden contract lock``."""
     path, old = stored.path, stored.lockfile
     default_dialect = V if path.name == V.file_name else F5
-    used_dialect = dialect or (default_dialect if old is None else dialects_of(old.document)[0])
-    new = fresh_lockfile(observed, now, used_dialect, name)
-    rows = contradiction_rows(observed)
-    same = old is not None and _same_content(old, new)
+    used_dialect = dialect or (default_dialect if old is None else detect_dialects(old.document)[0])
+    new = build_lockfile(observed, now, used_dialect, name)
+    rows = check_annotations(observed)
+    same = old is not None and _has_same_content(old, new)
     if not same:
         write_lockfile(path, new)
     counts = f"{plural(len(observed.contracts), 'tool')}, {plural(len(observed.prompts), 'prompt')}"
@@ -86,10 +89,10 @@ def lock(observed: Observed, stored: StoredLockfile, *, now: str, dialect: Diale
         rows=rows,
         notes=(
             *(("commit the file; to check it in CI, run: pinwarden contract init",) if old is None else ()),
-            *unanalysed_note(observed),
+            *note_unanalysed_tools(observed),
         ),
         facts={
-            **digests_of(new),
+            **digests_to_json(new),
             "path": str(path),
             "written": not same,
             "dialect": used_dialect.name,
@@ -100,7 +103,7 @@ def lock(observed: Observed, stored: StoredLockfile, *, now: str, dialect: Diale
 
 
 def sign(path: Path, keys: Iterable[PrivateKey]) -> None:
-    """Sign a lockfile in place."""
+    """Sign a lockfile in place. Raises ``LOCK_MISSING`` if it does not exist."""
     from pinwarden.contract.extension import sign_lockfile
 
     locked = read_lockfile(path)
@@ -109,20 +112,20 @@ def sign(path: Path, keys: Iterable[PrivateKey]) -> None:
     write_lockfile(path, sign_lockfile(locked, keys))
 
 
-def _same_content(old: Lockfile, new: Lockfile) -> bool:
-    """Whether two lockfiles are equal apart from time and signature."""
-    return _content(old) == _content(new)
+def _has_same_content(old: Lockfile, new: Lockfile) -> bool:
+    """Whether two lockfiles differ at most in their generation time and signature."""
+    return _drop_time_and_signature(old) == _drop_time_and_signature(new)
 
 
-def _content(lockfile: Lockfile) -> dict[str, Any]:
+def _drop_time_and_signature(lockfile: Lockfile) -> dict[str, Any]:
     extension = {
         name: value for name, value in (lockfile.extension or {}).items() if name not in ("bodyDigest", "signature")
     }
     return {**lockfile.document, "generatedAt": "", "pinwarden": extension}
 
 
-def digests_of(lockfile: Lockfile) -> dict[str, Any]:
-    """The digests that identify a lockfile, for a report."""
+def digests_to_json(lockfile: Lockfile) -> dict[str, Any]:
+    """The server's name and the digests that identify a lockfile, for the JSON output."""
     extension = lockfile.extension or {}
     names = ("bodyDigest", "surfaceDigest", "normalisedDigest")
     return {
@@ -133,9 +136,9 @@ def digests_of(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def read_lockfile(path: Path, *, compat: Dialect | None = None) -> Lockfile | None:
-    """The lockfile at a path; None if it does not exist. An unreadable file raises.
+    """The lockfile at a path; None if it does not exist.
 
-    With ``compat``, an unreadable file also gives None, as in MCP Fusion.
+    Raises ``LOCK_INVALID`` if the file cannot be parsed. With ``compat`` such a file gives None, as in MCP Fusion.
     """
     if not path.exists() and not path.is_symlink():
         return None

@@ -1,8 +1,4 @@
-"""The capability lockfile: generate, serialize, parse.
-
-``generate_lockfile``, ``serialize_lockfile`` and ``parse_lockfile`` are pure. The only side effects are in
-``contract/lock_command.py``.
-"""
+"""The server author's lockfile: generate, serialize and parse it. ``lock_command.py`` reads and writes the file."""
 
 from __future__ import annotations
 
@@ -14,11 +10,11 @@ from pinwarden.contract.contract import Contracts, PromptContract, ToolContract
 from pinwarden.contract.dialect import DEFAULT_DIALECT, DIALECTS, Dialect
 from pinwarden.contract.digests import (
     LOCKFILE_LIMITS,
-    file_digest,
-    locked_prompt,
-    server_digest,
-    to_sorted_file,
-    utf16_sorted,
+    build_locked_prompt,
+    compute_file_digest,
+    compute_server_digest,
+    encode_sorted_file,
+    sort_by_utf16,
 )
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
@@ -40,7 +36,7 @@ class Lockfile(Record):
 
     @property
     def server_name(self) -> str:
-        """The server's name. Covered by our body digest, but not by MCP Fusion's digest."""
+        """The server's name. Pinwarden's body digest covers it; MCP Fusion's digest does not."""
         name: str = self.document["serverName"]
         return name
 
@@ -53,22 +49,22 @@ class Lockfile(Record):
     @property
     def tools(self) -> Mapping[str, Any]:
         """The locked tools by name."""
-        return _by_name(self.document["capabilities"]["tools"])
+        return _map_by_name(self.document["capabilities"]["tools"])
 
     @property
     def prompts(self) -> Mapping[str, Any]:
         """The locked prompts by name."""
-        return _by_name(self.document["capabilities"].get("prompts") or {})
+        return _map_by_name(self.document["capabilities"].get("prompts") or {})
 
     @property
     def extension(self) -> Mapping[str, Any] | None:
-        """Pinwarden's own member (``contract/extension.py``), if there is one."""
+        """Pinwarden's extension (``contract/extension.py``); None if the lockfile has none."""
         member = self.document.get("pinwarden")
         return member if isinstance(member, Mapping) else None
 
 
 class LockfileCheckResult(Record):
-    """The result of a check."""
+    """The names of tools and prompts that changed since the lockfile was written."""
 
     ok: bool
     message: str
@@ -81,10 +77,10 @@ class LockfileCheckResult(Record):
     changed_prompts: tuple[str, ...] = ()
     unchanged_prompts: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
-    """Other changes, which MCP Fusion does not check: instructions, resources, …"""
+    """Changes of instructions, resources and code, which MCP Fusion does not check."""
 
     def to_json(self) -> dict[str, Any]:
-        """The result with MCP Fusion's names, and ``other`` if it is not empty."""
+        """The result with the member names of MCP Fusion, plus ``other`` if it is not empty."""
         fusion_result = {
             "ok": self.ok,
             "message": self.message,
@@ -113,17 +109,18 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a default
     framework_version: str | None = None,
     compat: bool = False,
 ) -> Lockfile:
-    """The lockfile of a server, without extension (``extension.with_extension`` adds one).
+    """Generate the lockfile of a server, without extension (``extension.with_extension`` adds it).
 
-    Two prompts with one name are an error; with ``compat`` they are handled as the dialect does.
+    Raises ``TOOL_NAME_DUPLICATE`` if two prompts have the same name. ``compat`` handles them like MCP Fusion instead.
     """
-    digests = server_digest(contracts, dialect)
+    digests = compute_server_digest(contracts, dialect)
     tools = {
-        name: _locked_tool(contracts[name], digests.tools[name].digest, dialect) for name in utf16_sorted(contracts)
+        name: _build_locked_tool(contracts[name], digests.tools[name].digest, dialect)
+        for name in sort_by_utf16(contracts)
     }
-    listed = _prompts(list(prompts), dialect, compat=compat)
-    locked = [(item.name, locked_prompt(item)) for item in listed]
-    digest = file_digest(digests.digest, ((name, entry["integrityDigest"]) for name, entry in locked))
+    sorted_prompts = _sort_prompts(list(prompts), dialect, compat=compat)
+    locked = [(prompt.name, build_locked_prompt(prompt)) for prompt in sorted_prompts]
+    digest = compute_file_digest(digests.digest, ((name, entry["integrityDigest"]) for name, entry in locked))
     return Lockfile(
         document={
             "lockfileVersion": LOCKFILE_VERSION,
@@ -136,20 +133,20 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a default
     )
 
 
-def _prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
-    """The prompts, sorted by name."""
+def _sort_prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
+    """Sort the prompts by name."""
     by_name = {item.name: item for item in listed}  # the last one registered wins
     if len(by_name) == len(listed) or (compat and dialect.one_prompt_per_name):
-        return [by_name[name] for name in utf16_sorted(by_name)]
+        return [by_name[name] for name in sort_by_utf16(by_name)]
     if not compat:
-        twice = next(item.name for item in listed if item is not by_name[item.name])
-        raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts have the name {twice[:80]!a}")
-    return [item for name in utf16_sorted(by_name) for item in listed if item.name == name]
+        duplicate = next(item.name for item in listed if item is not by_name[item.name])
+        raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts have the name {duplicate[:80]!a}")
+    return [item for name in sort_by_utf16(by_name) for item in listed if item.name == name]
 
 
-def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[str, Any]:
+def _build_locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[str, Any]:
     surface, behavior, tokens = contract.surface, contract.behavior, contract.token_economics
-    actions = utf16_sorted(surface.actions)
+    actions = sort_by_utf16(surface.actions)
     egress = behavior.egress_schema_digest
     flags = contract.entitlements.flags()
     if not dialect.code_evaluation:
@@ -160,7 +157,7 @@ def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[
             "description": surface.description,
             "actions": actions,
             "inputSchemaDigest": f"sha256:{surface.input_schema_digest}",
-            "tags": utf16_sorted(surface.tags),
+            "tags": sort_by_utf16(surface.tags),
         },
         "behavior": {
             "egressSchemaDigest": None if egress is None else f"sha256:{egress}",
@@ -189,10 +186,10 @@ def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[
 def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
     """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
 
-    In a file with our extension invisible characters are escaped, because people review it; without the extension the
-    bytes equal MCP Fusion's. MCP Fusion drops members named ``__proto__``; so does ``compat``.
+    In a lockfile with Pinwarden's extension, invisible characters are escaped for reviewers. Without the extension, the
+    bytes are the same as MCP Fusion's. ``compat`` drops members named ``__proto__``, as MCP Fusion does.
     """
-    data = to_sorted_file(dict(lockfile.document), keep_proto=not compat)
+    data = encode_sorted_file(dict(lockfile.document), keep_proto=not compat)
     return data if compat or lockfile.extension is None else escape_invisible_json(data.decode()).encode()
 
 
@@ -202,18 +199,18 @@ def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
 def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits = LOCKFILE_LIMITS) -> Lockfile:
     """Parse a lockfile of any dialect.
 
-    By default the JSON must be strict, and every member that a check needs must be present with the right type.
-    ``compat`` accepts and rejects exactly what that dialect's reader does.
+    The JSON must be strict, and every member that a check needs must be present with the right type. With ``compat``,
+    the rules of that dialect's own parser apply instead.
     """
     if compat is not None:
-        return _parse_as(compat, data, limits)
+        return _parse_like(compat, data, limits)
     document = strict_json.parse_json(data, limits)
-    root = JsonObject(document, "", _error, separator=".")
+    root = JsonObject(document, "", _build_error, separator=".")
     _check_version(document)
     for name in ("serverName", "generatedAt"):
         root.string(name)
     if not any(isinstance(document.get(key), str) for key in _VERSION_KEYS):
-        raise _error("", f"has none of {', '.join(_VERSION_KEYS)}")
+        raise _build_error("", f"has none of {', '.join(_VERSION_KEYS)}")
     _check_digest(root)
     _check_capabilities(root.object("capabilities"))
     return Lockfile(document=document)
@@ -222,7 +219,7 @@ def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits
 def _check_version(document: Mapping[str, Any]) -> None:
     version = document.get("lockfileVersion")
     if type(version) not in (int, float):
-        raise _error("lockfileVersion", "is not a number")
+        raise _build_error("lockfileVersion", "is not a number")
     if version != LOCKFILE_VERSION:
         raise PinwardenError(
             "LOCK_VERSION_UNSUPPORTED",
@@ -245,10 +242,10 @@ def _check_digest(entry: JsonObject) -> None:
     entry.string("integrityDigest", _DIGEST, kind="a digest (sha256: and 64 hex digits)")
 
 
-def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
-    """Parse like MCP Fusion: the last duplicate member wins, digests may be anything, lists count as objects."""
+def _parse_like(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
+    """Parse like MCP Fusion: the last duplicate member wins, digests are not checked, and lists count as objects."""
     document = strict_json.parse_last_wins(data, limits)
-    root = JsonObject(document, "", _error, separator=".")
+    root = JsonObject(document, "", _build_error, separator=".")
     if type(document.get("lockfileVersion")) not in (int, float) or document["lockfileVersion"] != LOCKFILE_VERSION:
         root.fail("lockfileVersion", f"is not {LOCKFILE_VERSION}")
     for name in ("serverName", "integrityDigest", "generatedAt", dialect.version_key):
@@ -259,14 +256,14 @@ def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
     return Lockfile(document=document)
 
 
-def _by_name(entries: Any) -> Mapping[str, Any]:
-    """Entries by name. In JavaScript a list is an object whose names are numbers."""
+def _map_by_name(entries: Any) -> Mapping[str, Any]:
+    """Map entries by name. As in JavaScript, the names of list items are their indexes."""
     if isinstance(entries, list):
         return {str(index): entry for index, entry in enumerate(entries)}
     return entries if isinstance(entries, Mapping) else {}
 
 
-def _error(path: str, problem: str) -> PinwardenError:
+def _build_error(path: str, problem: str) -> PinwardenError:
     message = f"{path or 'the lockfile'} {problem}"[:300]
     return PinwardenError(
         "LOCK_INVALID", message, hint="Restore the file from version control, or lock the server again."

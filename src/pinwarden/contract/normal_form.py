@@ -1,11 +1,11 @@
 """The normal form of a surface: without the parts that its framework generates.
 
-The official SDK and fastmcp describe the same functions differently: generated titles, references or their expansion,
-an empty description or none, a closed object or an open one. The normal form has only what the author wrote, so its
-digest stays the same when a server moves from one framework to the other without a change of meaning.
+The official SDK and fastmcp describe the same functions differently. They differ in generated titles, expanded
+references, empty descriptions and ``additionalProperties``. The normal form has only the parts that the author wrote,
+so its digest stays the same when a server moves from one framework to the other.
 
 Only parts that are certainly generated are removed. A title with a sentence, an unused definition, an unknown member
-and text in ``_meta`` stay, because each could carry an instruction to the model.
+and text in ``_meta`` stay, because each could contain an instruction to the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, SERVER_MEMBERS, TOOL, Item, Surface
 
-_MAX_NODES = 20_000  # in one schema with expanded references; real ones have fewer than 5,000
+_MAX_NODES = 20_000  # in one schema with expanded references; schemas of real servers have fewer than 5,000
 _MAX_DEPTH = 100
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -32,35 +32,35 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _MAX_WORDS, _MAX_NAME_LENGTH = 3, 40
 
 
-def plain_schema(schema: Mapping[str, Any], tool: str) -> dict[str, Any]:
-    """A tool's schema with expanded local references and without generated titles; unchanged if it is too large."""
+def simplify_schema(schema: Mapping[str, Any], tool: str) -> dict[str, Any]:
+    """Expand local references and remove generated titles. A schema that is too large stays unchanged."""
     try:
-        return _Expansion(schema, tool).result()
+        return _ReferenceExpander(schema, tool).result()
     except _TooLargeError:
         return dict(schema)
 
 
 def is_generated_title(title: Any, key: str) -> bool:
     """Whether the title of a subschema is derived from its key."""
-    return bool(key) and same_words(title, key)
+    return bool(key) and has_same_words(title, key)
 
 
 def is_generated_root_title(title: Any, tool: str) -> bool:
-    """Whether the title of a root schema is derived from the tool's name, or is a class name.
+    """Whether the title of a root schema is derived from the tool's name, or is a class name of a few words.
 
-    A class name could be a sentence, so a name with many words does not count as a class name.
+    A name of many words could be a sentence that instructs the model, so it does not count as generated.
     """
     return isinstance(title, str) and (
-        same_words(_FUNCTION_SUFFIX.sub("", title), tool) or _is_class_name(_FUNCTION_SUFFIX.sub("", title))
+        has_same_words(_FUNCTION_SUFFIX.sub("", title), tool) or _is_class_name(_FUNCTION_SUFFIX.sub("", title))
     )
 
 
-def same_words(title: Any, name: str) -> bool:
+def has_same_words(title: Any, name: str) -> bool:
     """Whether two texts differ only in case and separators."""
-    return isinstance(title, str) and _folded(title) == _folded(name)
+    return isinstance(title, str) and _fold_name(title) == _fold_name(name)
 
 
-def _folded(text: str) -> str:
+def _fold_name(text: str) -> str:
     return _SEPARATORS.sub("", text).casefold()
 
 
@@ -77,8 +77,8 @@ class _TooLargeError(Exception):
     """The expanded schema is too large."""
 
 
-class _Expansion:
-    """Expands the references of one schema. Definitions that are not expanded everywhere are kept."""
+class _ReferenceExpander:
+    """Expands the references of one schema. Keeps the definitions that some references still need."""
 
     def __init__(self, root: Mapping[str, Any], tool: str) -> None:
         self.root, self.tool = root, tool
@@ -93,7 +93,7 @@ class _Expansion:
         self.expanded: set[str] = set()
 
     def result(self) -> dict[str, Any]:
-        """The plain form of the schema, with the definitions that are still referenced or were never used."""
+        """The expanded schema, with the definitions that are still referenced or were never used."""
         body = {
             name: member
             for name, member in self.root.items()
@@ -107,12 +107,12 @@ class _Expansion:
         return plain
 
     def expand(self, schema: Any, key: str, depth: int) -> Any:
-        """The plain form of the subschema with this key."""
+        """Expand the subschema with this key."""
         self.remaining -= 1
         if self.remaining < 0 or depth < 0:
             raise _TooLargeError
         if not isinstance(schema, Mapping) or ("$id" in schema and schema is not self.root):
-            return schema  # references below another $id have another base
+            return schema  # references in a schema with its own $id are relative to that
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference in self.expandable:
             siblings = {name: member for name, member in schema.items() if name != "$ref"}
@@ -143,9 +143,9 @@ class _Expansion:
         return member
 
     def _kept(self, plain: Any) -> dict[str, Any]:
-        """The definitions that are still referenced, and those that were never expanded: a model reads them too."""
+        """The definitions that are still referenced or were never expanded, because a model reads them too."""
         kept: dict[str, Any] = {}
-        self._keep(_references(plain), kept)
+        self._keep(_list_references(plain), kept)
         for name in sorted(self.definitions):
             if name not in self.expanded:
                 self._keep([name], kept)
@@ -157,12 +157,12 @@ class _Expansion:
             name = pending.pop()
             if name in self.definitions and name not in kept:
                 kept[name] = self.expand(self.definitions[name], name.rpartition("/")[2], _MAX_DEPTH)
-                pending += _references(kept[name])
+                pending += _list_references(kept[name])
 
     def _expandable(self) -> frozenset[str]:
-        """The definitions that can replace references: not recursive, and with a name that is not a sentence."""
+        """The references that can be expanded: their definitions are not recursive, and not named by a sentence."""
         references = {
-            name: frozenset(_references(definition)) & self.definitions.keys()
+            name: frozenset(_list_references(definition)) & self.definitions.keys()
             for name, definition in self.definitions.items()
         }
         return frozenset(
@@ -171,11 +171,11 @@ class _Expansion:
             if isinstance(definition, Mapping)
             and "$id" not in definition
             and _is_class_name(name.split("/", 2)[2])
-            and name not in _reached(references, references[name])
+            and name not in _find_reachable(references, references[name])
         )
 
 
-def _reached(references: Mapping[str, frozenset[str]], start: Iterable[str]) -> set[str]:
+def _find_reachable(references: Mapping[str, frozenset[str]], start: Iterable[str]) -> set[str]:
     reached: set[str] = set()
     pending = list(start)
     while pending:
@@ -186,7 +186,7 @@ def _reached(references: Mapping[str, frozenset[str]], start: Iterable[str]) -> 
     return reached
 
 
-def _references(value: Any) -> list[str]:
+def _list_references(value: Any) -> list[str]:
     """All values of ``$ref`` anywhere in a value."""
     references: list[str] = []
     pending = [value]
@@ -202,7 +202,7 @@ def _references(value: Any) -> list[str]:
 
 
 FORMAT = "pinwarden-normalised/1"
-_ENCODED = re.compile(
+_ENCODING_SENTENCE = re.compile(
     r"\s*Provide a value matching the following JSON schema: (\{.*\})\. Encode non-string values as JSON\.\Z", re.DOTALL
 )
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
@@ -212,31 +212,31 @@ _USUAL_CAPABILITIES = frozenset({"completions", "logging", "prompts", "resources
 _USUAL_EXTENSION = "io.modelcontextprotocol/ui"
 
 
-def normalised_digest(surface: Surface) -> Digest:
-    """The digest of the normal form. It does not change when only the framework changes."""
-    return Digest.of_bytes(canonicalize(normalised(surface)))
+def compute_normalised_digest(surface: Surface) -> Digest:
+    """The digest of the normal form, which stays the same if only the framework changes."""
+    return Digest.of_bytes(canonicalize(normalise(surface)))
 
 
-def normalised(surface: Surface) -> dict[str, Any]:
+def normalise(surface: Surface) -> dict[str, Any]:
     """The normal form as JSON."""
     server = surface.server or {}
     document: dict[str, Any] = {"format": FORMAT}
-    if info := _info(server.get("serverInfo")):
+    if info := _normalise_info(server.get("serverInfo")):
         document["serverInfo"] = info
-    if capabilities := _capabilities(server.get("capabilities")):
+    if capabilities := _normalise_capabilities(server.get("capabilities")):
         document["capabilities"] = capabilities
     if server.get("instructions"):
         document["instructions"] = server["instructions"]
     for kind in ITEM_KINDS:
         items = sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
-        if items:  # whether an empty list is offered depends on the framework
-            document[kind.member] = [_item(item) for item in items]
+        if items:  # only some frameworks offer empty lists
+            document[kind.member] = [_normalise_item(item) for item in items]
     return document
 
 
-def normalised_surface(surface: Surface) -> Surface:
+def normalise_surface(surface: Surface) -> Surface:
     """The normal form as a surface, for comparison item by item."""
-    document = normalised(surface)
+    document = normalise(surface)
     items = {
         kind.member: tuple(Item.from_value(kind, value) for value in document.get(kind.member, ()))
         for kind in ITEM_KINDS
@@ -246,8 +246,8 @@ def normalised_surface(surface: Surface) -> Surface:
     return Surface(server=server or None, items=items, observed={})
 
 
-def framework_of(surface: Surface) -> str | None:
-    """``fastmcp`` if the surface has marks of it; otherwise None."""
+def detect_framework(surface: Surface) -> str | None:
+    """``fastmcp`` if the surface has members that only fastmcp generates; otherwise None."""
     for item in surface.all_items():
         value = item.value if isinstance(item.value, Mapping) else {}
         meta, returned = value.get("_meta"), value.get("outputSchema")
@@ -258,13 +258,13 @@ def framework_of(surface: Surface) -> str | None:
     return None
 
 
-def _info(info: Any) -> Any:
-    """The server info without the version, which frameworks set to their own if the author states none."""
+def _normalise_info(info: Any) -> Any:
+    """Remove the version, which frameworks set to their own version if the author states none."""
     return {name: member for name, member in info.items() if name != "version"} if isinstance(info, Mapping) else info
 
 
-def _capabilities(capabilities: Any) -> Any:
-    """The capabilities without those that frameworks always declare."""
+def _normalise_capabilities(capabilities: Any) -> Any:
+    """Remove the capabilities that frameworks always declare."""
     if not isinstance(capabilities, Mapping):
         return capabilities
     kept = {name: member for name, member in capabilities.items() if name not in _USUAL_CAPABILITIES}
@@ -273,23 +273,23 @@ def _capabilities(capabilities: Any) -> Any:
     return {name: member for name, member in kept.items() if member not in ({}, None)}
 
 
-def _item(item: Item) -> dict[str, Any]:
+def _normalise_item(item: Item) -> dict[str, Any]:
     value = {name: member for name, member in item.value.items() if member is not None}
     if not value.get("description"):
         value.pop("description", None)
-    if same_words(value.get("title"), item.name):
+    if has_same_words(value.get("title"), item.name):
         del value["title"]
-    if meta := _meta(value.pop("_meta", None)):
+    if meta := _normalise_meta(value.pop("_meta", None)):
         value["_meta"] = meta
     if item.kind is TOOL:
-        _schemas_of(value, item.name)
+        _normalise_schemas(value, item.name)
     if item.kind is PROMPT and isinstance(value.get("arguments"), list):
-        value["arguments"] = [_argument(argument) for argument in value["arguments"]]
+        value["arguments"] = [_normalise_argument(argument) for argument in value["arguments"]]
     return value
 
 
-def _meta(meta: Any) -> Any:
-    """``_meta`` without fastmcp's own entry; tags in that entry are moved to where SDK servers have them."""
+def _normalise_meta(meta: Any) -> Any:
+    """Remove fastmcp's own member of ``_meta``, and move its tags to ``_meta.tags``, where SDK servers have them."""
     if not isinstance(meta, Mapping):
         return meta
     kept = dict(meta)
@@ -302,27 +302,31 @@ def _meta(meta: Any) -> Any:
     return kept
 
 
-def _schemas_of(tool: dict[str, Any], name: str) -> None:
+def _normalise_schemas(tool: dict[str, Any], name: str) -> None:
     arguments = tool.get("inputSchema")
     if isinstance(arguments, Mapping):
-        schema = plain_schema(arguments, name)
+        schema = simplify_schema(arguments, name)
         if schema.get("additionalProperties") is False:
             del schema["additionalProperties"]  # set by fastmcp, not by the SDK
         tool["inputSchema"] = schema
     returned = tool.get("outputSchema")
     if isinstance(returned, Mapping):
-        schema = plain_schema(returned, name)
+        schema = simplify_schema(returned, name)
         if schema.get("x-fastmcp-wrap-result") is True:
             del schema["x-fastmcp-wrap-result"]
         tool["outputSchema"] = schema
 
 
-def _argument(argument: Any) -> Any:
+def _normalise_argument(argument: Any) -> Any:
     if not isinstance(argument, Mapping):
         return argument
     kept = dict(argument)
     description = kept.get("description")
-    if isinstance(description, str) and (result := _ENCODED.search(description)) and _only_a_type(result[1]):
+    if (
+        isinstance(description, str)
+        and (result := _ENCODING_SENTENCE.search(description))
+        and _has_only_types(result[1])
+    ):
         kept["description"] = description[: result.start()]
     if not kept.get("description"):
         kept.pop("description", None)
@@ -331,10 +335,10 @@ def _argument(argument: Any) -> Any:
     return kept
 
 
-def _only_a_type(text: str) -> bool:
-    """Whether the schema in fastmcp's generated sentence has only types.
+def _has_only_types(text: str) -> bool:
+    """Whether the schema in the sentence that fastmcp generates has only types.
 
-    Names and values chosen by an author could be an instruction to the model.
+    Other members could contain an instruction to the model.
     """
     try:
         pending = [strict_json.parse_json(text.encode())]

@@ -1,9 +1,9 @@
 """Introspect a Python server: import it in a separate process, then probe it as a client.
 
 1. Find the module for the path, and the interpreter that has its packages.
-2. That interpreter runs ``introspector.py``, which imports the server, writes facts that only its process knows to a
-   file, and serves it on its standard streams.
-3. Probe the server's surface as for any other server, then read the facts.
+2. Run ``introspector.py`` with that interpreter. It imports the server, writes facts that only its process knows to a
+   file, and serves MCP on its standard streams.
+3. Probe the server like any other server, then read the facts from the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinwarden.system.sandbox import Sandbox
 from pinwarden.system.target import StdioTarget
 
 _INTROSPECTOR = Path(__file__).with_name("introspector.py")
-_UNREADABLE = "the facts written by the server's process are invalid"
+_UNREADABLE = "the server's process wrote an invalid introspection file"
 _FAILURES = {
     "no-server": "SERVER_OBJECT_UNKNOWN",
     "exited": "SERVER_IMPORT_FAILED",
@@ -34,31 +34,31 @@ _FAILURES = {
 
 
 class PythonServer(Record):
-    """A server given as ``path/to/server.py[:object]``."""
+    """A Python server that the user named as ``path/to/server.py[:object]``."""
 
     folder: Path
-    """The folder on the import path."""
+    """The folder to put on the import path."""
     module: str
     name: str | None = None
-    """The object in the module; None for its only server."""
+    """The name of the server object; None if the module has only one server."""
 
 
-class Introspected(Record):
-    """A server's surface, and the facts from its process."""
+class Introspection(Record):
+    """The surface of a Python server, and the facts that its process reported."""
 
     surface: Surface
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def python_server(text: str) -> PythonServer:
+def parse_python_server(text: str) -> PythonServer:
     """Parse ``path/to/server.py[:object]``. A file inside a package is imported as part of that package."""
     path_text, mark, name = text.partition(":") if not _has_drive(text) else (text, "", "")
     path = Path(path_text)
     if path.is_dir() and (path / "__init__.py").is_file():
         path = path / "__init__.py"
     if not path.is_file():
-        problem = "is a folder, not a server's file" if path.is_dir() else "does not exist"
-        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"{path_text[:200]!a} {problem}")
+        problem = "is a folder, not a Python file" if path.is_dir() else "does not exist"
+        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"the server {path_text[:200]!a} {problem}")
     if path.suffix != ".py" or (mark and not all(part.isidentifier() for part in name.split("."))):
         raise PinwardenError("USAGE", "--server takes path/to/server.py or path/to/server.py:object")
     path = path.resolve()
@@ -80,20 +80,23 @@ def _has_drive(text: str) -> bool:
     return text[1:3] in (":\\", ":/")
 
 
-def interpreter_for(server: PythonServer, variables: Mapping[str, str], chosen: str | None = None) -> str:
-    """The Python with the server's packages: the chosen one, the active environment's, the project's, or this one."""
+def find_interpreter(server: PythonServer, variables: Mapping[str, str], chosen: str | None = None) -> str:
+    """Find the Python interpreter that has the server's packages.
+
+    In this order: the chosen one, the active virtual environment, the project's ``.venv``, Pinwarden's own.
+    """
     if chosen is not None:
         return chosen
     active = [Path(variables["VIRTUAL_ENV"])] if variables.get("VIRTUAL_ENV") else []
     folders = [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
-    for environment in (*active, *filter(_is_own, folders)):
+    for environment in (*active, *filter(_is_owned_by_user_or_system, folders)):
         for program in (environment / "bin" / "python", environment / "Scripts" / "python.exe"):
             if program.is_file():
                 return str(program)
     return sys.executable
 
 
-def _is_own(folder: Path) -> bool:
+def _is_owned_by_user_or_system(folder: Path) -> bool:
     """Whether a folder belongs to this user or to the system."""
     import os
 
@@ -105,40 +108,42 @@ def _is_own(folder: Path) -> bool:
 
 def introspect(
     server: PythonServer, python: str, options: ProbeOptions, variables: Mapping[str, str] | None = None
-) -> Introspected:
-    """Import the server with additional environment variables, and probe it.
+) -> Introspection:
+    """Import the server in a separate process, with additional environment variables, and probe it.
 
-    Naming the server's file counts as consent to run it.
+    This runs the server's code; the user agreed to that by naming its file.
     """
     with tempfile.TemporaryDirectory(prefix="pinwarden-") as folder:
         facts = Path(folder) / "facts.json"
         object_name = () if server.name is None else (server.name,)
         command = (python, str(_INTROSPECTOR), str(facts), str(server.folder), server.module, *object_name)
         target = StdioTarget(command=command, env=dict(variables or {}))
-        allowed = replace(options, allow_execute=True, sandbox=_widened(options.sandbox, server, folder))
+        allowed = replace(options, allow_execute=True, sandbox=_widen_sandbox(options.sandbox, server, folder))
         try:
             surface = probe(target, allowed)
         except PinwardenError as err:
-            raise _introspection_error(
+            raise _build_introspection_error(
                 err, facts, server, SecretMask(value for _, value in list_sent_values(target, allowed))
             ) from err
-        parsed = _read(facts)
+        parsed = _read_facts(facts)
         if not _is_valid(parsed):
             raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
         refuse_echoed_secrets_in(parsed, list_sent_values(target, allowed))
-        return Introspected(surface=surface, facts=parsed)
+        return Introspection(surface=surface, facts=parsed)
 
 
-def _widened(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sandbox | None:
-    """The sandbox with access to the server's folder and to the folder for the facts."""
+def _widen_sandbox(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sandbox | None:
+    """Add read access to the server's folder, and write access to the folder for the facts."""
     if sandbox is None:
         return None
     readable = (*sandbox.readable, str(_INTROSPECTOR), str(server.folder))
     return replace(sandbox, readable=readable, writable=(*sandbox.writable, folder))
 
 
-def _introspection_error(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask) -> PinwardenError:
-    """The failure as the introspector reported it."""
+def _build_introspection_error(
+    err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask
+) -> PinwardenError:
+    """The error to raise: as the introspector reported it, if it wrote a report before it failed."""
     data = dict(err.data or {})
     if not facts.is_file():
         if data.get("reason") == "start":
@@ -146,10 +151,10 @@ def _introspection_error(err: PinwardenError, facts: Path, server: PythonServer,
             return PinwardenError(err.code, err.message, hint=hint, data=data)
         return PinwardenError(
             "SERVER_IMPORT_FAILED",
-            f"the import of {server.module} did not finish ({err.message})",
+            f"the import of {server.module} did not finish: {err.message}",
             data=data,
         )
-    failed = _read(facts).get("failed")
+    failed = _read_facts(facts).get("failed")
     if not isinstance(failed, dict):
         return err
     code = _FAILURES.get(str(failed.get("reason")), "SERVER_IMPORT_FAILED")
@@ -159,8 +164,8 @@ def _introspection_error(err: PinwardenError, facts: Path, server: PythonServer,
     return PinwardenError(code, message[:600], data=data)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    """The facts written by the server's process, which are not trusted."""
+def _read_facts(path: Path) -> Mapping[str, Any]:
+    """Read the facts that the server's process wrote. They are not trusted."""
     try:
         facts = strict_json.parse_json(read_file(path))
     except PinwardenError as err:
@@ -171,7 +176,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _is_valid(facts: Mapping[str, Any]) -> bool:
-    """Whether every member that is used is present and of the right type."""
+    """Whether all members that Pinwarden uses are present and have the right type."""
     lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
     maps = [facts.get(name) for name in ("modules", "prompts", "resources", "tools", "versions")]
     return (

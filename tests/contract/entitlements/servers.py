@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from pinwarden.contract.entitlements.analysis import analyse, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, find_handlers
 from pinwarden.contract.entitlements.values import Analysis, Entitlements, Handler, Source
 
 
@@ -38,4 +38,4 @@ def kinds(text: str, function: str = "handler", **others: str) -> tuple[str, ...
 def tools(text: str, **others: str) -> dict[str, tuple[str, ...]]:
     """The entitlements of every tool that a module ``server`` registers."""
     given = sources(server=text, **others)
-    return {name: result.kinds for name, result in analyse(given, handlers_in(given)).handlers.items()}
+    return {name: result.kinds for name, result in analyse(given, find_handlers(given)).handlers.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.contract.entitlements.analysis import analyse, contradictions, gained, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, find_contradictions, find_gained, find_handlers
 from pinwarden.contract.entitlements.values import Handler, Step
 from tests.contract.entitlements.servers import entitlements_of, kinds, sources, tools
 
@@ -321,26 +321,26 @@ def test_a_constant_of_the_program_does_not_hide_a_branch() -> None:
 
 def test_a_tool_that_declares_read_only_and_writes_is_a_contradiction() -> None:
     result = entitlements_of("import os\ndef handler(x):\n    os.remove(x)\n    os.listdir(x)\n    os.system(x)\n")
-    contradicted = contradictions("tool", {"readOnlyHint": True}, result)
+    contradicted = find_contradictions("tool", {"readOnlyHint": True}, result)
     assert [(each.code, each.tool, each.kind) for each in contradicted] == [
         ("read_only_contradicted", "tool", W),
         ("read_only_contradicted", "tool", "subprocess"),
     ]
     assert [each.line for each in contradicted[0].findings] == [3]
-    assert contradictions("tool", {"readOnlyHint": False}, result) == ()
-    assert contradictions("tool", {}, result) == ()
+    assert find_contradictions("tool", {"readOnlyHint": False}, result) == ()
+    assert find_contradictions("tool", {}, result) == ()
 
 
 def test_an_entitlement_that_is_not_in_the_lock_is_reported() -> None:
     result = entitlements_of("import os, socket\ndef handler(x):\n    os.remove(x)\n    socket.create_connection(x)\n")
-    assert [(each.code, each.kind) for each in gained("tool", (W, "crypto"), result)] == [
+    assert [(each.code, each.kind) for each in find_gained("tool", (W, "crypto"), result)] == [
         ("entitlement_gained", "network")
     ]
-    assert gained("tool", result.kinds, result) == ()
+    assert find_gained("tool", result.kinds, result) == ()
 
 
 def test_handlers_carry_the_place_where_they_are_defined() -> None:
     given = sources(
         server="from fastmcp import FastMCP\nm = FastMCP('x')\ndef make():\n    @m.tool\n    def a(): ...\n"
     )
-    assert handlers_in(given) == (Handler(name="a", module="server", function="make.<locals>.a", line=5),)
+    assert find_handlers(given) == (Handler(name="a", module="server", function="make.<locals>.a", line=5),)

@@ -15,11 +15,11 @@ ANALYSE = """
 import sys
 from pathlib import Path
 from pinwarden.contract.observation import read_folder
-from pinwarden.contract.entitlements.analysis import analyse, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, find_handlers
 
 for folder in sys.argv[1:]:
     sources = read_folder(Path(folder))
-    handlers = handlers_in(sources)
+    handlers = find_handlers(sources)
     found = analyse(sources, handlers)
     print(folder, handlers, found)
 """

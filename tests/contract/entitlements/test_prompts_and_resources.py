@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.contract.entitlements.analysis import analyse, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, find_handlers
 from tests.contract.entitlements.servers import sources
 
 READS = "return open('/etc/hosts').read()"
@@ -12,7 +12,7 @@ READS = "return open('/etc/hosts').read()"
 
 def reached(text: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     given = sources(server=text)
-    result = analyse(given, handlers_in(given))
+    result = analyse(given, find_handlers(given))
     return (
         {name: found.kinds for name, found in result.prompts.items()},
         {name: found.kinds for name, found in result.resources.items()},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pinwarden.contract.entitlements.analysis import analyse, contradictions, handlers_in
+from pinwarden.contract.entitlements.analysis import analyse, find_contradictions, find_handlers
 from pinwarden.contract.entitlements.values import Analysis, Source
 from tests.support.needs import missing
 from tests.support.published import TRUTH, IndexUnreachableError, Score, sources, wheels
@@ -27,7 +27,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, dict[str, 
 
 @pytest.fixture(scope="module")
 def analyses(modules: Mapping[str, dict[str, Source]]) -> Mapping[str, Analysis]:
-    return {name: analyse(each, handlers_in(each)) for name, each in modules.items()}
+    return {name: analyse(each, find_handlers(each)) for name, each in modules.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,8 +65,8 @@ def test_a_read_only_hint_that_a_published_servers_code_contradicts_is_reported(
     """The server marks ``git_status`` as read-only, and it runs git; ``git_commit`` would be worse."""
     handlers = analyses["mcp-server-git"].handlers
     hint = {"readOnlyHint": True}
-    assert [each.kind for each in contradictions("git_status", hint, handlers["git_status"])] == ["subprocess"]
-    assert [each.kind for each in contradictions("git_commit", hint, handlers["git_commit"])] == [
+    assert [each.kind for each in find_contradictions("git_status", hint, handlers["git_status"])] == ["subprocess"]
+    assert [each.kind for each in find_contradictions("git_commit", hint, handlers["git_commit"])] == [
         "filesystem:write",
         "subprocess",
     ]

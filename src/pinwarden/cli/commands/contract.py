@@ -16,7 +16,7 @@ from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.contract.observation import Observed
+    from pinwarden.contract.observation import ObservedServer
     from pinwarden.core.keys import PrivateKey
     from pinwarden.core.report import Report
 
@@ -97,7 +97,7 @@ def contract_lock(args: Namespace) -> int:
       pinwarden contract lock --server src/server.py
       pinwarden contract lock --command --lock command.lock -- python3 notes_server.py
     """
-    from pinwarden.contract.dialect import dialect_named
+    from pinwarden.contract.dialect import get_dialect
     from pinwarden.contract.lock_command import load_lockfile, lock, sign
     from pinwarden.core.record import replace
     from pinwarden.system.clock import now
@@ -107,7 +107,7 @@ def contract_lock(args: Namespace) -> int:
         from pinwarden.cli.key_arguments import read_private_keys
 
         keys = read_private_keys(args.sign)  # before anything is written
-    dialect = None if args.dialect is None else dialect_named(args.dialect)
+    dialect = None if args.dialect is None else get_dialect(args.dialect)
     stored = load_lockfile(args.lock, dialect)
     observed = _observe(args)
     report = lock(observed, stored, now=now(), dialect=dialect, name=args.name)
@@ -168,9 +168,9 @@ def contract_diff(args: Namespace) -> int:
     Examples:
       pinwarden contract diff mcp-fusion.lock mcp-fusion.lock
     """
-    from pinwarden.contract.diff_report import diff_files
+    from pinwarden.contract.diff_report import build_diff_report
 
-    return emit(diff_files(Path(args.before), Path(args.after), compat=args.compat), args.format)
+    return emit(build_diff_report(Path(args.before), Path(args.after), compat=args.compat), args.format)
 
 
 def _configure_contract_verify_signature(parser: ArgumentParser) -> None:
@@ -212,10 +212,10 @@ def contract_tokens(args: Namespace) -> int:
       pinwarden contract tokens --server src/server.py
       pinwarden contract tokens --server src/server.py --tool-budget 2000
     """
-    from pinwarden.contract.costs import TokenBudget, cost_report
+    from pinwarden.contract.costs import TokenBudget, build_cost_report
 
     observed = _observe(args)
-    report = cost_report(
+    report = build_cost_report(
         observed.name, observed.extension.surface, TokenBudget(total=args.budget, tool=args.tool_budget)
     )
     if args.format == "text":
@@ -245,9 +245,9 @@ def contract_init(args: Namespace) -> int:
       pinwarden contract init --server src/server.py --for pre-commit --dry-run
     """
     from pinwarden.cli.workflow_files import INSTALL_SOURCE_MISSING, github_job, install_step, write_workflow
-    from pinwarden.contract.python_server import python_server
+    from pinwarden.contract.python_server import parse_python_server
 
-    python_server(args.server)
+    parse_python_server(args.server)
     if not _SAFE_SERVER.match(args.server) or ".." in Path(args.server).parts:
         raise PinwardenError(
             "USAGE",
@@ -285,11 +285,11 @@ def contract_explain(args: Namespace) -> int:
       pinwarden contract explain --server src/server.py
     """
     from pinwarden.cli.render.text import wrap
-    from pinwarden.contract.explain_report import explain, lines_of
+    from pinwarden.contract.explain_report import explain, render_lines
 
     report = explain(_observe(args), tuple(args.tool))
     if args.format == "text":
-        for line in lines_of(report):
+        for line in render_lines(report):
             sys.stdout.write(wrap(line))
     return emit(report, args.format)
 
@@ -340,7 +340,7 @@ def _add_budget_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tool-budget", type=int, metavar="TOKENS", help="fail if a single tool costs more than this")
 
 
-def _observe(args: Namespace) -> Observed:
+def _observe(args: Namespace) -> ObservedServer:
     """Observe the server that the options name."""
     from pinwarden.cli.server_arguments import command_target, is_url, parse_target, parse_variables, probe_options
     from pinwarden.cli.streams import Progress
@@ -356,10 +356,10 @@ def _observe(args: Namespace) -> Observed:
     _refuse_unused_options(args)
     options = probe_options(args, typed=True)
     if args.server:
-        from pinwarden.contract.python_server import interpreter_for, python_server
+        from pinwarden.contract.python_server import find_interpreter, parse_python_server
 
-        server = python_server(args.server)
-        python = interpreter_for(server, os.environ, args.python)
+        server = parse_python_server(args.server)
+        python = find_interpreter(server, os.environ, args.python)
         with Progress("importing the server and listing its tools"):
             return observe_python(
                 server, python, options, variables=parse_variables(args), scan_packages=args.scan_packages

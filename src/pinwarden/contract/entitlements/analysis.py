@@ -72,7 +72,7 @@ def analyse(
     return analysis
 
 
-def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
+def find_handlers(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
     """The tools, prompts and resources that the source registers, with where their code begins.
 
     A name can occur more than once. One function that serves all prompts or all resources has the name ``*``.
@@ -213,7 +213,7 @@ class Contradiction(Record):
     findings: tuple[EntitlementFinding, ...]
 
 
-def contradictions(
+def find_contradictions(
     tool: str, annotations: Mapping[str, object], entitlements: Entitlements
 ) -> tuple[Contradiction, ...]:
     """The entitlements that a tool with ``readOnlyHint: true`` must not have."""
@@ -228,7 +228,7 @@ def contradictions(
     )
 
 
-def gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
+def find_gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
     """The entitlements that the code has and the lock does not."""
     return tuple(
         _contradiction(GAINED, tool, kind, f"{tool} now has {kind}, which is not in the lock", entitlements)
