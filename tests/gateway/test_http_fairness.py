@@ -158,7 +158,7 @@ def test_attack_a_client_above_its_judging_limit_gets_an_error_and_other_clients
         waiting = [
             threads.submit(client.session_request, "interceptor/invoke", judged(50), 7) for client in clients[:2]
         ]
-        poll(lambda: at.call_on_loop(lambda: at.manager.executor.waiting_of("tester")) == 2)
+        poll(lambda: at.call_on_loop(lambda: at.manager.executor.count_queued("tester")) == 2)
         error = clients[2].session_request("interceptor/invoke", judged(50), 7)["error"]
         assert error["code"] == -32000
         assert "the limit is 2; try again in 1 s" in error["message"]

@@ -184,7 +184,7 @@ def test_a_cancellation_does_not_overtake_its_long_call(tmp_path: Path) -> None:
         raw.session_request("tools/call", {"name": "echo", "arguments": {}})
         at.call_on_loop(lambda: at.manager.executor.submit("tester", lambda: free.wait(60)))
         slow = threads.submit(raw.session_request, "tools/call", {"name": "slow", "arguments": {"text": "x" * 2000}}, 7)
-        poll(lambda: at.call_on_loop(lambda: at.manager.executor.waiting_of("tester")) == 1)
+        poll(lambda: at.call_on_loop(lambda: at.manager.executor.count_queued("tester")) == 1)
         wait([threads.submit(other.send, cancelled)], 0.5)
         free.set()
         assert slow.result(20)["result"]["content"][0]["text"] == "cancelled"

@@ -141,5 +141,5 @@ def hurried(database: Database, limits: DatabaseLimits) -> Iterator[None]:
 
 def _limit(database: Postgres, limits: DatabaseLimits) -> None:
     database._limits = limits
-    for connection in database._all:
-        connection.answer_seconds = limits.answer_seconds
+    for connection in database._connections:
+        connection.response_seconds = limits.response_seconds

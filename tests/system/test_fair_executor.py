@@ -51,7 +51,7 @@ def test_attack_a_client_with_much_work_uses_one_thread_and_another_client_does_
 
 def test_attack_a_client_that_submits_without_end_hits_its_limit_and_others_do_not() -> None:
     async def scene() -> None:
-        executor, free = FairExecutor(max_waiting=3, max_all_waiting=5), threading.Event()
+        executor, free = FairExecutor(max_queued=3, max_queued_in_total=5), threading.Event()
         accepted = [executor.submit("alice", lambda: free.wait(60)) for _ in range(4)]  # one runs, three wait
         with pytest.raises(OverloadedError, match="the limit is 3") as caught:
             executor.submit("alice", lambda: None)
@@ -73,7 +73,7 @@ def test_attack_a_client_that_submits_without_end_hits_its_limit_and_others_do_n
 
 def test_reserved_places_count_until_they_are_released() -> None:
     async def scene() -> None:
-        executor = FairExecutor(max_waiting=2)
+        executor = FairExecutor(max_queued=2)
         executor.reserve("alice")
         executor.reserve("alice")
         with pytest.raises(OverloadedError):
@@ -87,7 +87,7 @@ def test_reserved_places_count_until_they_are_released() -> None:
 
 def test_work_that_waited_too_long_is_not_run() -> None:
     async def scene() -> None:
-        executor, free, done = FairExecutor(wait_seconds=0), threading.Event(), []
+        executor, free, done = FairExecutor(max_queue_seconds=0), threading.Event(), []
         first = executor.submit("alice", lambda: free.wait(60), required=True)
         late = executor.submit("alice", lambda: done.append("late"))
         owed = executor.submit("alice", lambda: done.append("owed"), required=True)

@@ -60,7 +60,7 @@ def open_database(
 
 
 def open_empty_database(schema: Schema) -> Database:
-    """An empty database in memory, for commands that read where nothing was ever written."""
+    """Open an empty database in memory, for commands that read a database that does not exist."""
     return _EmptySqlite(Path("nothing"), schema, DEFAULT_LIMITS)
 
 
@@ -83,7 +83,7 @@ class _SqliteTransaction(Transaction):
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that knows which file it has open."""
+    """A connection that records which file it opened: device and inode."""
 
     file: tuple[int, int] | None = None
 
@@ -101,7 +101,7 @@ class _Sqlite(Database):
 
     def flush(self) -> None:
         """Move committed data from the write-ahead log to the database file, except what readers still need there."""
-        with self._translated_errors():
+        with self._translate_errors():
             self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
@@ -127,9 +127,9 @@ class _Sqlite(Database):
                 self._path.touch(mode=0o600)  # SQLite's journals get the mode of the file
             except OSError as err:
                 raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} cannot be opened: {err.strerror}") from err
-        file = self._file()
+        file = self._file_identity()
         if file is None and before:
-            # A new one would have no tokens, approvals and events.
+            # A new file would have no tokens, approvals and events.
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was deleted while it was in use")
         if file is None:
             raise database_missing_error(str(self))
@@ -176,16 +176,16 @@ class _Sqlite(Database):
 
     def _is_lost(self, connection: _Connection) -> bool:
         """Whether the path now names another file or none, so that writes to the open file would be lost."""
-        return connection.file is None or connection.file != self._file()
+        return connection.file is None or connection.file != self._file_identity()
 
-    def _file(self) -> tuple[int, int] | None:
+    def _file_identity(self) -> tuple[int, int] | None:
         try:
             status = self._path.stat()
         except OSError:
             return None
         return status.st_dev, status.st_ino
 
-    def _translated_errors(self) -> Any:
+    def _translate_errors(self) -> Any:
         return _translate_sqlite_errors(self._path)
 
 
@@ -198,7 +198,7 @@ class _EmptySqlite(_Sqlite):
 
 
 def _enable_write_ahead_log(connection: sqlite3.Connection, seconds: float) -> None:
-    """Switch to write-ahead logging. While others open a new file, SQLite refuses this without waiting."""
+    """Switch to write-ahead logging. Retries while another process opens a new file, where SQLite does not wait."""
     deadline = monotonic() + seconds
     while True:
         try:
@@ -219,7 +219,7 @@ def _translate_sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as err:
-        if err.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # our SQL failed, so the tables are not ours
+        if err.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # another program created the tables
             raise PinwardenError("DATABASE_CORRUPT", f"the database {path} is damaged: {err}") from err
         raise PinwardenError("DATABASE_UNAVAILABLE", f"the database {path} failed: {err}") from err
     except sqlite3.IntegrityError as err:

@@ -74,13 +74,13 @@ def build_filter(machine: str, address: int | None) -> bytes:
             (_LOAD, _FIRST_HIGH, "", ""),
             (_EQUAL, address >> 32, "", "deny"),
         ]
-    places = {"flags": len(program) + 1}
+    labels = {"flags": len(program) + 1}
     program += [(_RETURN, _ALLOW, "", ""), (_LOAD, _FIRST_LOW, "", ""), (_HAS, _NEW_USER_NAMESPACE, "deny", "allow")]
-    for name, answer in _FILTER_RESULTS.items():
-        places[name] = len(program)
-        program.append((_RETURN, answer, "", ""))
+    for name, result in _FILTER_RESULTS.items():
+        labels[name] = len(program)
+        program.append((_RETURN, result, "", ""))
     return b"".join(
-        struct.pack("HBBI", code, *(places[name] - at - 1 if name else 0 for name in (yes, no)), number)
+        struct.pack("HBBI", code, *(labels[name] - at - 1 if name else 0 for name in (yes, no)), number)
         for at, (code, number, yes, no) in enumerate(program)
     )
 
@@ -102,7 +102,7 @@ def _store_path(libc: ctypes.CDLL, path: bytes) -> int:
 
 
 def set_limits(limits: str) -> None:
-    """Set the limits, given as ``NAME=NUMBER`` with commas. The server cannot raise them again."""
+    """Set the resource limits, given as ``NAME=NUMBER,NAME=NUMBER``. The server cannot raise them again."""
     for name, _, text in (limit.partition("=") for limit in limits.split(",") if limit):
         most = int(text)
         if name == "nice":
@@ -112,15 +112,15 @@ def set_limits(limits: str) -> None:
             hard = resource.getrlimit(kind)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (most, most))
-    # If memory runs out although every process keeps its limit, the kernel should kill this server first.
+    # If the machine runs out of memory, the kernel should kill this server first.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def has_own_process_count() -> bool:
-    """Whether the kernel counts the processes of the sandbox separately: in a user namespace, since Linux 5.14.
+    """Whether the kernel counts the processes of this sandbox alone: in a user namespace, since Linux 5.14.
 
-    Otherwise all processes of the user count, and the server might not start at all.
+    Otherwise the limit would include all processes of the user, and the server might not start.
     """
     whole = Path("/proc/self/uid_map").read_text(encoding="ascii").split()[2:3] == ["4294967295"]
     return not whole and tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (5, 14)
@@ -142,10 +142,10 @@ def main(limits: str, filtered: str, command: list[str]) -> None:
 
 
 def install_filter(libc: ctypes.CDLL, address: int | None) -> None:
-    """Install the filter."""
+    """Install the seccomp filter for this process and every program it starts."""
     code = build_filter(os.uname().machine, address)
-    held = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     pointer = ctypes.create_string_buffer(program, len(program))
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.prctl(
@@ -158,7 +158,7 @@ def exec_single_program(command: list[str]) -> None:
     """Exec the command, which then cannot start other programs."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES or not command:
-        sys.exit(f"pinwarden: a server cannot be kept from starting programs on {machine}")
+        sys.exit(f"pinwarden: the sandbox cannot stop a server from starting programs on {machine}")
     libc = ctypes.CDLL(None, use_errno=True)
     path = os.fsencode(command[0])
     address = _store_path(libc, path)

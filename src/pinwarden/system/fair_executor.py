@@ -1,16 +1,16 @@
-"""The executor for work that judges or compares input: off the event loop, and fair between clients.
+"""An executor for checks and comparisons of input, which keeps them off the event loop and is fair between clients.
 
-The sender of the input determines how long the work takes, so it must not run on the event loop. It runs on a few
+The sender of the input determines how long such work takes, so it must not run on the event loop. It runs on a few
 threads:
 
-1. The work of one client runs in order, one task at a time. So a client uses at most one thread.
+1. The work of one client runs in order, one task at a time. So a client uses at max_count one thread.
 2. Clients take turns, one task each (round robin).
 3. The queue of each client and all queues together are bounded. A full queue raises `OverloadedError` immediately.
-4. A task that waited too long is not run. It fails with `OverloadedError` too.
+4. A task that was queued for too long is not run. It also fails with `OverloadedError`.
 
 The caller must bound the size of a task (`check_items`), because Python cannot stop a thread.
 
-For use on one event loop.
+One executor belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from pinwarden.core.errors import PinwardenError
 
 T = TypeVar("T")
 _DEFAULT_THREADS = 2
-"""Python runs one thread at a time. The second serves another client; a third would only slow down the event loop."""
+"""Python runs one thread at a time. With two, a slow task of one client does not block all others; a third thread would
+only slow down the event loop."""
 _SWITCH_SECONDS = 0.0005
-"""How long a thread runs before the event loop gets its turn. Python's default of 5 ms would delay every step of the
-loop, and a response takes several steps."""
+"""How long a thread runs before Python switches to the event loop. The default of 5 ms would delay every iteration of
+the loop, and a response takes several iterations."""
 _RETRY_SECONDS = 1
 
 
 class OverloadedError(PinwardenError):
     """Too much work is queued. Retry after ``retry_after`` seconds."""
 
-    def __init__(self, message: str, *, of_all: bool = False) -> None:
-        super().__init__("OVERLOADED", message, data={} if of_all else {"reason": "queue"})
+    def __init__(self, message: str, *, for_all_clients: bool = False) -> None:
+        super().__init__("OVERLOADED", message, data={} if for_all_clients else {"reason": "queue"})
         self.retry_after = _RETRY_SECONDS
 
 
@@ -53,25 +54,25 @@ class _Task:
 
 
 class FairExecutor:
-    """Runs work for clients as described above."""
+    """Runs the work of many clients on a few threads, one task per client at a time."""
 
     def __init__(
         self,
         *,
         threads: int = _DEFAULT_THREADS,
-        max_waiting: int = 64,
-        max_all_waiting: int = 1024,
-        wait_seconds: float = 30.0,
+        max_queued: int = 64,
+        max_queued_in_total: int = 1024,
+        max_queue_seconds: float = 30.0,
         pool: Executor | None = None,
     ) -> None:
-        """``max_waiting`` is per client. Threads are started when they are needed."""
-        self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="judging")
+        """``max_queued`` is the limit per client. Threads are started when they are needed."""
+        self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="pinwarden-check")
         self._free = threads
-        self._max_waiting = max_waiting
-        self._max_all_waiting = max_all_waiting
-        self._wait_seconds = wait_seconds
+        self._max_queued = max_queued
+        self._max_queued_in_total = max_queued_in_total
+        self._max_queue_seconds = max_queue_seconds
         self._queues: dict[str, deque[_Task]] = {}
-        """Queues of clients without a running task. The first client is next."""
+        """Queues of clients without a running task, in the order in which they get their turn."""
         self._running: dict[str, deque[_Task]] = {}
         """Queues of clients with a running task."""
         self._reserved: dict[str, int] = {}
@@ -86,25 +87,25 @@ class FairExecutor:
         if not required:
             self.check(client)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        task = _Task(work, future, inf if required else monotonic() + self._wait_seconds)
+        task = _Task(work, future, inf if required else monotonic() + self._max_queue_seconds)
         queue = self._running.get(client)
         if queue is None:
             queue = self._queues.setdefault(client, deque())
         queue.append(task)
         self._waiting += 1
-        self._start()
+        self._start_tasks()
         return future
 
     def check(self, client: str) -> None:
         """Raise `OverloadedError` if the queue of the client, or all queues together, are full."""
-        if self.waiting_of(client) + self._reserved.get(client, 0) >= self._max_waiting:
-            limit = self._max_waiting
+        if self.count_queued(client) + self._reserved.get(client, 0) >= self._max_queued:
+            limit = self._max_queued
             raise OverloadedError(f"this client has too many queued requests; the limit is {limit}")
-        if self._waiting + sum(self._reserved.values()) >= self._max_all_waiting:
-            message = f"all clients together have too many queued requests; the limit is {self._max_all_waiting}"
-            raise OverloadedError(message, of_all=True)
+        if self._waiting + sum(self._reserved.values()) >= self._max_queued_in_total:
+            message = f"all clients together have too many queued requests; the limit is {self._max_queued_in_total}"
+            raise OverloadedError(message, for_all_clients=True)
 
-    def waiting_of(self, client: str) -> int:
+    def count_queued(self, client: str) -> int:
         """The number of queued tasks of a client."""
         return len(self._running.get(client) or self._queues.get(client) or ())
 
@@ -135,11 +136,11 @@ class FairExecutor:
         self._waiting = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self) -> None:
+    def _start_tasks(self) -> None:
         while self._free and self._queues:
             client = next(iter(self._queues))
             queue = self._queues.pop(client)
-            task = self._next(queue)
+            task = self._take_next(queue)
             if task is None:
                 continue
             self._free -= 1
@@ -147,9 +148,9 @@ class FairExecutor:
             if sys.getswitchinterval() > _SWITCH_SECONDS:
                 sys.setswitchinterval(_SWITCH_SECONDS)
             done = asyncio.get_running_loop().run_in_executor(self._pool, task.work)
-            done.add_done_callback(lambda done, client=client, task=task: self._done(client, task, done))  # type: ignore[misc]
+            done.add_done_callback(lambda done, client=client, task=task: self._finish(client, task, done))  # type: ignore[misc]
 
-    def _next(self, queue: deque[_Task]) -> _Task | None:
+    def _take_next(self, queue: deque[_Task]) -> _Task | None:
         """The next task of a queue that is neither cancelled nor past its deadline."""
         while queue:
             task = queue.popleft()
@@ -157,18 +158,18 @@ class FairExecutor:
             if task.future.cancelled():
                 continue
             if monotonic() > task.deadline:
-                problem = f"the request was queued for more than {self._wait_seconds:g} seconds"
+                problem = f"the request was queued for more than {self._max_queue_seconds:g} seconds"
                 task.future.set_exception(OverloadedError(problem))
                 continue
             return task
         return None
 
-    def _done(self, client: str, task: _Task, done: asyncio.Future[Any]) -> None:
+    def _finish(self, client: str, task: _Task, done: asyncio.Future[Any]) -> None:
         self._free += 1
         queue = self._running.pop(client, None)
         if queue:
             self._queues[client] = queue  # behind all others
-        self._start()
+        self._start_tasks()
         if task.future.cancelled():
             return
         if done.cancelled():
@@ -179,7 +180,7 @@ class FairExecutor:
             task.future.set_result(done.result())
 
 
-def check_items(count: int, most: int, what: str) -> None:
+def check_items(count: int, max_count: int, what: str) -> None:
     """Raise INPUT_LIMIT if there are more items than one request may have."""
-    if count > most:
-        raise PinwardenError("INPUT_LIMIT", f"{count} {what} are too many; the limit is {most}")
+    if count > max_count:
+        raise PinwardenError("INPUT_LIMIT", f"{count} {what} are too many; the limit is {max_count}")

@@ -1,6 +1,6 @@
 """Private keys: in files that only their owner can read, or in an environment variable.
 
-Another source of signatures (an agent, a hardware token, a key service) is one more function here that returns a
+To support another source of signatures (an agent, a hardware token, a key service), add a function that returns a
 ``Signer``.
 """
 

@@ -76,7 +76,7 @@ def is_exact_reference(value: str) -> bool:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a value is a secret, judged by its form and its name."""
+    """Whether a value looks like a secret, by its form and its name."""
     if not value or is_reference(value) or _PLAIN_WORD.fullmatch(value):
         return False
     if len(value) > MAX_SHOWN_CHARACTERS:
@@ -120,7 +120,7 @@ def mask_value(name: str, value: Any) -> Any:
 
 
 def mask_words(words: Sequence[str]) -> list[str]:
-    """Program and arguments for output, secrets masked."""
+    """Mask secrets in a program and its arguments, for output."""
     shown: list[str] = []
     before = ""
     for word in words:
@@ -144,9 +144,9 @@ def _is_secret_option(word: str) -> bool:
     return is_name_of_secret(word.lstrip("-"))
 
 
-def mask_word(word: str, inside: int = 0) -> str:
-    """One argument of a command line, secrets masked; ``inside`` counts options nested in the value of an option."""
-    if inside > _MAX_NESTED_OPTIONS:
+def mask_word(word: str, nesting: int = 0) -> str:
+    """Mask secrets in one argument of a command line. ``nesting`` counts options in the value of an option."""
+    if nesting > _MAX_NESTED_OPTIONS:
         return MASK
     option = _OPTION.fullmatch(word)
     header = _HEADER.fullmatch(word)
@@ -155,7 +155,7 @@ def mask_word(word: str, inside: int = 0) -> str:
     if option and _HEADER_OPTION.fullmatch(option[1]):
         return f"{option[1]}={_mask_header(option[2])}"
     if option and word.startswith("-") and _OPTION.fullmatch(option[2]):
-        return f"{option[1]}={mask_word(option[2], inside + 1)}"  # --env=NAME=value
+        return f"{option[1]}={mask_word(option[2], nesting + 1)}"  # --env=NAME=value
     if header and not URL_START.match(word) and looks_secret(header[1].lstrip("-/"), header[2]):
         return f"{header[1]}: {MASK}"
     return word if header and is_reference(header[2]) else mask_text(word)
@@ -170,7 +170,7 @@ def _mask_header(word: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """A word or a shell command for output, secrets masked."""
+    """Mask secrets in a word or a shell command, for output."""
     if len(text) > MAX_SHOWN_CHARACTERS:
         return f"<{len(text)} characters>"
     if URL_START.match(text) and not re.search(r"\s", text):
@@ -198,7 +198,7 @@ def _mask_run(match: re.Match[str]) -> str:
 
 
 def mask_url(url: str) -> str:
-    """A URL for output: without user name, password, query, and path segments that look like keys."""
+    """Mask user name, password, query and key-like path segments of a URL, for output."""
     if len(url) > MAX_SHOWN_CHARACTERS:
         return f"<{len(url)} characters>"
     if not URL_START.match(url):

@@ -51,10 +51,10 @@ class Postgres(Database):
             raise PinwardenError(
                 "DATABASE_UNAVAILABLE", f"could not connect to {self._name} ({type(err).__name__})"
             ) from None
-        connection.answer_seconds = self._limits.answer_seconds
+        connection.response_seconds = self._limits.response_seconds
         try:
             self._refuse_other_encodings(connection)
-            self._tell_limits(connection)
+            self._set_timeouts(connection)
         except BaseException:
             connection.close()
             raise
@@ -68,16 +68,16 @@ class Postgres(Database):
         ours = {
             "connect_timeout": max(1, round(limits.connect_seconds)),
             # TCP detects a machine that disappeared within our own timeout.
-            "tcp_user_timeout": round(limits.answer_seconds * 1000),
-            "keepalives_idle": max(1, round(limits.answer_seconds / 4)),
-            "keepalives_interval": max(1, round(limits.answer_seconds / 4)),
+            "tcp_user_timeout": round(limits.response_seconds * 1000),
+            "keepalives_idle": max(1, round(limits.response_seconds / 4)),
+            "keepalives_interval": max(1, round(limits.response_seconds / 4)),
             "keepalives_count": 3,
         }
         # Entries are hashed as UTF-8, so PGCLIENTENCODING and the address must not change the encoding.
         return {**ours, **conninfo_to_dict(self._url), "client_encoding": "utf8"}
 
     def _refuse_other_encodings(self, connection: psycopg.Connection[Row]) -> None:
-        """Other encodings cannot store every name and would fail in the middle of a log; SQL_ASCII returns bytes."""
+        """Refuse a database whose encoding is not UTF-8, because it cannot store every name."""
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise PinwardenError(
@@ -86,8 +86,8 @@ class Postgres(Database):
                 hint="Create a database with: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
             )
 
-    def _tell_limits(self, connection: psycopg.Connection[Row]) -> None:
-        """Set the timeouts by statement, because the connection options belong to the address."""
+    def _set_timeouts(self, connection: psycopg.Connection[Row]) -> None:
+        """Set the timeouts with statements, because the options in the address belong to the user."""
         for name, seconds in (
             ("statement_timeout", self._limits.statement_seconds),
             ("lock_timeout", self._limits.lock_seconds),
@@ -126,7 +126,7 @@ class Postgres(Database):
     def _is_lost(self, connection: psycopg.Connection[Row]) -> bool:
         return connection.closed or connection.broken
 
-    def _translated_errors(self) -> Any:
+    def _translate_errors(self) -> Any:
         return _translate_postgres_errors()
 
 
@@ -157,20 +157,20 @@ def _create_connection_class() -> Any:
     """A psycopg connection class with a deadline for responses."""
     import psycopg
 
-    class Unanswered(psycopg.OperationalError):
+    class ResponseTimeout(psycopg.OperationalError):
         pass
 
-    class _PatientConnection(psycopg.Connection[Any]):
-        answer_seconds = DatabaseLimits().answer_seconds
+    class _DeadlineConnection(psycopg.Connection[Any]):
+        response_seconds = DatabaseLimits().response_seconds
 
         def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
             try:
-                return super().wait(_wait_until(gen, monotonic() + self.answer_seconds), *args, **options)
+                return super().wait(_wait_until(gen, monotonic() + self.response_seconds), *args, **options)
             except _DeadlinePassed as err:
                 self.close()
-                raise Unanswered from err
+                raise ResponseTimeout from err
 
-    return _PatientConnection
+    return _DeadlineConnection
 
 
 class _DeadlinePassed(Exception):  # noqa: N818 - it never leaves this module
@@ -178,9 +178,9 @@ class _DeadlinePassed(Exception):  # noqa: N818 - it never leaves this module
 
 
 def _wait_until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, int, Any]:
-    """Wrap psycopg's wait generator: raise if nothing is ready when the deadline has passed.
+    """Wrap psycopg's wait generator, and raise if nothing is ready when the deadline has passed.
 
-    psycopg wakes up several times a second and then sends that nothing is ready.
+    psycopg resumes the generator several times a second, even if nothing is ready.
     """
     try:
         wanted = next(steps)
@@ -193,15 +193,15 @@ def _wait_until(steps: Generator[Any, int, Any], deadline: float) -> Generator[A
         return end.value
 
 
-_ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<place>[^@/?#]*(/[^@?#]*)?)([?#].*)?", re.DOTALL)
+_ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<location>[^@/?#]*(/[^@?#]*)?)([?#].*)?", re.DOTALL)
 
 
 def _hide_credentials(url: str) -> str:
-    """The address without user and password; hidden completely if it is ambiguous."""
+    """The address without user and password. An ambiguous address is hidden completely."""
     match = _ADDRESS.fullmatch(url)
     if match is None or (match["user"] is None and "@" in url):
         return "postgresql://…"
-    return f"postgresql://{'local' if match['place'][:1] in ('', '/') else ''}{match['place']}"
+    return f"postgresql://{'local' if match['location'][:1] in ('', '/') else ''}{match['location']}"
 
 
 def _hash_lock_name(name: str) -> int:
@@ -237,5 +237,5 @@ _MESSAGES = {
     "LockNotAvailable": "another session of the database did not release a lock in time",
     "QueryCanceled": "a statement took too long",
     "IdleInTransactionSessionTimeout": "the database ended a transaction that was idle for too long",
-    "Unanswered": "the database did not respond in time",
+    "ResponseTimeout": "the database did not respond in time",
 }

@@ -65,10 +65,10 @@ class ProbeBudget:
         """The remaining seconds. Raises the timeout error if there are none."""
         left = self._end - monotonic()
         if left < _CLOCK_STEP:
-            raise self.timed_out()
+            raise self.timeout_error()
         return left if at_most is None else min(left, at_most)
 
-    def timed_out(self) -> PinwardenError:
+    def timeout_error(self) -> PinwardenError:
         """The error for a server that exceeds the time limit."""
         return probe_error("timeout", f"the server did not finish within {self.seconds:g} seconds")
 

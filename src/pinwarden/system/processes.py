@@ -35,9 +35,9 @@ class ProcessTree:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._is_guard = is_write_guard(process.args)
-        self._strays: dict[int, int] = {}
+        self._descendants: dict[int, int] = {}
         self._lock = Lock()
-        self._gone = False
+        self._has_ended = False
         _running.add(self)
 
     def watch(self) -> None:
@@ -49,29 +49,29 @@ class ProcessTree:
             return
         pending = [self._process.pid]
         with self._lock:
-            while pending and len(self._strays) < _MAX_DESCENDANTS:
+            while pending and len(self._descendants) < _MAX_DESCENDANTS:
                 for child in find_child_pids(pending.pop()):
-                    if child not in self._strays:
+                    if child not in self._descendants:
                         with suppress(OSError):
-                            self._strays[child] = os.pidfd_open(child)  # stays valid if the pid is reused
+                            self._descendants[child] = os.pidfd_open(child)  # stays valid if the pid is reused
                             pending.append(child)
 
     def end(self, grace: float, *, immediately: bool = False) -> None:
         """Wait for the process to exit, then send SIGTERM, then SIGKILL, each time with its descendants."""
         try:
-            if not immediately and not self._ended(grace):
+            if not immediately and not self._wait_for_exit(grace):
                 self.watch()
                 self._signal_group(signal.SIGTERM)
-                self._ended(grace)
+                self._wait_for_exit(grace)
         finally:
             self.watch()
             if self._is_guard:
                 self._signal_group(signal.SIGTERM)
-                self._ended(_GUARD_SECONDS)
+                self._wait_for_exit(_GUARD_SECONDS)
             self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
-            self._kill_strays()
+            self._kill_descendants()
             self._process.wait()
-            self._gone = True
+            self._has_ended = True
             _running.discard(self)
 
     def kill(self) -> None:
@@ -83,7 +83,7 @@ class ProcessTree:
         self.watch()
         self._signal_group(signal.SIGTERM if self._is_guard else getattr(signal, "SIGKILL", signal.SIGTERM))
 
-    def _ended(self, seconds: float) -> bool:
+    def _wait_for_exit(self, seconds: float) -> bool:
         if self._process.poll() is not None:
             return True
         with suppress(OSError), _open_pidfd(self._process.pid) as handle:
@@ -98,7 +98,7 @@ class ProcessTree:
         return False
 
     def _signal_group(self, signal_number: signal.Signals) -> None:
-        if self._gone:
+        if self._has_ended:
             return  # the pid may belong to another process now
         with suppress(OSError):
             if hasattr(os, "killpg"):
@@ -108,13 +108,13 @@ class ProcessTree:
             else:
                 self._process.kill()
 
-    def _kill_strays(self) -> None:
+    def _kill_descendants(self) -> None:
         with self._lock:
-            for handle in self._strays.values():
+            for handle in self._descendants.values():
                 with suppress(OSError):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 os.close(handle)
-            self._strays.clear()
+            self._descendants.clear()
 
 
 def kill_all_trees() -> None:

@@ -159,7 +159,7 @@ def _redact_text(path: str, name: str, text: str) -> str:
 
 
 def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
-    """A variable or header: references stay, and of a literal what is not a secret by its form and name."""
+    """Redact a variable or header. References stay, and so do literals that are not secrets by form and name."""
     if value is None or type(value) is bool:
         return value
     if type(value) in (dict, list):
@@ -317,7 +317,7 @@ _PATH_WORDS = frozenset(
         *("workspace", "workspaces", "cache"),
     )
 )
-"""Words in a name that make a relative path, even a single word, a path."""
+"""If a name has one of these words, its value is a path, even if it is a single word."""
 _CHOICE_WORDS = frozenset(
     (
         *("mode", "level", "policy", "profile", "env", "environment", "region", "role", "roles", "transport", "format"),

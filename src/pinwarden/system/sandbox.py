@@ -14,7 +14,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.probe_budget import probe_error
 
-# Programs and libraries. Of /etc only what programs need to start; the rest contains keys and passwords.
+# Programs and libraries, and those files in /etc that programs need to start. Other files there are secrets.
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 _ETC_NAMES = (
     *("alternatives", "ca-certificates", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"),
@@ -81,7 +81,7 @@ class Sandbox(Record):
 def build_sandbox_command(
     command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox
 ) -> list[str]:
-    """The command line that runs a command in a sandbox. The caller gives its environment to bubblewrap."""
+    """The command line that runs a command in a sandbox. The caller starts it with ``environment``."""
     wrapper = shutil.which("bwrap")
     if wrapper is None:
         raise PinwardenError(
@@ -105,20 +105,20 @@ def build_sandbox_command(
     # Process 1 is bubblewrap's own and has no filter. The server must not write to its memory.
     line += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
     guard = _guard_command("exec_guard.py")
-    shown = [*_find_program_folders(command[0], environment, folder), *sandbox.readable]
-    shown += [*_find_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
+    readable = [*_find_program_folders(command[0], environment, folder), *sandbox.readable]
+    readable += [*_find_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
     command = (*guard, sandbox.limits.to_argument(), "open" if sandbox.allow_programs else "filtered", *command)
     if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
         folder = _HOME  # binding this folder would expose everything
     else:
-        shown.append(folder)
-    for path in shown:
+        readable.append(folder)
+    for path in readable:
         if not Path(path).exists():
-            raise probe_error("start", f"{path} is not there and cannot be shown to the sandbox")
+            raise probe_error("start", f"{path} does not exist, so the sandbox cannot contain it")
         line += ["--ro-bind", path, path]
     for path in sandbox.writable:
         if not Path(path).exists():
-            raise probe_error("start", f"{path} is not there and cannot be shown to the sandbox")
+            raise probe_error("start", f"{path} does not exist, so the sandbox cannot contain it")
         line += ["--bind", path, path]
     for path in _find_parents_of_read_only(sandbox.read_only, sandbox.writable):
         line += ["--bind", path, path]

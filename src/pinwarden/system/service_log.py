@@ -1,7 +1,7 @@
 """The log of a long-running service: lines on standard error, as text or JSON, with a level.
 
-Logging never delays the service: a `QueueHandler` queues the line and a thread writes it, whether or not stderr is
-read. The rate is limited, so that a hostile peer cannot flood the log: above it, lines are only counted.
+Logging never delays the service, even if stderr is not read: lines are queued, and a thread writes them. The rate is
+limited, so that a hostile peer cannot flood the log. Lines above the limit are counted and dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 MAX_LINES_PER_SECOND = 20
-"""Lines of one log that are written. Further ones are counted."""
+"""The most lines that one log writes in a second. Further lines are counted and dropped."""
 _MAX_QUEUED = 1_000  # lines while stderr is not read
 _RATE_SECONDS = 1.0
 
@@ -67,13 +67,13 @@ class ServiceLog:
         self.log("error", text)
 
     def log(self, level: LogLevel, text: str) -> None:
-        """Log a line. It returns at once."""
+        """Queue a line for the log. Returns at once."""
         if LEVELS.index(level) < LEVELS.index(self._level):
             return
         with self._lock:
             if self._output is None:
                 self._output = _start_writer(self._write, self._limit, as_json=self._json)
-            self._output.logger.log(self._output.numbers[level], "%s", text)
+            self._output.logger.log(self._output.level_numbers[level], "%s", text)
 
     def close(self, seconds: float) -> None:
         """Write what is queued; give up after ``seconds`` if stderr is not read."""
@@ -114,9 +114,11 @@ class _RateLimit:
 class _LogWriter:
     """A logger, its queue, and the thread that writes."""
 
-    def __init__(self, logger: logging.Logger, numbers: dict[LogLevel, int], stop: Callable[[float], None]) -> None:
+    def __init__(
+        self, logger: logging.Logger, level_numbers: dict[LogLevel, int], stop: Callable[[float], None]
+    ) -> None:
         self.logger = logger
-        self.numbers = numbers
+        self.level_numbers = level_numbers
         self.stop = stop
 
 
@@ -125,12 +127,12 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
     from logging.handlers import QueueHandler, QueueListener
     from queue import Empty, SimpleQueue
 
-    numbers: dict[LogLevel, int] = {level: getattr(logging, level.upper()) for level in LEVELS}
+    level_numbers: dict[LogLevel, int] = {level: getattr(logging, level.upper()) for level in LEVELS}
 
     queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
     wake = logging.makeLogRecord({})
 
-    class Lines(logging.Handler):
+    class LineHandler(logging.Handler):
         def createLock(self) -> None:  # noqa: N802  as in the base class
             """No lock: one thread writes, and `logging` waits at exit for a lock that a stuck stderr would hold."""
             self.lock = None
@@ -138,7 +140,7 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
         def emit(self, record: logging.LogRecord) -> None:
             write(_format_json(record) if as_json else record.getMessage())
 
-    class Listener(QueueListener):
+    class ReportingListener(QueueListener):
         """Also reports dropped lines, within a second after they were dropped."""
 
         def dequeue(self, block: bool) -> logging.LogRecord:
@@ -155,7 +157,7 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
         def report_dropped(self) -> None:
             if dropped := limit.take_dropped():
                 text = f"{dropped} more log {'line was' if dropped == 1 else 'lines were'} dropped"
-                Lines().emit(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))
+                LineHandler().emit(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))
 
         def stop_within(self, seconds: float) -> None:
             thread = self._thread
@@ -163,7 +165,7 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
                 self.enqueue_sentinel()
                 thread.join(seconds)
 
-    class Queue(QueueHandler):
+    class LimitedQueueHandler(QueueHandler):
         def enqueue(self, record: logging.LogRecord) -> None:
             if limit.admit(is_full=queue.qsize() >= _MAX_QUEUED):
                 queue.put_nowait(record)
@@ -171,10 +173,10 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
                 queue.put_nowait(wake)  # so that the listener reports the dropped lines
 
     logger = logging.Logger("pinwarden", logging.DEBUG)
-    logger.addHandler(Queue(queue))
-    listener = Listener(queue, Lines())
+    logger.addHandler(LimitedQueueHandler(queue))
+    listener = ReportingListener(queue, LineHandler())
     listener.start()
-    return _LogWriter(logger, numbers, listener.stop_within)
+    return _LogWriter(logger, level_numbers, listener.stop_within)
 
 
 def _write_to_stderr(line: str) -> None:

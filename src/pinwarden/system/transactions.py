@@ -29,12 +29,12 @@ class DatabaseLimits(Record):
     """Timeouts, each with its reason. No failure of a database may block a caller forever."""
 
     connect_seconds: float = 10.0
-    """To connect, for each address of the server."""
+    """The limit for connecting to each address of the server."""
     lock_seconds: float = 30.0
-    """To wait for another writer. Our transactions take milliseconds; exporting a registry takes some seconds."""
+    """The limit for waiting for another writer. Most transactions take milliseconds, a registry export some seconds."""
     statement_seconds: float = 45.0
-    """For one statement on the server, including its wait for locks. Each of our queries reads at most one page."""
-    answer_seconds: float = 60.0
+    """The limit for one statement on the server, including its wait for locks."""
+    response_seconds: float = 60.0
     """For a response, measured by the client. It is longer than ``statement_seconds``, so that a working server reports
     the timeout itself. After it, the server is frozen or unreachable."""
     idle_seconds: float = 20.0
@@ -46,7 +46,7 @@ DEFAULT_LIMITS = DatabaseLimits()
 
 
 class ConflictError(Exception):
-    """A row violates a constraint: it exists already, or a row it refers to does not."""
+    """A row violates a constraint: it exists already, or refers to a row that does not exist."""
 
 
 class Schema(Record):
@@ -89,22 +89,22 @@ class Database(ABC):
         self._schema = schema
         self._create = create
         self._local = threading.local()
-        self._all: list[Any] = []
-        self._guard = threading.Lock()
+        self._connections: list[Any] = []
+        self._lock = threading.Lock()
         self._opened = 0
 
     @contextmanager
     def transaction(self, *, exclusive: str | None = None) -> Iterator[Transaction]:
         """Commit on success, roll back on error. Transactions with the same ``exclusive`` name never overlap."""
         connection = self._connection()
-        with self._translated_errors():
+        with self._translate_errors():
             self._begin(connection, exclusive)
         try:
             yield self._transaction(connection)
         except BaseException:
             self._roll_back(connection)
             raise
-        with self._translated_errors():
+        with self._translate_errors():
             self._commit(connection)
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
@@ -118,7 +118,7 @@ class Database(ABC):
             return transaction.row(sql, values)
 
     def open_count(self) -> int:
-        """How often a connection was opened. If the count grew, the path may name another database now."""
+        """How often a connection was opened. If the count has grown, the database file may have been replaced."""
         self._connection()
         return self._opened
 
@@ -128,8 +128,8 @@ class Database(ABC):
 
     def close(self) -> None:
         """Close the connections of all threads. No thread may be inside a transaction."""
-        with self._guard:
-            connections, self._all = self._all, []
+        with self._lock:
+            connections, self._connections = self._connections, []
             self._local = threading.local()
         for connection in connections:
             connection.close()
@@ -141,22 +141,22 @@ class Database(ABC):
         if present is not None:
             present.close()
             self._local.connection = None
-        with self._translated_errors():
+        with self._translate_errors():
             connection = self._connect()
             try:
-                self._make_tables(connection)
+                self._create_tables(connection)
             except BaseException:
                 connection.close()
                 raise
-        with self._guard:
-            self._all = [other for other in self._all if other is not present]
-            self._all.append(connection)
+        with self._lock:
+            self._connections = [other for other in self._connections if other is not present]
+            self._connections.append(connection)
             self._opened += 1
         self._local.connection = connection
         return connection
 
     def _has_tables(self, connection: Any) -> bool:
-        """Whether the tables exist. Does not wait for writers, because every reading thread begins with this."""
+        """Whether the tables exist. Does not wait for writers, because every new connection calls this first."""
         sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
         try:
             row = self._transaction(connection).row(sql, (self._schema.name,))
@@ -166,21 +166,23 @@ class Database(ABC):
             return False  # empty, or unreadable, which the next statement reports
         return row is not None and row[0] == _SCHEMA_VERSION
 
-    def _make_tables(self, connection: Any) -> None:
+    def _create_tables(self, connection: Any) -> None:
         if self._has_tables(connection):
             return
         if not self._create and not self._is_ours(connection):
             raise database_missing_error(str(self))
         name = self._schema.name
         self._begin(connection, "schema")  # one at a time: all schemas share the table of schema versions
-        step = self._transaction(connection)
+        transaction = self._transaction(connection)
         try:
-            step.run("CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")
-            row = step.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
+            transaction.run(
+                "CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)"
+            )
+            row = transaction.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
             if row is None:
                 for statement in _split_statements(self._schema.sql):
-                    step.run(statement)
-                step.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (name, _SCHEMA_VERSION))
+                    transaction.run(statement)
+                transaction.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (name, _SCHEMA_VERSION))
             elif row[0] != _SCHEMA_VERSION:
                 raise PinwardenError(
                     "DATABASE_NEWER", f"{self} was made by another release (tables of version {row[0]})"
@@ -207,7 +209,7 @@ class Database(ABC):
     @abstractmethod
     def _is_lost(self, connection: Any) -> bool: ...
     @abstractmethod
-    def _translated_errors(self) -> Any:
+    def _translate_errors(self) -> Any:
         """A context that translates the database's own exceptions."""
 
 

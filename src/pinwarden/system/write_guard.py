@@ -1,4 +1,4 @@
-"""Run a sandboxed server, and stop it when it creates a file that other programs would execute or obey.
+"""Run a sandboxed server, and stop it when it creates a file that makes other programs execute code.
 
 A mount can protect an existing path. It cannot keep a server from creating ``.git`` in a writable folder, and the next
 ``git status`` of the user there would run commands from the configuration of the new repository. So this program runs
@@ -109,10 +109,10 @@ class _FolderWatch:
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(current) as entries:
                 pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
-    def is_quiet(self) -> bool:
-        """Process the events. True if no changed folder has anything forbidden.
+    def has_only_allowed(self) -> bool:
+        """Process the events. Returns whether the changed folders contain no forbidden path.
 
-        Also False if events were lost: then new folders may be unwatched, and the caller must `add` all of them again.
+        Returns False if events were lost. Then new folders may be unwatched: `add` all of them again.
         Raises OSError and `TooManyFilesError`.
         """
         changed: set[str] = set()
@@ -145,11 +145,11 @@ class _FolderWatch:
 
 
 def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
-    """Run the command until it ends, creates something forbidden, or our own parent is gone; its exit code."""
+    """Run the command until it ends, creates a forbidden path, or loses its parent process. Returns the exit code."""
     parent = os.getppid()
     watch = _FolderWatch(names)
     try:
-        kept = {path for folder in folders for path in find_forbidden_paths(folder, names)}
+        existing = {path for folder in folders for path in find_forbidden_paths(folder, names)}
         for folder in folders:
             watch.add(folder)
     except (OSError, TooManyFilesError) as err:
@@ -164,30 +164,30 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
     stopped = False
     while process.poll() is None:
         ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MILLISECONDS)]
-        stopped = watch.descriptor in ready and not _is_allowed(watch, folders, names, kept)
+        stopped = watch.descriptor in ready and not _is_allowed(watch, folders, names, existing)
         if stopped or os.getppid() != parent:
             process.kill()  # this ends everything in the sandbox
             process.wait()
     with suppress(ChildProcessError):  # the first process of the sandbox ends after all others in it
         while True:
             os.wait()
-    if _rename_all_created(folders, names, kept) or stopped:
+    if _rename_all_created(folders, names, existing) or stopped:
         return 1
     code = process.returncode
     return code if code >= 0 else 128 - code
 
 
-def _is_allowed(watch: _FolderWatch, folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
-    """Whether the server created nothing forbidden, and nothing that hides what it created.
+def _is_allowed(watch: _FolderWatch, folders: list[str], names: frozenset[str], existing: set[str]) -> bool:
+    """Whether the server created no forbidden path, and all its folders can be searched.
 
     Forbidden files from before the start are read-only in the sandbox.
     """
     try:
-        if watch.is_quiet():
+        if watch.has_only_allowed():
             return True
         for folder in folders:
             watch.add(folder)
-        return not _find_created(folders, names, kept)
+        return not _find_created(folders, names, existing)
     except (OSError, TooManyFilesError) as err:
         sys.stderr.write(f"pinwarden: stopped the server, because its files cannot be checked: {_describe(err)}\n")
         return False
@@ -199,33 +199,37 @@ def _describe(err: Exception) -> str:
     return f"{err.strerror}: {str(err.filename)[:300]!a}" if isinstance(err, OSError) else str(err)
 
 
-def _find_created(folders: list[str], names: frozenset[str], kept: set[str], most: int | None = None) -> list[str]:
-    return [path for folder in folders for path in find_forbidden_paths(folder, names, most) if path not in kept]
+def _find_created(
+    folders: list[str], names: frozenset[str], existing: set[str], max_entries: int | None = None
+) -> list[str]:
+    return [
+        path for folder in folders for path in find_forbidden_paths(folder, names, max_entries) if path not in existing
+    ]
 
 
-def _rename_all_created(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
-    """Rename everything forbidden that the server created; True if there was something.
+def _rename_all_created(folders: list[str], names: frozenset[str], existing: set[str]) -> bool:
+    """Rename every forbidden path that the server created. Returns whether there was one.
 
     A renamed ``.git`` is still a repository for a user who enters it, so this repeats until nothing is found. The
     server has ended, so nothing changes meanwhile. Unreadable, too deep and too large folders are searched as well.
     """
     blocked = False
     try:
-        created = _find_created(folders, names, kept, sys.maxsize)
+        created = _find_created(folders, names, existing, sys.maxsize)
     except OSError:
         for folder in folders:
             _make_readable(folder)
-        created = _find_created(folders, names, kept, sys.maxsize)
+        created = _find_created(folders, names, existing, sys.maxsize)
     while created:
         blocked = True
         for path in created:
             _rename(path)
-        created = _find_created(folders, names, kept, sys.maxsize)
+        created = _find_created(folders, names, existing, sys.maxsize)
     return blocked
 
 
 def _make_readable(folder: str) -> None:
-    """Make every folder below this one readable, and move up those with a too long path."""
+    """Make every folder below this one readable, and move folders with a very long path up."""
     pending = [folder]
     while pending:
         current = pending.pop()
@@ -262,7 +266,7 @@ def _rename(path: str) -> None:
     _make_writable(os.path.dirname(path))  # noqa: PTH120
     os.rename(path, to)  # noqa: PTH104
     sys.stderr.write(
-        f"pinwarden: stopped the server, because it created {path!a}, which other programs would execute or obey; "
+        f"pinwarden: stopped the server, because it created {path!a}, which makes other programs execute code; "
         f"renamed it to {to!a}\n"
     )
 

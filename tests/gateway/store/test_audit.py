@@ -464,7 +464,7 @@ def test_a_hanging_postgresql_counts_as_unavailable_and_nothing_is_lost(
     database_url = cluster.new_database()
     log = AuditLog(database_url, folder, when_unavailable="refuse", limits=QUICK)
     log.record_durably(called("before"))
-    with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect_seconds=2, answer_seconds=1.5)):
+    with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect_seconds=2, response_seconds=1.5)):
         log.record_durably(
             AuditEvent(kind="blocked", item="meanwhile")
         )  # returns when the writer gave up, and is durable

@@ -217,7 +217,9 @@ def test_a_stopped_postgresql_is_an_error_and_a_started_one_is_used_again(cluste
     database.close()
 
 
-PATIENT = DatabaseLimits(connect_seconds=60, lock_seconds=60, statement_seconds=60, answer_seconds=60, idle_seconds=60)
+PATIENT = DatabaseLimits(
+    connect_seconds=60, lock_seconds=60, statement_seconds=60, response_seconds=60, idle_seconds=60
+)
 """A test shortens the one wait that it is about: a busy machine needs more time for everything else."""
 
 
@@ -259,13 +261,13 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
     with database.transaction() as step:
         step.run(ADD, (1, "before", None))
     errors: list[str] = []
-    with cluster.frozen(), hurried(database, replace(PATIENT, connect_seconds=2, answer_seconds=2)):
+    with cluster.frozen(), hurried(database, replace(PATIENT, connect_seconds=2, response_seconds=2)):
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:
                 database.rows("SELECT 1")
             errors.append(f"{caught.value.code}: {caught.value.message}")
     assert errors == [
-        "DATABASE_UNAVAILABLE: the database did not respond in time (Unanswered)",
+        "DATABASE_UNAVAILABLE: the database did not respond in time (ResponseTimeout)",
         "DATABASE_UNAVAILABLE: could not connect to postgresql://local/postgres (ConnectionTimeout)",
     ]
     assert database.rows("SELECT name FROM trial") == [("before",)]

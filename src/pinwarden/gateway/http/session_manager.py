@@ -222,7 +222,9 @@ class SessionManager:
         self.upstreams = dict(upstreams)
         self.limits = limits
         self.clock = clock
-        self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
+        self.executor = FairExecutor(
+            max_queued=limits.max_client_judging, max_queue_seconds=limits.judging_wait_seconds
+        )
         """Parses and evaluates long messages."""
         self.budget = MemoryBudget(limits.max_all_waiting_bytes)
         self._shared: dict[tuple[str, GatewayClient], AnyConversation] = {}

@@ -53,7 +53,7 @@ class Comparisons:
         self._registry = registry
         self._work = work
         self._executor = FairExecutor(
-            max_waiting=_MAX_WAITING, max_all_waiting=_MAX_ALL_WAITING, wait_seconds=_WAIT_SECONDS
+            max_queued=_MAX_WAITING, max_queued_in_total=_MAX_ALL_WAITING, max_queue_seconds=_WAIT_SECONDS
         )
         self._results: OrderedDict[Digests, Parts | PinwardenError] = OrderedDict()
         self._size = 0

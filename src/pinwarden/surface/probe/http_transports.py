@@ -59,7 +59,7 @@ class StreamableHttpTransport:
                 response.close()
         except NoResponse as err:
             if expects_response:
-                self._no_message = _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
+                self._no_message = _CONNECTION_CLOSED if err.connection_closed else _TIMED_OUT
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
         """Return the next message of the response to the last request."""
@@ -67,7 +67,7 @@ class StreamableHttpTransport:
         try:
             return next(self._messages, self._no_message)
         except NoResponse as err:
-            return _CONNECTION_CLOSED if err.hung_up else _TIMED_OUT
+            return _CONNECTION_CLOSED if err.connection_closed else _TIMED_OUT
 
     def restart(self) -> None:
         """Discard the last response and the session."""

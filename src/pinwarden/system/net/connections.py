@@ -1,4 +1,4 @@
-"""Connections: which addresses may be contacted, directly or through a proxy, with which TLS and which credential.
+"""Connections: which addresses may be contacted, through which proxy, with which TLS settings and which credential.
 
 The three HTTP clients share these decisions: ``fetch.py`` for registries, ``http_client.py`` for probes and
 ``gateway/http/upstream_pool.py`` for the servers behind a gateway. A host is resolved once, and the connection goes to
@@ -30,7 +30,7 @@ ProtocolT = TypeVar("ProtocolT", bound="asyncio.BaseProtocol")
 
 
 def create_tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """The system's certificate authorities, plus those in a file."""
+    """Create a TLS context with the system's certificate authorities, and those in a file."""
     context = ssl.create_default_context()
     if ca_file is not None:
         try:
@@ -45,9 +45,9 @@ def connect_socket(
     seconds: Callable[[], float],
     opened: Callable[[socket.socket], None] | None = None,
 ) -> socket.socket:
-    """Connect to the first checked address that responds; raises the last ``OSError``.
+    """Connect to the first address that responds. Raises the ``OSError`` of the last attempt.
 
-    ``seconds`` gives the timeout of each attempt, ``opened`` is called with the connected socket.
+    ``seconds`` returns the timeout of the next attempt. ``opened`` is called with the connected socket.
     """
     last: OSError = ConnectionRefusedError("no address")
     for destination in destinations:
@@ -124,12 +124,12 @@ def redirect_error(address: HttpAddress, status: int) -> PinwardenError:
 
 
 def resolve_redirect(address: HttpAddress, location: str, status: int | None = None) -> HttpAddress:
-    """Where a redirect leads. ``ADDRESS_REFUSED`` for malformed targets and from HTTPS to plain HTTP."""
+    """The address that a redirect leads to. Raises ADDRESS_REFUSED if it is malformed, or leads from HTTPS to HTTP."""
     data: dict[str, object] = {"reason": "redirect"} if status is None else {"reason": "redirect", "status": status}
     try:
         target = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
     except (PinwardenError, ValueError) as err:
-        message = f"{address} redirects to something that is not a web address"
+        message = f"{address} redirects to an address that is not a valid HTTP URL"
         raise PinwardenError("ADDRESS_REFUSED", message, data=data) from err
     if address.scheme == "https" and target.scheme != "https":
         raise PinwardenError("ADDRESS_REFUSED", f"{address} redirects to plain HTTP", data=data)
@@ -137,7 +137,7 @@ def resolve_redirect(address: HttpAddress, location: str, status: int | None = N
 
 
 def is_compressed(content_encoding: str | None) -> bool:
-    """Whether a body is compressed. Clients reject that: they did not ask for it, and it could expand enormously."""
+    """Whether a body is compressed. Pinwarden refuses such bodies, because they can expand to an enormous size."""
     return (content_encoding or "").strip().lower() not in ("identity", "")
 
 
@@ -163,21 +163,21 @@ class NetworkRules(Record):
 
     allow_private: bool = False
     allow_plain_http: bool = False
-    allowed_places: frozenset[str] = frozenset()
+    allowed_addresses: frozenset[str] = frozenset()
     """Addresses that may be contacted although they are private."""
 
 
 def resolve_destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Destination, ...]:
-    """Resolve and check a host. ``ADDRESS_REFUSED`` if any of its addresses is not allowed."""
+    """Resolve a host and check its addresses. Raises ADDRESS_REFUSED if one of them is not allowed."""
     destinations = _look_up(address)
     ips = [_parse_ip(str(destination.sockaddr[0])) for destination in destinations]
     if not rules.allow_private:
         for ip in ips:
-            if not is_public(ip) and str(ip) not in rules.allowed_places:
+            if not is_public(ip) and str(ip) not in rules.allowed_addresses:
                 raise address_error(f"{address.host} resolves to {ip}, which is not a public address", "private")
     if address.scheme == "http" and not rules.allow_plain_http:
-        only_here = all(_unmap_ipv4(ip).is_loopback for ip in ips)
-        if not (rules.allow_private and only_here):
+        is_loopback = all(_unmap_ipv4(ip).is_loopback for ip in ips)
+        if not (rules.allow_private and is_loopback):
             raise address_error(f"{address} uses plain HTTP, so its response proves nothing", "plain-http")
     return destinations
 
@@ -245,10 +245,10 @@ def find_proxy(address: HttpAddress, variables: Mapping[str, str]) -> str | None
 
 
 def check_proxied_address(address: HttpAddress, rules: NetworkRules) -> None:
-    """Check what can be checked if the proxy resolves the host: literal IP addresses and plain HTTP."""
+    """Refuse private IP addresses and plain HTTP. The proxy resolves host names, so they cannot be checked here."""
     ip = _parse_literal_ip(address.host)
-    only_here = rules.allow_private and ip is not None and ip.is_loopback
-    if address.scheme == "http" and not rules.allow_plain_http and not only_here:
+    is_loopback = rules.allow_private and ip is not None and ip.is_loopback
+    if address.scheme == "http" and not rules.allow_plain_http and not is_loopback:
         raise address_error(f"{address} uses plain HTTP, so its response proves nothing", "plain-http")
     if ip is not None and not rules.allow_private and not is_public(ip):
         raise address_error(f"{address.host} is not a public address", "private")
@@ -274,7 +274,7 @@ class ServiceEndpoint(Record):
     url: str
     configured_by: Origin
     source: str = ""
-    """The file or variable it comes from, for display."""
+    """The file or variable that configures the URL, for display."""
     authorization: str | None = field(default=None, repr=False)
     """The ``Authorization`` header. Sent only to URLs below ``url`` on the same host and port."""
     ca_file: Path | None = None
@@ -287,7 +287,7 @@ class ServiceEndpoint(Record):
 
     @property
     def private_allowed(self) -> bool:
-        """Whether it may be in a private network. Not if a project's files name it, which others may have written."""
+        """Whether the endpoint may be in a private network. An endpoint from a project's files may not."""
         return self.configured_by != "project"
 
     def owns(self, address: HttpAddress) -> bool:

@@ -92,7 +92,7 @@ class FetchLimits(Record):
 
 
 class FetchRules(Record):
-    """What the user's options allow."""
+    """The network access that the user's options allow."""
 
     offline: bool = False
     allow_private: bool = False
@@ -190,7 +190,7 @@ class _Response:
                 self._raw.close()
 
     def _read_to_end(self) -> bool:
-        """Whether the body could be read to its end, which is attempted only if little is left."""
+        """Read the rest of the body, if it is short. Returns whether the body was read to its end."""
         left = self._raw.length_remaining
         if left is not None and left > _UNREAD_BYTES:
             return False
@@ -222,7 +222,7 @@ class Fetcher:
 
     @property
     def rules(self) -> FetchRules:
-        """The user's rules; resolvers that fetch by themselves have to follow them too."""
+        """The user's rules. Resolvers that download files themselves must follow them too."""
         return self._rules
 
     def get(self, wanted: FetchRequest, *, max_bytes: int | None = None) -> FetchResponse:
@@ -233,7 +233,7 @@ class Fetcher:
             body = b"".join(response.chunks(limit)) if response.status == 200 else b""
             return FetchResponse(status=response.status, address=response.address, headers=response.headers, body=body)
 
-        return self._attempts(wanted, {}, read, frozenset({200, 404, 410}))
+        return self._send_with_retries(wanted, {}, read, frozenset({200, 404, 410}))
 
     def download(
         self,
@@ -260,10 +260,10 @@ class Fetcher:
             digests = tuple(Digest(hasher.digest(), name) for hasher, name in zip(hashers, algorithms, strict=True))
             return DownloadResult(address=response.address, size=size, digests=digests)
 
-        return self._attempts(wanted, {}, read, frozenset({200}))
+        return self._send_with_retries(wanted, {}, read, frozenset({200}))
 
     def send(self, wanted: FetchRequest, *, max_bytes: int = 1 << 20) -> FetchResponse:
-        """Upload something and return the response, even a refusal.
+        """Send an upload and return the response, even if the server refuses it.
 
         The upload may be repeated after a temporary failure, so it must be idempotent.
         """
@@ -272,7 +272,7 @@ class Fetcher:
             body = b"".join(response.chunks(max_bytes))
             return FetchResponse(status=response.status, address=response.address, headers=response.headers, body=body)
 
-        return self._attempts(wanted, {}, read, _UPLOAD_STATUSES)
+        return self._send_with_retries(wanted, {}, read, _UPLOAD_STATUSES)
 
     def challenge(self, wanted: FetchRequest) -> tuple[int, str]:
         """Send a request without credentials. Returns the status and the ``WWW-Authenticate`` header."""
@@ -281,7 +281,7 @@ class Fetcher:
             return response.status, response.headers.get("www-authenticate", "")
 
         bare = replace(wanted, authorization=None, endpoint=replace(wanted.endpoint, authorization=None))
-        return self._attempts(bare, {}, read, frozenset({200, 401, 403, 404}))
+        return self._send_with_retries(bare, {}, read, frozenset({200, 401, 403, 404}))
 
     def close(self) -> None:
         """Close every connection."""
@@ -293,14 +293,14 @@ class Fetcher:
         if self._on_bytes:
             self._on_bytes(size)
 
-    def _attempts(
+    def _send_with_retries(
         self,
         wanted: FetchRequest,
         headers: Mapping[str, str],
         read: Callable[[_Response], ResultT],
-        good: frozenset[int],
+        accepted_statuses: frozenset[int],
     ) -> ResultT:
-        """Send a request and retry it after temporary failures. Wrong bytes are not a temporary failure."""
+        """Send a request and retry it after temporary failures."""
         address = HttpAddress.parse(wanted.url)
         if self._rules.offline:
             raise offline_error(address)
@@ -311,9 +311,9 @@ class Fetcher:
             last = attempt == limits.attempts or time.monotonic() > deadline
             wait = min(0.25 * 2**attempt, limits.longest_pause_seconds)
             try:
-                response = self._follow(wanted, address, headers, deadline)
+                response = self._follow_redirects(wanted, address, headers, deadline)
                 try:
-                    if response.status in good:
+                    if response.status in accepted_statuses:
                         result = read(response)
                         response.finish(complete=True)
                         return result
@@ -328,11 +328,11 @@ class Fetcher:
             self._pause(wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def _follow(
+    def _follow_redirects(
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
     ) -> _Response:
         for _ in range(self._rules.limits.redirects + 1):
-            response = self._ask(wanted, address, headers, deadline)
+            response = self._send_once(wanted, address, headers, deadline)
             location = response.headers.get("location")
             if response.status not in REDIRECTS or location is None or wanted.form is not None or wanted.sent:
                 return response
@@ -340,7 +340,7 @@ class Fetcher:
             address = resolve_redirect(address, location)
         raise address_error(f"{address} redirects too many times", "redirect")
 
-    def _ask(
+    def _send_once(
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
     ) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
@@ -361,7 +361,7 @@ class Fetcher:
             method, body = wanted.sent.method, wanted.sent.body
             sent["content-type"] = wanted.sent.media_type
         idle = max(0.1, min(limits.idle_seconds, deadline - time.monotonic()))
-        raw = self._manager(address, rules, endpoint.ca_file).urlopen(
+        raw = self._get_pool(address, rules, endpoint.ca_file).urlopen(
             method,
             f"{address.scheme}://{address.host_header}{address.path}",
             body=body,
@@ -375,9 +375,9 @@ class Fetcher:
         return _Response(raw, address, self, deadline)
 
     def _network_rules(self, endpoint: ServiceEndpoint, address: HttpAddress) -> NetworkRules:
-        """What may be contacted: public addresses, the endpoint, and hosts with the endpoint's IP addresses.
+        """The rules for an address: allow public addresses, the endpoint, and hosts with the endpoint's IP addresses.
 
-        The latter is for mirrors that serve both the registry and the host of its files.
+        Some mirrors serve the registry and the host of its files under the same IP address.
         """
         plain = self._rules.allow_plain_http
         if self._rules.allow_private or (endpoint.private_allowed and address.host == endpoint.address.host):
@@ -391,9 +391,9 @@ class Fetcher:
             known = resolve_addresses(endpoint.address)
             with self._lock:
                 self._endpoint_addresses[origin] = known
-        return NetworkRules(allow_plain_http=plain, allowed_places=known)
+        return NetworkRules(allow_plain_http=plain, allowed_addresses=known)
 
-    def _manager(self, address: HttpAddress, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
+    def _get_pool(self, address: HttpAddress, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
         """The connection pool for these rules. Connections made under other rules are never reused."""
         proxy = find_proxy(address, self._variables)
         key = (proxy, rules, ca_file)
@@ -413,7 +413,7 @@ class Fetcher:
 def _build_status_error(response: _Response) -> PinwardenError:
     body = b""
     if "json" in response.headers.get("content-type", ""):
-        with suppress(PinwardenError, *_NETWORK_ERRORS):  # leave out an error text that cannot be read completely
+        with suppress(PinwardenError, *_NETWORK_ERRORS):  # omit the error text if it cannot be read completely
             body = b"".join(response.chunks(MAX_ERROR_BYTES))
     return status_error(response.address, response.status, body)
 
@@ -430,7 +430,7 @@ def _choose_pause(text: str, otherwise: float, longest: float) -> float:
 
 
 def create_direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """Connections that resolve, check and contact a host in one step."""
+    """A connection pool that resolves a host, checks its addresses and connects to one of them."""
 
     class Plain(_CheckedConnection, _PlainConnection):
         scheme = "http"
@@ -452,7 +452,7 @@ def create_direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.
 
 
 def create_proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """Connections through a proxy, which resolves hosts itself."""
+    """A connection pool that connects through a proxy. The proxy resolves hosts."""
     try:
         parts = urlsplit(proxy)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -471,7 +471,7 @@ def create_proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManage
 
 
 class _DeadlineReader(RawIOBase):
-    """Reads from a socket until the deadline, so that even a header sent byte by byte ends."""
+    """Reads from a socket until the deadline, even if the server sends its headers byte by byte."""
 
     def __init__(self, raw: RawIOBase, sock: socket.socket) -> None:
         self._raw = raw

@@ -65,9 +65,9 @@ class HttpRequest(Record):
 class NoResponse(Exception):  # noqa: N818  handled by the callers, never reported
     """The server accepted a request but sent no complete response: it closed the connection, or ``wait`` passed."""
 
-    def __init__(self, *, hung_up: bool) -> None:
+    def __init__(self, *, connection_closed: bool) -> None:
         super().__init__()
-        self.hung_up = hung_up
+        self.connection_closed = connection_closed
 
 
 class HttpResponse:
@@ -92,12 +92,12 @@ class HttpResponse:
             try:
                 chunk = self._raw.read1(_CHUNK, decode_content=False)
             except _NETWORK_ERRORS as err:
-                self._client.allowance.remaining()
-                raise NoResponse(hung_up=not isinstance(err, _TIMEOUTS)) from err
+                self._client.budget.remaining()
+                raise NoResponse(connection_closed=not isinstance(err, _TIMEOUTS)) from err
             if not chunk:
                 return
-            self._client.allowance.count_bytes(len(chunk))
-            self._client.allowance.remaining()
+            self._client.budget.count_bytes(len(chunk))
+            self._client.budget.remaining()
             yield chunk
 
     def body(self, max_bytes: int) -> bytes:
@@ -126,8 +126,8 @@ class HttpResponse:
 class HttpClient:
     """Sends requests to one server. A timer aborts every connection at the probe's deadline."""
 
-    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
-        self.allowance = allowance
+    def __init__(self, options: HttpOptions, budget: ProbeBudget) -> None:
+        self.budget = budget
         self.address = options.address
         self._headers = dict(options.headers)
         self._options = options
@@ -138,19 +138,19 @@ class HttpClient:
         self._handles: dict[HTTPConnection, socket.socket] = {}
         self._lock = Lock()
         self._aborted = False
-        self._timer = Timer(allowance.remaining(), self.abort)
+        self._timer = Timer(budget.remaining(), self.abort)
         self._timer.daemon = True
         self._timer.start()
 
     def request(self, request: HttpRequest) -> HttpResponse:
         """Send a request and follow allowed redirects."""
-        for _ in range(self.allowance.limits.max_redirects + 1):
+        for _ in range(self.budget.limits.max_redirects + 1):
             response = self._exchange(request)
             location = response.header("location")
             if response.status not in REDIRECTS or location is None:
                 return response
             response.close()
-            request = replace(request, address=self._redirected(request, response.status, location))
+            request = replace(request, address=self._follow_redirect(request, response.status, location))
         raise PinwardenError("ADDRESS_REFUSED", "the server redirects too many times", data={"reason": "redirect"})
 
     def keep(self, connection: HTTPConnection, raw: BaseHTTPResponse) -> None:
@@ -189,10 +189,12 @@ class HttpClient:
     ) -> socket.socket:
         """Connect to the first checked address that responds."""
         return connect_socket(
-            destinations, lambda: self.allowance.remaining(timeout), lambda opened: self._watch(connection, opened)
+            destinations,
+            lambda: self.budget.remaining(timeout),
+            lambda opened: self._keep_abort_handle(connection, opened),
         )
 
-    def _watch(self, connection: HTTPConnection, connected: socket.socket) -> None:
+    def _keep_abort_handle(self, connection: HTTPConnection, connected: socket.socket) -> None:
         """Keep a second handle of the socket for ``abort``, because TLS and HTTP take over the first one."""
         handle = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
@@ -206,16 +208,16 @@ class HttpClient:
     def _exchange(self, request: HttpRequest) -> HttpResponse:
         reused = self._idle is not None
         try:
-            return self._on(self._connection(request.address), request)
-        except NoResponse as unanswered:
+            return self._send_on(self._connection(request.address), request)
+        except NoResponse as no_response:
             # A server may close an idle connection at any time. Only in that case the request is repeated.
-            if not (reused and unanswered.hung_up):
+            if not (reused and no_response.connection_closed):
                 raise
-            return self._on(self._connection(request.address), request)
+            return self._send_on(self._connection(request.address), request)
 
-    def _on(self, connection: HTTPConnection, request: HttpRequest) -> HttpResponse:
+    def _send_on(self, connection: HTTPConnection, request: HttpRequest) -> HttpResponse:
         address = request.address
-        timeout = self.allowance.remaining(request.wait)
+        timeout = self.budget.remaining(request.wait)
         try:
             connection.timeout = timeout
             if connection.sock is None:
@@ -223,7 +225,7 @@ class HttpClient:
             connection.sock.settimeout(timeout)
         except _NETWORK_ERRORS as err:
             self.drop(connection)
-            raise self._not_connected(err, address) from err
+            raise self._connect_error(err, address) from err
         fixed = {"Host": address.host_header, "Accept-Encoding": "identity"}
         headers = _merge_headers({"User-Agent": "pinwarden"}, self._headers, fixed, request.headers)
         try:
@@ -231,8 +233,8 @@ class HttpClient:
             raw = connection.getresponse()
         except _NETWORK_ERRORS as err:
             self.drop(connection)
-            self.allowance.remaining()
-            raise NoResponse(hung_up=not isinstance(err, _TIMEOUTS)) from err
+            self.budget.remaining()
+            raise NoResponse(connection_closed=not isinstance(err, _TIMEOUTS)) from err
         return HttpResponse(self, raw, connection)
 
     def _connection(self, address: HttpAddress) -> HTTPConnection:
@@ -241,14 +243,14 @@ class HttpClient:
             if idle.address == address.origin:  # type: ignore[attr-defined]
                 return idle
             self.drop(idle)
-        destinations = self._checked(address)
+        destinations = self._resolve(address)
         if address.scheme == "http":
             return _PlainConnection(self, address, destinations)
         if self._tls is None:
             self._tls = create_tls_context(None)
         return _TlsConnection(self, address, destinations, self._tls)
 
-    def _checked(self, address: HttpAddress) -> tuple[Destination, ...]:
+    def _resolve(self, address: HttpAddress) -> tuple[Destination, ...]:
         """Resolve a host once per probe, so that a later DNS answer changes nothing."""
         if address.origin not in self._destinations:
             rules = self._options.rules
@@ -261,7 +263,7 @@ class HttpClient:
                 raise probe_error("connect", str(err)) from err
         return self._destinations[address.origin]
 
-    def _redirected(self, request: HttpRequest, status: int, location: str) -> HttpAddress:
+    def _follow_redirect(self, request: HttpRequest, status: int, location: str) -> HttpAddress:
         address = request.address
 
         if not self._options.allow_redirects:
@@ -275,9 +277,9 @@ class HttpClient:
         self.address = following
         return following
 
-    def _not_connected(self, err: Exception, address: HttpAddress) -> PinwardenError:
-        if self.allowance.is_expired:
-            return self.allowance.timed_out()
+    def _connect_error(self, err: Exception, address: HttpAddress) -> PinwardenError:
+        if self.budget.is_expired:
+            return self.budget.timeout_error()
         return probe_error("connect", describe_connection_failure(err, address))
 
 

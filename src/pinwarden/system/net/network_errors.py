@@ -1,4 +1,4 @@
-"""Errors of HTTP clients: why something could not be fetched, as a reason for programs and a sentence for people."""
+"""The errors of HTTP clients, each with a reason for programs and a message for people."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def fetch_error(reason: str, message: str, status: int | None = None, *, hint: s
 
 def status_error(address: object, status: int, body: bytes) -> PinwardenError:
     """The error for an unexpected status, with the server's own error text."""
-    said = extract_error_text(body)
-    message = f"{address} responded with status {status}" + (f": {said}" if said else "")
+    server_text = extract_error_text(body)
+    message = f"{address} responded with status {status}" + (f": {server_text}" if server_text else "")
     if status in (401, 403):
         return fetch_error(
             "unauthorized", message, status, hint="Check the credentials in your client's configuration."
@@ -93,9 +93,11 @@ _CLOCK_HINT = "Check this machine's clock: the certificate is not valid at its c
 
 def find_first_cause(err: BaseException) -> BaseException:
     """The original exception in a chain of wrapped ones."""
-    seen: BaseException = err
+    current: BaseException = err
     while True:
-        inner = seen.__cause__ or (seen.args[-1] if seen.args and isinstance(seen.args[-1], BaseException) else None)
-        if inner is None or isinstance(seen, ssl.SSLError | HostNotFoundError):
-            return seen
-        seen = inner
+        inner = current.__cause__ or (
+            current.args[-1] if current.args and isinstance(current.args[-1], BaseException) else None
+        )
+        if inner is None or isinstance(current, ssl.SSLError | HostNotFoundError):
+            return current
+        current = inner
