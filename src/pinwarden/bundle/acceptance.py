@@ -1,4 +1,4 @@
-"""The nine steps that decide whether a bundle may be installed. `accept` takes them in order:
+"""The nine steps that decide whether a bundle may be installed. `accept` runs them in this order:
 
 1. A trusted registry signed the pointer.
 2. The channel is not legacy, or the installer allows legacy channels.
@@ -10,11 +10,17 @@
 8. The installer policy allows the permissions that the tool requests.
 9. Accept, and record the provenance.
 
-The default is hardened: it closes the gaps that the letter of the rulebook leaves. The manifest must be the one that
-the pointer names; claims count only if their issuer signed them in a role that you trust; signatures must cover the
-fields that matter; each signer counts once; paths must be safe on every operating system; and only one CID profile is
-used. Problems for which the rulebook has no code (a member of the wrong type, another tool's name) are reported last,
-so they never hide a code of the rulebook.
+The hardened mode is the default. It adds these rules, which the rulebook lacks:
+
+- The manifest must be the one that the pointer names.
+- A claim counts only if its issuer signed it, in a role that you trust.
+- Signatures must cover all fields that the decision uses.
+- Each signer counts once.
+- Paths must be safe on every operating system.
+- All documents use the one supported CID profile.
+
+The rulebook has no codes for a member of the wrong type and for the name of another tool. These problems are reported
+last, so that they never hide a code of the rulebook.
 """
 
 from __future__ import annotations
@@ -52,14 +58,14 @@ REJECT = "REJECT"
 
 
 class Provenance(Record):
-    """What was accepted, and which attestations the decision rests on."""
+    """The accepted bundle, and the attestations that the decision is based on."""
 
     tool: str
     channel: str
     root_cid: str
     descriptor_cid: str
     attestations_used: tuple[str, ...]
-    """Key id of the issuer of each valid claim, in document order."""
+    """The key ids of the issuers of all valid claims, in document order."""
     require_verifier_attestation: bool
     min_attestations: int
 
@@ -83,7 +89,7 @@ class AcceptanceResult(Record):
 
     def __post_init__(self) -> None:
         if (self.provenance is None) == (self.rejection is None):
-            raise ValueError("exactly one of provenance and refusal must be set")
+            raise ValueError("exactly one of provenance and rejection must be set")
 
     @property
     def accepted(self) -> bool:
@@ -92,7 +98,7 @@ class AcceptanceResult(Record):
 
 
 def accept(request: AcceptanceRequest) -> AcceptanceResult:
-    """Take the nine steps. The first check that fails gives the one code of the rejection."""
+    """Run the nine steps. A rejection has the code of the first check that failed."""
     try:
         return _accept(request)
     except PinwardenError as err:
@@ -135,7 +141,7 @@ def _accept(request: AcceptanceRequest) -> AcceptanceResult:
 
 
 def check_pointer(request: AcceptanceRequest) -> tuple[dict[str, Any], str]:
-    """Steps 1 and 2 alone, before anything else is downloaded: the pointer, and the registry key that signed it."""
+    """Run only steps 1 and 2, before a download. Returns the pointer and the id of the key that signed it."""
     document = parse_documents({"pointer": request.pointer})["pointer"]
     _check_pointer_signature(document, request)
     pointer = _select_pointer(document, request)
@@ -147,7 +153,7 @@ def check_pointer(request: AcceptanceRequest) -> tuple[dict[str, Any], str]:
 
 
 def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
-    """Steps 3 to 5 alone, for a bundle without a pointer."""
+    """Run only steps 3 to 5, for a bundle without a pointer."""
     values = parse_documents({"descriptor": descriptor, "manifest": manifest})
     descriptor_value, manifest_value = values["descriptor"], values["manifest"]
     identity: dict[str, Any] = {
@@ -161,7 +167,7 @@ def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
 
 
 def build_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: str) -> BundleDocuments:
-    """Both documents as records. Raises if a member has the wrong type or the entry point is not in the bundle."""
+    """Build records from both documents. Raises if a member has the wrong type, or the bundle lacks its entry point."""
     documents = BundleDocuments(
         descriptor=descriptor_from_json(descriptor_value),
         manifest=manifest_from_json(manifest_value),
@@ -177,7 +183,7 @@ def build_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: 
 
 
 def _check_types_and_name(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> BundleDocuments:
-    """Problems for which the rulebook has no code: members of the wrong type, and a bundle of another tool."""
+    """Check the types of all members and the name of the tool. The rulebook has no codes for these problems."""
     pointers_from_json(document)
     documents = build_documents(descriptor, manifest, str(pointer.get("descriptor_cid")))
     name = documents.descriptor.name
@@ -210,7 +216,7 @@ def _check_pointer_signature(document: Any, request: AcceptanceRequest) -> None:
 
 
 def _select_pointer(document: Any, request: AcceptanceRequest) -> dict[str, Any]:
-    """The pointer for the requested tool and channel, or the first."""
+    """The pointer for the requested tool and channel; the first one if nothing was requested."""
     wanted = {"tool": request.tool, "channel": request.channel}
     for pointer in get_list(document, "pointers"):
         if type(pointer) is dict and all(text in (None, pointer.get(name)) for name, text in wanted.items()):
@@ -238,7 +244,7 @@ def _check_channel(pointer: dict[str, Any], request: AcceptanceRequest) -> None:
 
 
 def _check_linkage(pointer: Any, descriptor: Any, manifest: Any, *, literal: bool) -> None:
-    """Pointer, descriptor and manifest identify the same bundle, in the rulebook's five parts (4.1 to 4.5)."""
+    """Check that pointer, descriptor and manifest identify the same bundle (rulebook, 4.1 to 4.5)."""
     _check_profile(pointer, descriptor, manifest, literal=literal)
     _check_root(pointer, descriptor)
     _check_descriptor(pointer, descriptor)
@@ -247,24 +253,24 @@ def _check_linkage(pointer: Any, descriptor: Any, manifest: Any, *, literal: boo
 
 
 def _check_profile(pointer: Any, descriptor: Any, manifest: Any, *, literal: bool) -> None:
-    """4.1. Hardened: the manifest's profile must match too, and it must be the one that Pinwarden computes."""
+    """Check 4.1: the same CID profile. In hardened mode, the manifest must have it too, and it must be supported."""
     stated = get_member(pointer, "cid_profile")
-    others = {"descriptor": get_member(descriptor, "artifact", "cid_profile")}
+    profiles = {"descriptor": get_member(descriptor, "artifact", "cid_profile")}
     if not literal:
-        others["manifest"] = get_member(manifest, "cid_profile")
-    for name, other in others.items():
-        if not is_same_json(other, stated):
+        profiles["manifest"] = get_member(manifest, "cid_profile")
+    for name, profile in profiles.items():
+        if not is_same_json(profile, stated):
             _refuse(
                 "CID_PROFILE_MISMATCH",
                 f"the pointer and the {name} name different CID profiles",
-                {"pointer_cid_profile": stated, f"{name}_cid_profile": other},
+                {"pointer_cid_profile": stated, f"{name}_cid_profile": profile},
             )
     if not literal and not is_supported_profile(stated):
         _refuse("CID_PROFILE_MISMATCH", "the CID profile is not supported", {"pointer_cid_profile": stated})
 
 
 def _check_root(pointer: Any, descriptor: Any) -> None:
-    """4.2."""
+    """Check 4.2: pointer and descriptor have the same root CID."""
     pointed, described = get_member(pointer, "root_cid"), get_member(descriptor, "artifact", "root_cid")
     if pointed != described:
         _refuse(
@@ -275,7 +281,7 @@ def _check_root(pointer: Any, descriptor: Any) -> None:
 
 
 def _check_descriptor(pointer: Any, descriptor: Any) -> None:
-    """4.3."""
+    """Check 4.3: the descriptor has the CID that the pointer names."""
     pointed, computed = get_member(pointer, "descriptor_cid"), str(document_cid(descriptor))
     if pointed != computed:
         _refuse(
@@ -286,7 +292,7 @@ def _check_descriptor(pointer: Any, descriptor: Any) -> None:
 
 
 def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
-    """4.4. The letter accepts any manifest that matches its own root CID; hardened, it must match the pointer's."""
+    """Check 4.4: the manifest matches its root CID. In hardened mode, also the root CID of the pointer."""
     stated, pointed = get_member(manifest, "root_cid"), get_member(pointer, "root_cid")
     try:
         computed = str(manifest_root_cid(manifest))
@@ -307,7 +313,7 @@ def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
 
 
 def _check_manifest_link(pointer: Any, manifest: Any) -> None:
-    """4.5."""
+    """Check 4.5: the manifest links to the descriptor that the pointer names."""
     pointed, linked = get_member(pointer, "descriptor_cid"), get_member(manifest, "descriptor_cid")
     if pointed != linked:
         _refuse(
@@ -325,14 +331,14 @@ def _refuse(code: str, what: str, why: dict[str, Any]) -> NoReturn:
 
 
 def _check_files(manifest: Any, *, literal: bool) -> None:
-    """Order first, then paths."""
+    """Check the order of the files first, then their paths."""
     paths = [entry.get("path") if type(entry) is dict else None for entry in get_list(manifest, "entries")]
     _check_order(paths, literal=literal)
     _check_paths(paths, literal=literal)
 
 
 def _check_order(paths: list[Any], *, literal: bool) -> None:
-    """Strictly ascending by code point. Literal: by UTF-16 unit, as JavaScript sorts, and duplicates are allowed."""
+    """Check that paths ascend by code point. Literal mode compares UTF-16 units and allows duplicates."""
     texts = [path for path in paths if type(path) is str]
     if not literal and all(map(lt, texts, texts[1:])):
         return  # the fast path; the loop below finds the path to name
@@ -353,7 +359,7 @@ def _encode_utf16(text: str) -> bytes:
 def _check_paths(paths: list[Any], *, literal: bool) -> None:
     for path in paths:
         if type(path) is not str or "\\" in path:
-            _refuse_path(path, "a path is text without backslashes")
+            _refuse_path(path, "a path must be text without backslashes")
     if literal:
         return
     try:
@@ -386,12 +392,12 @@ def check_permissions(descriptor: Any, policy: InstallerPolicy, *, literal: bool
 
 
 def _is_requested(value: Any, *, literal: bool) -> bool:
-    """Hardened: anything but ``deny`` is a request."""
+    """Whether a permission is requested. In hardened mode, every value except ``deny`` is a request."""
     return bool(value == "allow" if literal else value != "deny")
 
 
 def _is_filesystem_allowed(requested: Any, allowed: str, *, literal: bool) -> bool:
-    """Literal mode asks only for write access; hardened, read access needs permission too."""
+    """Whether file access is allowed. Literal mode checks only write access, hardened mode also read access."""
     if allowed in ("read_write", "allow"):
         return True
     if literal:
@@ -529,7 +535,7 @@ def find_failed_step(rejection: Rejection) -> int:
 def list_step_results(
     rejection: Rejection | None, details: dict[int, str], stopped: int | None = None
 ) -> list[CheckResult]:
-    """The outcome of steps 1 to 8. ``stopped`` is the failed step, where the rejection's code does not identify it."""
+    """The outcome of steps 1 to 8. ``stopped`` is the failed step, if the rejection's code does not identify it."""
     if stopped is None:
         stopped = ACCEPTED if rejection is None else find_failed_step(rejection)
     results: list[CheckResult] = []

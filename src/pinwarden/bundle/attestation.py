@@ -1,4 +1,4 @@
-"""``attestation.envelope``: signed claims about a bundle, and which of them were renewed."""
+"""Attestations (``attestation.envelope``): signed claims about a bundle, and how claims are renewed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLAIM_PREFIX = "mcp.claim."
 INTEGRITY_CLAIM = "mcp.claim.integrity"
 CLAIM_TYPES = (INTEGRITY_CLAIM, "mcp.claim.audit", "mcp.claim.compatibility")
 MAX_ATTESTATION_BYTES = 1024 * 1024
-"""The size that installers download at most. Real attestations have a few kilobytes."""
+"""The most that an installer downloads for one attestation. Real attestations have a few kilobytes."""
 ROLES = ("verifier", "maintainer", "auditor")
 
 
@@ -31,7 +31,7 @@ class Claim(Record):
 
 
 class BundleAttestation(Record):
-    """Claims about one bundle under common signatures."""
+    """Claims about one bundle, with the signatures over all of them."""
 
     root_cid: str
     descriptor_cid: str
@@ -95,8 +95,8 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
 def list_current_attestations(attestations: Mapping[str, BundleAttestation]) -> list[str]:
     """The names of the attestations that were not renewed, in order.
 
-    An expired claim of a trusted key stops every install. So registries stop listing an attestation once its issuer
-    has renewed it: signed the same claims again, later and for longer.
+    An issuer renews an attestation by signing the same claims later, with a later expiry date. Registries do not list
+    renewed attestations, because an expired claim of a trusted key stops every install.
     """
     return [
         name
@@ -106,7 +106,7 @@ def list_current_attestations(attestations: Mapping[str, BundleAttestation]) -> 
 
 
 def _renews(new: BundleAttestation, old: BundleAttestation) -> bool:
-    """Only the signer of a claim can renew it; others must not be able to hide it."""
+    """Whether ``new`` renews every claim of ``old``. Only the issuer of a claim can renew it."""
     signers = {
         signature.key_id
         for signature in new.signatures

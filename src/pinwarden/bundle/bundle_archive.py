@@ -1,4 +1,4 @@
-"""A bundle's archive (CAR or tar+zstd): written from files, and read back with every blob verified.
+"""Write the archive of a bundle (CAR or tar+zstd), and read it with a check of every blob.
 
 A CARv1 archive has a header that names the root, then blocks, each prefixed with the CID of its bytes. The first block
 is the DAG-CBOR of the unlinked manifest, so the archive's root is the bundle's root CID. The blobs follow in manifest
@@ -145,7 +145,7 @@ def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[Manifest
 
 
 def _read_foreign_tar(manifest: Manifest, archive: bytes) -> Iterator[tuple[ManifestEntry, memoryview | bytes]]:
-    """The files of any tarball with their manifest entries; each exactly once."""
+    """The files of an archive that another tool wrote, with their manifest entries. Each file must occur once."""
     plain = tar_zstd.decompress(
         archive, estimate_max_tar_bytes((entry.path, entry.size_bytes) for entry in manifest.entries)
     )

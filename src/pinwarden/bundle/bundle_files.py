@@ -1,4 +1,4 @@
-"""A bundle on disk: archive, descriptor and manifest. Opens, unpacks, inspects, verifies and accepts it."""
+"""Bundles on disk (archive, descriptor and manifest): open, unpack, inspect, verify and accept them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OpenedBundle(Record):
 
 
 def find_bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
-    """The three paths; descriptor and manifest default to files next to the archive."""
+    """The paths of a bundle's files. By default, descriptor and manifest are next to the archive."""
     return BundleFiles(
         archive=archive,
         descriptor=Path(descriptor) if descriptor else _find_next_to_archive(archive, ".descriptor.json"),
@@ -65,8 +65,8 @@ def _find_next_to_archive(archive: Path, suffix: str) -> Path:
     """``x.car.manifest.json``, as `pack` writes it; or ``x.manifest.json``, as other tools do, if only that exists."""
     ours = archive.with_name(f"{archive.name}{suffix}")
     kind = next((end for end in SUFFIXES.values() if archive.name.endswith(end)), "")
-    others = archive.with_name(f"{archive.name.removesuffix(kind)}{suffix}")
-    return others if others.is_file() and not ours.exists() else ours
+    foreign = archive.with_name(f"{archive.name.removesuffix(kind)}{suffix}")
+    return foreign if foreign.is_file() and not ours.exists() else ours
 
 
 def read_documents(files: BundleFiles) -> BundleDocuments:
@@ -75,7 +75,7 @@ def read_documents(files: BundleFiles) -> BundleDocuments:
         if not path.exists():
             raise PinwardenError(
                 "FILE_UNREADABLE",
-                f"{path}: No such file or directory",
+                f"{path} does not exist",
                 hint=f"pinwarden bundle pack writes it next to the archive. If it is elsewhere, pass {option} FILE.",
             )
     return check_documents(
@@ -91,7 +91,7 @@ def open_files(files: BundleFiles) -> OpenedBundle:
 
 
 def open_bundle(documents: BundleDocuments, archive: bytes) -> OpenedBundle:
-    """Verify an archive against its documents; `bundle_archive.unpack` writes the files."""
+    """Verify an archive against its documents. `unpack` writes its files."""
     contents = check_archive(documents.descriptor, documents.manifest, archive)
     return OpenedBundle(documents=documents, contents=contents, archive=archive)
 
@@ -113,7 +113,9 @@ def unpack(entries: Iterable[ManifestEntry], contents: FileContents, destination
         # A private folder, so that no other user can plant a symlink in it.
         fresh = Path(mkdtemp(dir=destination.parent, prefix=f".{destination.name}."))
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{destination.parent}: {err.strerror or err}") from err
+        raise PinwardenError(
+            "FILE_UNWRITABLE", f"{destination.parent} cannot be written: {err.strerror or err}"
+        ) from err
     try:
         created: set[str] = set()
         for entry in files:
@@ -121,7 +123,7 @@ def unpack(entries: Iterable[ManifestEntry], contents: FileContents, destination
         fresh.chmod(0o755)
         fresh.rename(destination)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{destination}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{destination} cannot be written: {err.strerror or err}") from err
     finally:
         remove_tree(fresh)
 
@@ -251,7 +253,7 @@ def accept_files(files: AcceptanceFiles, now: str, *, tool: str | None, channel:
 
 def build_acceptance_report(command: str, subject: str, result: AcceptanceResult, *, literal: bool = False) -> Report:
     """An acceptance result as a report: the rulebook's JSON and a summary."""
-    notes = ("decided by the letter of the rulebook, which has known gaps; do not install by it",) if literal else ()
+    notes = ("decided in literal mode, which has known gaps; do not base an install on it",) if literal else ()
     rejection, provenance = result.rejection, result.provenance
     if rejection is not None:
         row = Row(

@@ -1,4 +1,4 @@
-"""The lock's record of a server installed from a bundle registry: digests, permissions and provenance."""
+"""The part of a lock entry that pins an installed bundle: digests, permissions and provenance."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BundlePin(Record):
     archive_cid: str
     size: int
     descriptor: Digest
-    """The digest of the stored document, as of the manifest below."""
+    """The digest of the descriptor's bytes."""
     manifest: Digest
     tree: Digest
     """The digest of the unpacked files."""
@@ -51,7 +51,7 @@ class BundlePin(Record):
     oci_digest: Digest | None = None
     """The digest of the OCI artifact, if it came from an OCI registry."""
     literal: bool = False
-    """Accepted by the letter of the rulebook, with its gaps."""
+    """Whether the bundle was accepted in literal mode."""
     surface_from: str | None = None
     """Who probed the server for its surface: ``here`` or ``registry``; None if it was not probed."""
     provenance: Mapping[str, Any] = field(default_factory=dict)

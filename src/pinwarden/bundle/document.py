@@ -1,4 +1,4 @@
-"""What all bundle documents share: a typed reader whose errors name the path, the CID profile, and signatures."""
+"""The common parts of all bundle documents: the reader of their members, the CID profile, and signatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pinwarden.core.text import parse_timestamp
 from pinwarden.core.typed_json import JsonObject
 
 DOCUMENT_LIMITS = Limits(max_bytes=16 * 1024 * 1024)
-"""About the size of a manifest of 100,000 files; other documents have a few kilobytes."""
+"""A manifest of 100,000 files has about this size. Other documents have a few kilobytes."""
 _MAX_TEXT = 64 * 1024
 DOCUMENT_CID = "bafyrei"
 BLOB_CID = "bafkrei"
@@ -136,10 +136,10 @@ def _read_signature(reader: DocumentReader) -> Signature:
 def add_signature(document: Mapping[str, Any], fields: Sequence[str], signer: Signer) -> dict[str, Any]:
     """The document with a signature added. It replaces an earlier signature by the same key."""
     signature = sign_document(dict(document), fields, signer)
-    others = [given for given in document.get("signatures", []) if given.get("key_id") != signature["key_id"]]
-    return {**document, "signatures": [*others, signature]}
+    kept = [given for given in document.get("signatures", []) if given.get("key_id") != signature["key_id"]]
+    return {**document, "signatures": [*kept, signature]}
 
 
 def encode_document(document: Any) -> bytes:
-    """A document as it is stored in files: its canonical form and a newline."""
+    """Encode a document for a file: its canonical form and a newline."""
     return canonicalize(document, "rulebook") + b"\n"

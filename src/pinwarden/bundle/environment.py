@@ -1,4 +1,4 @@
-"""Environments of installed bundles: unpacked from verified bytes, and audited before every start."""
+"""Environments of installed bundles, unpacked from verified bytes and checked before every start."""
 
 from __future__ import annotations
 

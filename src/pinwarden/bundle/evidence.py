@@ -1,4 +1,4 @@
-"""What acceptance decides on: the request, parsed documents, trusted signers, and attestations (steps 6 and 7)."""
+"""The input of the acceptance, trusted signatures, and the checks of attestations (steps 6 and 7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AcceptanceRequest(Record):
     """The requested tool. Without it the first pointer in the document is used."""
     channel: str | None = None
     literal: bool = False
-    """Follow the letter of the rulebook, with its gaps. For comparison with other verifiers, not for installs."""
+    """Follow the rulebook to the letter, with its gaps. Use this to compare verifiers, not for installs."""
 
 
 # Documents
@@ -54,14 +54,14 @@ def parse_documents(named: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def get_member(value: Any, *path: str) -> Any:
-    """The value under a path of object members; None where the path ends early."""
+    """The value at a path of member names; None if a member on the path is missing."""
     for name in path:
         value = value.get(name) if type(value) is dict else None
     return value
 
 
 def get_list(value: Any, name: str) -> list[Any]:
-    """The list under a member; empty if there is no list."""
+    """The list in a member; an empty list if the member is missing or no list."""
     items = get_member(value, name)
     return items if type(items) is list else []
 
@@ -117,12 +117,12 @@ class ValidAttestation(Record):
     role: str
 
 
-class _NotCounted(Exception):  # noqa: N818  # not an error: others may still count
-    """An attestation or claim does not count. By itself that does not reject the bundle."""
+class _NotCounted(Exception):  # noqa: N818  # not an error
+    """An attestation or claim does not count. Other attestations of the bundle may still count."""
 
 
 def find_valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> list[ValidAttestation]:
-    """The valid integrity claims, in order. An expired claim of a trusted key rejects the bundle at once."""
+    """The valid integrity claims, in order. Raises ATTESTATION_EXPIRED if a claim of a trusted key has expired."""
     valid: list[ValidAttestation] = []
     not_counted: list[str] = []
     for index, data in enumerate(request.attestations, 1):
@@ -185,7 +185,7 @@ def _iter_integrity_claims(document: Any) -> Iterator[tuple[int, Any]]:
 def _validate_claim(
     claim: Any, pointer: dict[str, Any], signers: list[TrustedKey], request: AcceptanceRequest
 ) -> ValidAttestation:
-    """The issuer is checked before the expiry date: an expired claim of an unknown key must not block an install."""
+    """Check the issuer, then the expiry date: an expired claim of an unknown key must not block an install."""
     key_id, role = get_member(claim, "issuer", "key_id"), get_member(claim, "issuer", "role")
     if not request.literal:
         _check_issuer(key_id, role, signers)
@@ -208,7 +208,7 @@ def _check_issuer(key_id: Any, role: Any, signers: list[TrustedKey]) -> None:
 
 
 def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
-    """In literal mode an unreadable expiry date never expires; hardened, such a claim does not count."""
+    """Check the expiry date. If it is malformed, the claim does not count; in literal mode, it never expires."""
     if "expires_at_utc" not in claim:
         return
     stated = claim["expires_at_utc"]
@@ -240,7 +240,7 @@ class CheckedRequirements(Record):
 def check_requirements(
     pointer: dict[str, Any], attestations: list[ValidAttestation], *, literal: bool
 ) -> CheckedRequirements:
-    """A requirement that cannot be understood counts as not met."""
+    """Check the registry's requirements. A malformed requirement counts as not met."""
     constraints = pointer.get("constraints")
     _check_signers(get_member(constraints, "require_signers"), attestations)
     verifier_required = get_member(constraints, "require_verifier_attestation") not in (None, False)
@@ -277,7 +277,7 @@ def _check_verifier(attestations: list[ValidAttestation]) -> None:
 
 
 def _check_count(required: Any, attestations: list[ValidAttestation], *, literal: bool) -> int:
-    """Literal mode counts claims; hardened, each issuer counts once."""
+    """Check the number of attestations. Each issuer counts once; in literal mode, each claim counts."""
     least = 1 if required is None else required
     count = len(attestations) if literal else len({attestation.key_id for attestation in attestations})
     if type(least) is not int or count < least:

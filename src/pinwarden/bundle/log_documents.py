@@ -3,9 +3,8 @@
 - ``registry.pointer``: the bundle that the registry serves for a tool and channel.
 - ``registry.pointerlog.event``: one change of a pointer, a leaf of the log.
 - ``registry.pointerlog.checkpoint``: the head of the log as signed JSON.
-- ``pinwarden.registry.key-change``: the leaf after which another key signs. Both keys sign it. The old key names its
-  successor, so trust in the old key is enough to find the new one. The new key proves that its holder made the change,
-  and confirms the entries before it.
+- ``pinwarden.registry.key-change``: the leaf that replaces the registry's key, signed by the old and the new key. A
+  client that trusts the old key follows these leaves to the new key.
 """
 
 from __future__ import annotations
@@ -155,9 +154,9 @@ LOG_EVENT_SIGNED_FIELDS = (
     "/cid_profile",
     "/issued_at_utc",
 )
-"""The fields that the rulebook's preview signs."""
+"""The signed fields in the preview of the rulebook."""
 HARDENED_LOG_EVENT_FIELDS = (*LOG_EVENT_SIGNED_FIELDS, "/schema_version", "/reason", "/issuer")
-"""Adds what the preview leaves unsigned: the document type, the reason and the issuer."""
+"""The signed fields in hardened mode, which adds the document type, the reason and the issuer."""
 
 
 class LogEvent(Record):
@@ -315,7 +314,7 @@ MAX_KEY_CHANGES = 500
 
 
 class KeyChange(Record):
-    """The entry of the log after which another key signs."""
+    """A log entry that replaces the registry's key. The new key signs all later entries."""
 
     log_id: str
     seq: int
@@ -372,7 +371,7 @@ def sign_key_change(change: KeyChange, old: Signer, new: Signer) -> KeyChange:
 
 
 def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, Any]:
-    """The document that lists all key changes, for followers that know an earlier key."""
+    """The document that lists all key changes, for clients that trust an earlier key."""
     return {
         "schema_version": KEY_CHANGES_SCHEMA,
         "log_id": log_id,

@@ -263,7 +263,7 @@ def _make_folder(folder: Path, created: list[Path]) -> None:
             parent.mkdir()
             created.append(parent)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder} cannot be written: {err.strerror or err}") from err
 
 
 def _build_pull_report(  # noqa: PLR0913, PLR0917  # each is part of the report

@@ -68,7 +68,7 @@ def pack(options: PackOptions) -> Report:
         packed = pack_folder(options)
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{options.output}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{options.output} cannot be written: {err.strerror or err}") from err
     except PinwardenError as err:
         if err.code not in ("SERVER_ENTRY_INVALID", "DOCUMENT_INVALID") or "Create one" in err.hint:
             raise

@@ -1,4 +1,4 @@
-"""Read the files of a folder for a bundle: path, bytes and the executable bit, but no times, owners or links."""
+"""Read the files of a folder for a bundle: their paths, bytes and executable bits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _walk(folder: Path, prefix: str, left_out: list[str]) -> Iterator[tuple[str,
         with os.scandir(folder) as scan:
             entries = list(scan)
     except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
     for entry in entries:
         path = prefix + entry.name
         if entry.name in EXCLUDED_NAMES:
@@ -101,7 +101,7 @@ def _read_source_file(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, i
                 else _refuse(f"{entry.path} is no longer a regular file")
             )
     except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{entry.path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"{entry.path} cannot be read: {err.strerror or err}") from err
     return (data, mode) if len(data) <= max_bytes else _refuse("the files together exceed the size limit of a bundle")
 
 

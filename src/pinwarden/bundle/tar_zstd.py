@@ -1,7 +1,7 @@
 """The tar+zstd format of bundles: reproducible tar files in Zstandard frames.
 
-Frames are stored by default, which gives the same bytes on every machine. Compressed frames depend on the version of
-the zstd library, and the archive's size is part of the descriptor, so other bytes mean another descriptor CID.
+By default, frames are not compressed, so every machine writes the same bytes. Compressed frames depend on the version
+of the zstd library. The descriptor contains the size of the archive, so its CID then depends on that version too.
 
 Tar headers are ustar and contain only path, size and executable bit. A path that does not fit gets a pax header with
 nothing but the path. Tar files are read by ``artifacts/archives/tar.py``.
@@ -39,7 +39,7 @@ def build_stored_frame(data: bytes) -> bytes:
 
 
 class StoredFrame:
-    """A frame written by `build_stored_frame`, read in offset: only data that crosses a block boundary is copied."""
+    """A frame written by `build_stored_frame`. Reading copies data only across block boundaries."""
 
     __slots__ = ("data", "size", "view")
 
@@ -79,7 +79,7 @@ def build_compressed_frame(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, most: int) -> bytes:
-    """The content of a frame, which may have at most ``most`` bytes; decompression stops there."""
+    """Decompress a frame. Raises ARCHIVE_UNSAFE if its content has more than ``most`` bytes."""
     frame = _parse_blocks(data, most // _MIN_AVERAGE_BLOCK + 1000)
     plain = (
         _join_raw_blocks(data, frame)

@@ -1,8 +1,7 @@
-"""What an installer trusts: keys with roles, the permissions it allows, and the user's trust store.
+"""The trust and the policy of an installer: trusted keys with roles, allowed permissions, and the trust store.
 
-The trust store lists trusted registries, attestation keys with roles, and revocations. Its file is also a valid trust
-file (`parse_trust`): its ``trusted_registry_keys`` and ``known_keys`` list the keys that are trusted now, and none that
-was revoked. ``trust_files.py`` reads and writes it.
+The trust store lists trusted registries, attestation keys with roles, and revoked keys. `parse_trust` can also read its
+file as a plain trust file, with the keys that are trusted now. ``trust_files.py`` reads and writes the trust store.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class TrustedKey(Record):
     key: PublicKey
     name: str = ""
     roles: tuple[str, ...] = ()
-    """A key without roles is trusted in none; only literal mode believes the role in a claim."""
+    """A key without roles is not trusted in any role. Literal mode ignores roles."""
 
     @property
     def key_id(self) -> str:
@@ -152,7 +151,7 @@ def _policy_error(path: str, problem: str) -> PinwardenError:
 
 FORMAT = "pinwarden-trust/1"
 MAX_AGE_DAYS = 14
-"""The age up to which a signed log head is accepted. Static exports are renewed every few days."""
+"""The maximum age of a signed checkpoint of the log. Static exports are renewed every few days."""
 _MAX_AGE_LIMIT_DAYS = 3650
 _REPLACED_REASON = "the registry replaced this key"
 
@@ -172,7 +171,7 @@ class TrustedRegistry(Record):
     key: TrustedKey
     log: NoteKey
     url: str | None = None
-    """The default URL for commands. It does not prove an identity."""
+    """The default URL for commands. It does not identify the registry; the key does."""
     witnesses: tuple[WitnessKey, ...] = ()
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
@@ -224,7 +223,7 @@ class TrustStore(Record):
     def without_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
         """The witnesses whose key is not revoked.
 
-        A signer sets the time of a cosignature, so a stolen key could backdate it: earlier ones do not count either.
+        Their earlier cosignatures do not count either, because a thief could backdate a cosignature.
         """
         return tuple(witness for witness in witnesses if not self.find_revoked(witness.key.did))
 
@@ -267,7 +266,7 @@ def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
 
 
 def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[ReplacedKey], present: PublicKey) -> TrustStore:
-    """Move a registry to the key that its log leads to, along with its pointer key if that was the same.
+    """Replace the log key of a registry by the newest key in its log, and its pointer key if it was the same key.
 
     Raises if the new key is revoked or already trusted for something else.
     """
@@ -313,7 +312,7 @@ def remove_key(store: TrustStore, key_id: str) -> TrustStore:
 
 
 def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
-    """Revoke a key in every role, and remember it."""
+    """Revoke a key in every role. The store remembers the key, so that it cannot be trusted again."""
     removed = [registry for registry in store.registries if key.key in (registry.key.key, registry.log.key)]
     remaining = tuple(registry for registry in store.registries if registry not in removed)
     left = replace(remove_key(store, key.key_id), registries=remaining)
@@ -348,7 +347,7 @@ def _refuse_replaced(store: TrustStore, *key_ids: str) -> None:
             raise PinwardenError(
                 "REGISTRY_KEY_ENDED",
                 f"the registry replaced the key {key_id} in entry {ended.seq} of its log",
-                hint="Use the registry's present key; pinwarden trust list shows it.",
+                hint="Use the registry's present key. To see it, run: pinwarden trust list",
                 data={"key_id": key_id, "seq": ended.seq},
             )
 

@@ -51,7 +51,7 @@ def change_trust(path: Path, change: Callable[[TrustStore], TrustStore]) -> Trus
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent} cannot be written: {err.strerror or err}") from err
     with hold_write_lock(path):
         changed = change(load_trust(path))
         write_atomically(path, encode_trust_store(changed))

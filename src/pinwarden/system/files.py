@@ -42,7 +42,7 @@ def find_case_twins(paths: Iterable[Path]) -> Iterator[Path]:
         except FileNotFoundError:
             continue
         except OSError as err:
-            raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+            raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
         folded = {fold_file_name(name) for name in names}
         yield from (folder / name for name in present if name not in names and fold_file_name(name) in folded)
 
@@ -58,7 +58,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
                 raise PinwardenError("FILE_UNREADABLE", f"{path} is not a regular file")
             yield stream
     except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"{path} cannot be read: {err.strerror or err}") from err
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -78,7 +78,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 raise
         _sync_folder(path.parent)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be written: {err.strerror or err}") from err
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -93,7 +93,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     except FileExistsError as err:
         raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be written: {err.strerror or err}") from err
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     except FileExistsError as err:
         raise PinwardenError("FILE_EXISTS", f"{path} exists already") from err
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be written: {err.strerror or err}") from err
 
 
 def _claim_name(temporary: Path, path: Path) -> None:

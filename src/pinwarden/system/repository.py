@@ -58,7 +58,7 @@ def _list_folder(folder: Path) -> dict[str, bool]:
         with os.scandir(folder) as listing:
             return {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}
     except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
 
 
 def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str]) -> bytes | None:
