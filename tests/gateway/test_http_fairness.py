@@ -180,7 +180,7 @@ class RecordingGuard(Guard):
         self.on: list[bool] = []
 
     def check_server_request(self, method: str, params: Any, client: str) -> Any:
-        self.on.append(threading.current_thread().name.startswith("judging"))
+        self.on.append(threading.current_thread().name.startswith("pinwarden-check"))
         return super().check_server_request(method, params, client)
 
 

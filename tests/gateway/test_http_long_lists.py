@@ -89,7 +89,7 @@ class WatchingGuard(Guard):
             # How long it takes depends on the machine. If it blocks other clients, it waits in vain and fails.
             poll(lambda: len(self.progress) - before >= self._others)
         self.judged.append((before, len(self.progress)))
-        self.on.append("judging" if threading.current_thread().name.startswith("judging") else "loop")
+        self.on.append("judging" if threading.current_thread().name.startswith("pinwarden-check") else "loop")
         return verdicts
 
 
