@@ -144,7 +144,7 @@ class TestGoodSignatures:
         signature = sign_with_openssl(tmp_path, CONTENT, signer, certificates=[between])
         assert both(tmp_path, signature, root) == ("valid", "", "valid")
         alone = sign_with_openssl(tmp_path, CONTENT, signer)
-        reason = "no trusted certificate issued it"
+        reason = "no trusted authority issued the signer's certificate"
         assert both(tmp_path, alone, root) == ("valid-untrusted", reason, "valid-untrusted")
 
     def test_a_signer_can_be_trusted_directly(self, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ class TestUntrustedSigners:
         return both(folder, sign_with_openssl(folder, CONTENT, signer, certificates=between), root)
 
     def test_a_self_signed_signer_is_unknown(self, tmp_path: Path) -> None:
-        reason = "it is self-signed"
+        reason = "the signer's certificate is self-signed"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish()), authority()) == untrusted
 
@@ -171,7 +171,7 @@ class TestUntrustedSigners:
 
     def test_attack_another_authority_of_the_same_name_is_not_trusted(self, tmp_path: Path) -> None:
         signer = issue(Wish(), authority(number=2))
-        reason = "a certificate is not signed by the issuer it names"
+        reason = "the signature of a certificate in the path does not match its issuer's key"
         assert self.verdict(tmp_path, signer, authority()) == ("valid-untrusted", reason, "valid-untrusted")
 
     @pytest.mark.parametrize("days", [(-20, -10), (10, 20)], ids=["expired", "not yet valid"])
@@ -186,38 +186,38 @@ class TestUntrustedSigners:
         later = (datetime.now(UTC) + timedelta(days=20)).isoformat()
         found = judge(tmp_path, signature, root, at=later)
         assert found.state == "valid-untrusted"
-        assert found.reason.startswith("a certificate expired on ")
+        assert found.reason.startswith("a certificate in the path expired on ")
 
     def test_attack_a_signature_from_the_future_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), root))
         earlier = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-        assert judge(tmp_path, signature, root, at=earlier).reason == "its signing time is in the future"
+        assert judge(tmp_path, signature, root, at=earlier).reason == "the signing time is in the future"
 
     def test_attack_an_expired_authority_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(days=(-20, -1))
         state, reason, oracle = self.verdict(tmp_path, issue(Wish(), root), root)
         assert (state, oracle) == ("valid-untrusted", "valid-untrusted")
-        assert reason.startswith("a certificate expired on ")
+        assert reason.startswith("a certificate in the path expired on ")
 
     def test_attack_an_ordinary_certificate_does_not_issue_others(self, tmp_path: Path) -> None:
         root = authority()
         no_authority = issue(Wish(name="Somebody", key=rsa_key(2)), root)
         signer = issue(Wish(), no_authority)
-        reason = "the issuer of a certificate is not a certificate authority"
+        reason = "an issuer in the certificate path is not a certificate authority"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, signer, root, no_authority) == untrusted
 
     def test_attack_an_authority_without_the_right_to_issue_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(may_sign=False)
-        reason = "a certificate was issued with a key that may not sign certificates"
+        reason = "the key usage of an issuer in the certificate path does not allow signing certificates"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish(), root), root) == untrusted
 
     def test_attack_an_authority_deeper_than_allowed_is_not_trusted(self, tmp_path: Path) -> None:
         root = authority(path_length=0)
         between = issue(Wish(name="Deeper", key=rsa_key(2), authority=True), root)
-        reason = "the certificate path is longer than an authority in it allows"
+        reason = "the certificate path is longer than the path length constraint of an authority allows"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish(), between), root, between) == untrusted
 
@@ -225,7 +225,7 @@ class TestUntrustedSigners:
         root = authority()
         unknown = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4.5"), b"\x05\x00")
         signer = issue(Wish(extra=[(unknown, True)]), root)
-        reason = "a certificate has an unsupported critical extension (1.2.3.4.5)"
+        reason = "a certificate in the path has an unsupported extension (1.2.3.4.5)"
         assert self.verdict(tmp_path, signer, root) == ("valid-untrusted", reason, "valid-untrusted")
 
     @pytest.mark.parametrize("critical", [True, False])
@@ -237,24 +237,28 @@ class TestUntrustedSigners:
         between = issue(Wish(name="Limited", key=rsa_key(2), authority=True, extra=[(limits, critical)]), root)
         state, reason, oracle = self.verdict(tmp_path, issue(Wish(), between), root, between)
         assert (state, oracle) == ("valid-untrusted", "valid")
-        assert reason == "a certificate has an unsupported critical extension (2.5.29.30)"
+        assert reason == "a certificate in the path has an unsupported extension (2.5.29.30)"
 
     def test_attack_the_certificate_of_a_web_server_signs_no_code_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()
         signer = issue(Wish(purposes=[ExtendedKeyUsageOID.SERVER_AUTH]), root)
-        reason = "a certificate is not for signing code"
+        reason = "the extended key usage of a certificate in the path does not allow code signing"
         assert self.verdict(tmp_path, signer, root) == ("valid-untrusted", reason, "valid")
 
     def test_attack_a_key_for_encryption_signs_nothing_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()
         signer = issue(Wish(may_sign=False, purposes=None), root)
-        reason = "the signer's certificate is not for signatures"
+        reason = "the key usage of the signer's certificate does not allow signatures"
         assert self.verdict(tmp_path, signer, root) == ("valid-untrusted", reason, "valid")
 
     def test_attack_a_certificate_signed_with_sha1_proves_nothing_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()
         state, reason, oracle = self.verdict(tmp_path, issued_with_sha1(tmp_path, root), root)
-        assert (state, reason, oracle) == ("valid-untrusted", "a certificate is signed with sha1", "valid")
+        assert (state, reason, oracle) == (
+            "valid-untrusted",
+            "a certificate in the path is signed with the weak hash sha1",
+            "valid",
+        )
 
     def test_attack_authorities_in_a_circle_end(self, tmp_path: Path) -> None:
         first = authority("First", 2)
@@ -334,7 +338,7 @@ class TestFalseSignatures:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), root), "-nocerts")
         reason = self.refused(tmp_path, signature, root)
-        assert reason == "0 certificates match the signer, expected one"
+        assert reason == "the signature has 0 certificates for its signer, expected one"
 
     def test_attack_sha1_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()

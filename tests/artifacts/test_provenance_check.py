@@ -642,7 +642,7 @@ def test_an_expired_key_is_valid_for_signatures_logged_before_its_expiry(forge: 
     older = forge.key_bundle(npm_publish("left-pad"), key, "SHA256:abc", kind=kind)
     borrowed["verificationMaterial"]["tlogEntries"] = older["verificationMaterial"]["tlogEntries"]
     assert at("2026-06-01T00:00:00Z").state == "verified"
-    assert failed(at("2026-02-01T00:00:00Z")) == "the registry's key had expired when it was used"
+    assert failed(at("2026-02-01T00:00:00Z")) == "the registry's key had expired before the attestation was signed"
     assert failed(at("2026-06-01T00:00:00Z", unlogged))
     assert failed(at("2026-06-01T00:00:00Z", shifted))
     assert failed(at("2026-06-01T00:00:00Z", unpromised))
@@ -654,7 +654,7 @@ def test_without_the_registrys_keys_nothing_was_checked(forge: Forge) -> None:
     outcome = check(ProvenanceVerifier(now=NOW), forge.key_bundle(npm_publish(), new_key(), "SHA256:abc"))
 
     assert (outcome.state, outcome.signer) == ("unavailable", "key")
-    assert outcome.reason == "it is signed with a key, but the registry publishes none"
+    assert outcome.reason == "the attestation is signed with a key, but the registry publishes no keys"
 
 
 # Cosign's older signatures
@@ -690,7 +690,9 @@ def test_attack_older_image_signatures_for_others_or_edited_are_refused(
     assert failed(check(verifier, forge.cosign_signature(simple_signing(b"other"), BUILD), OCI)) == (
         "the signature is for another image"
     )
-    assert failed(check(verifier, edited(promise, None), OCI)) == "it has no log entry that shows when it was signed"
+    assert (
+        failed(check(verifier, edited(promise, None), OCI)) == "the attestation has no log entry with the signing time"
+    )
     assert failed(check(verifier, edited(promise, other["annotations"][promise]), OCI))
     assert failed(check(verifier, edited(promise, good["annotations"][promise].replace('Index": 0', 'Index": 1')), OCI))
     assert failed(check(verifier, edited(certificate, other["annotations"][certificate]), OCI))
@@ -709,8 +711,11 @@ def test_an_image_signature_by_key_is_verified_with_a_key_that_was_given() -> No
     none = check(ProvenanceVerifier(now=NOW), document, OCI)
 
     assert given.identity == Identity(kind="cosign-signature", key_id=key_id)
-    assert failed(wrong) == "it is not signed with any of the given keys"
-    assert (none.state, none.reason) == ("unavailable", "it is signed with a key, but no key was given")
+    assert failed(wrong) == "the attestation is not signed with any of the configured public keys"
+    assert (none.state, none.reason) == (
+        "unavailable",
+        "the attestation is signed with a key, but no public key is configured",
+    )
 
 
 def test_an_older_statement_by_key_is_verified_and_one_with_a_certificate_is_not_checked(

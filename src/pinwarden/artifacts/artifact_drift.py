@@ -48,7 +48,7 @@ def compare_pins(server: str, pinned: LockExtension, artifact: FetchedArtifact) 
 
 
 def compare_releases(server: str, before: FetchedArtifact, after: FetchedArtifact) -> tuple[Change, ...]:
-    """How a newer release differs from the locked one apart from its bytes: publisher, name, install scripts."""
+    """Compare name, publisher and install scripts of a newer release with those of the locked release."""
     changes: list[Change] = []
     if after.missing is not None:
         changes.append(_build_change("version_vanished", server, "version", str(after.package), ABSENT))
@@ -108,7 +108,7 @@ def _compare_image(server: str, pinned: ImagePin, artifact: FetchedArtifact) -> 
     roots = [pinned.index] if pinned.index is not None else list(pinned.platforms.values())
     if image.tag_digest is not None and image.tag_digest not in roots:
         yield _build_change("tag_moved", server, "tag", str(roots[0]) if roots else ABSENT, str(image.tag_digest))
-        return  # comparing platforms of a different image would add nothing
+        return  # the tag points to a different image, so all its platforms differ
     for platform, digest in pinned.platforms.items():
         manifest = image.platforms.get(platform)
         if manifest is None or manifest.digest != digest:
@@ -222,7 +222,7 @@ def _is_preferred(name: str, names: Sequence[str], tags: Sequence[Tag]) -> bool:
 
 
 def _is_old(published_at: str | None, now: str) -> bool:
-    """Whether all files of the release should have been uploaded by now. True if its date is unknown."""
+    """Whether the upload period of a release has passed. True if the publication date is unknown."""
     published, today = _parse_time(published_at or ""), _parse_time(now)
     return published is None or today is None or today - published > UPLOAD_PERIOD
 

@@ -1,4 +1,4 @@
-"""Verifies detached CMS signatures, and finds a path from the signer to a trusted certificate.
+"""Verifies detached CMS signatures, and finds a certificate path from the signer to a trusted certificate.
 
 :mod:`pinwarden.artifacts.cms_signed_data` parses the structure strictly and without a library: the usual CMS package
 has had no release since 2022 and accepts encodings that DER forbids.
@@ -83,7 +83,9 @@ def verify_signature(
 def _find_signer(signed: SignedData, certificates: Sequence[ParsedCertificate]) -> ParsedCertificate:
     matching = {certificate.der: certificate for certificate in certificates if _is_signer(certificate, signed)}
     if len(matching) != 1:
-        raise PinwardenError("SIGNATURE_INVALID", f"{len(matching)} certificates match the signer, expected one")
+        raise PinwardenError(
+            "SIGNATURE_INVALID", f"the signature has {len(matching)} certificates for its signer, expected one"
+        )
     return next(iter(matching.values()))
 
 
@@ -119,7 +121,9 @@ def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
             _check_hash_name("sha512", signed)  # RFC 8419 section 3.1
             key.verify(signed.signature, signed.attributes)
         else:
-            raise PinwardenError("SIGNATURE_INVALID", f"the signature uses {algorithm}, which its key does not support")
+            raise PinwardenError(
+                "SIGNATURE_INVALID", f"the signature algorithm {algorithm} does not match the signer's key"
+            )
     except (InvalidSignature, UnsupportedAlgorithm, ValueError) as err:
         raise PinwardenError("SIGNATURE_INVALID", "the signature was not made by the signer's key") from err
 
@@ -133,10 +137,10 @@ def _find_time_problem(signed: SignedData, certificate: x509.Certificate, now: d
     if signed.signed_at is None:
         return None
     if signed.signed_at > now + _CLOCK_SKEW:
-        return "its signing time is in the future"
+        return "the signing time is in the future"
     earliest = certificate.not_valid_before_utc - _CLOCK_SKEW
     if not earliest <= signed.signed_at <= certificate.not_valid_after_utc + _CLOCK_SKEW:
-        return "its signing time is outside the validity period of the signer's certificate"
+        return "the signing time is outside the validity period of the signer's certificate"
     return None
 
 
@@ -167,7 +171,7 @@ def _parse_time(now: str) -> datetime:
 ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 _MAX_PATH_LENGTH = 8
 _MAX_SIGNATURE_CHECKS = 100
-"""Limits the signature checks of one path search, however many certificates there are."""
+"""The maximum number of certificate signatures that one path search verifies."""
 _RSA_BITS = range(2048, 16384 + 1)
 _ACCEPTED_HASHES = frozenset({"sha256", "sha384", "sha512"})
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
@@ -180,7 +184,7 @@ _SUPPORTED_EXTENSIONS = frozenset(
         ExtensionOID.CERTIFICATE_POLICIES,
     }
 )
-# Everything the library raises for a certificate it cannot parse; there is no common base class.
+# The exceptions of cryptography for a malformed certificate. They have no common base class.
 _PARSE_ERRORS = (
     ValueError,
     TypeError,
@@ -203,13 +207,13 @@ class ParsedCertificate(Record):
 
 
 def load_certificate(der: bytes) -> ParsedCertificate:
-    """Parse an untrusted certificate."""
+    """Parse an untrusted certificate in DER. Raises ``SIGNATURE_INVALID`` if it is malformed."""
     issuer, subject, serial = parse_certificate_names(der)
     if serial <= 0:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate has no usable serial number")
     try:
         certificate = x509.load_der_x509_certificate(der)
-        # The library parses these lazily. Fail here if they are malformed, because every decision needs them.
+        # cryptography parses these fields lazily. Read them now, so that a malformed field raises here.
         _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
     except _PARSE_ERRORS as err:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate is malformed") from err
@@ -220,8 +224,7 @@ def load_certificate(der: bytes) -> ParsedCertificate:
 
 
 def load_anchors(texts: Iterable[str]) -> tuple[ParsedCertificate, ...]:
-    """The certificates that the policy trusts: authorities or signers. Every text is PEM with at least one
-    certificate."""
+    """Parse the trusted certificates of a policy. Each text has one or more certificates in PEM."""
     anchors: list[ParsedCertificate] = []
     for text in texts:
         try:
@@ -246,7 +249,7 @@ def find_key_weakness(key: object) -> str | None:
 def find_trust_problem(
     signer: ParsedCertificate, others: Sequence[ParsedCertificate], anchors: Sequence[ParsedCertificate], now: datetime
 ) -> str | None:
-    """Why a signer is not trusted; None if there is a path to a trusted certificate."""
+    """The reason not to trust a signer, or None if a certificate path leads to a trusted certificate."""
     if problem := _find_signer_problem(signer.certificate, now):
         return problem
     if any(signer.der == anchor.der for anchor in anchors):
@@ -277,7 +280,9 @@ def find_trust_problem(
                 pending.append((*path, issuer))
     if problems:
         return problems[-1]
-    return "it is self-signed" if signer.issuer == signer.subject else "no trusted certificate issued it"
+    if signer.issuer == signer.subject:
+        return "the signer's certificate is self-signed"
+    return "no trusted authority issued the signer's certificate"
 
 
 def _find_signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
@@ -285,21 +290,21 @@ def _find_signer_problem(certificate: x509.Certificate, now: datetime) -> str | 
         return problem
     usage = _find_extension(certificate, x509.KeyUsage)
     if usage is not None and not (usage.digital_signature or usage.content_commitment):
-        return "the signer's certificate is not for signatures"
+        return "the key usage of the signer's certificate does not allow signatures"
     return None
 
 
 def _find_issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertificate], now: datetime) -> str | None:
     constraints = _find_extension(issuer, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
-        return "the issuer of a certificate is not a certificate authority"
+        return "an issuer in the certificate path is not a certificate authority"
     # Self-issued certificates and the signer's own do not count (RFC 5280 section 4.2.1.9).
     below = sum(certificate.issuer != certificate.subject for certificate in path[1:])
     if constraints.path_length is not None and below > constraints.path_length:
-        return "the certificate path is longer than an authority in it allows"
+        return "the certificate path is longer than the path length constraint of an authority allows"
     usage = _find_extension(issuer, x509.KeyUsage)
     if usage is not None and not usage.key_cert_sign:
-        return "a certificate was issued with a key that may not sign certificates"
+        return "the key usage of an issuer in the certificate path does not allow signing certificates"
     return (
         _find_validity_problem(issuer, now)
         or _find_extension_problem(issuer)
@@ -310,38 +315,38 @@ def _find_issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertific
 
 def _find_key_problem(issuer: x509.Certificate) -> str | None:
     weakness = find_key_weakness(issuer.public_key())
-    return f"a certificate {weakness}" if weakness else None
+    return f"an issuer in the certificate path {weakness}" if weakness else None
 
 
 def _find_signature_problem(certificate: x509.Certificate, issuer: x509.Certificate) -> str | None:
     try:
         hash_algorithm = certificate.signature_hash_algorithm
         if hash_algorithm is not None and hash_algorithm.name not in _ACCEPTED_HASHES:
-            return f"a certificate is signed with {hash_algorithm.name}"
+            return f"a certificate in the path is signed with the weak hash {hash_algorithm.name}"
         certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
-        return "a certificate is not signed by the issuer it names"
+        return "the signature of a certificate in the path does not match its issuer's key"
     return None
 
 
 def _find_validity_problem(certificate: x509.Certificate, now: datetime) -> str | None:
     if now < certificate.not_valid_before_utc:
-        return f"a certificate is not valid before {certificate.not_valid_before_utc:%Y-%m-%d}"
+        return f"a certificate in the path is not valid before {certificate.not_valid_before_utc:%Y-%m-%d}"
     if now > certificate.not_valid_after_utc:
-        return f"a certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+        return f"a certificate in the path expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
     return None
 
 
 def _find_extension_problem(certificate: x509.Certificate) -> str | None:
     for extension in certificate.extensions:
-        # Name constraints are not evaluated, so certificates that have them are not trusted.
+        # Pinwarden does not support name constraints, and does not trust certificates that have them.
         if extension.oid == ExtensionOID.NAME_CONSTRAINTS or (
             extension.critical and extension.oid not in _SUPPORTED_EXTENSIONS
         ):
-            return f"a certificate has an unsupported critical extension ({extension.oid.dotted_string})"
+            return f"a certificate in the path has an unsupported extension ({extension.oid.dotted_string})"
     purposes = _find_extension(certificate, x509.ExtendedKeyUsage)
     if purposes is not None and not any(purpose in _ACCEPTED_PURPOSES for purpose in purposes):
-        return "a certificate is not for signing code"
+        return "the extended key usage of a certificate in the path does not allow code signing"
     return None
 
 

@@ -1,6 +1,6 @@
 """CMS SignedData (RFC 5652 section 5) as MCPB bundles use it: one signer, detached content, signed attributes.
 
-All other CMS features, such as several signers, are rejected: they have no meaning in a bundle, and readers could
+The parser refuses all other CMS features, such as several signers: they have no meaning in a bundle, and readers could
 interpret them differently.
 """
 

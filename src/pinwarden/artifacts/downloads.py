@@ -52,7 +52,8 @@ def open_download(
             finally:
                 path.unlink(missing_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"cannot store a download: {err.strerror or err}") from err
+        target = into if into is not None else "a temporary file"
+        raise PinwardenError("FILE_UNWRITABLE", f"cannot write a download to {target}: {err.strerror or err}") from err
 
 
 class StagedFile(Record):

@@ -1,6 +1,6 @@
 """npm's formats: package names, integrity strings, packuments, ``package.json`` and ``package-lock.json``.
 
-All input is untrusted. A packument for a package other than the requested one is rejected.
+All input is untrusted. The parser refuses a packument for a package other than the requested one.
 """
 
 from __future__ import annotations

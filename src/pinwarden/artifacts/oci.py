@@ -240,7 +240,7 @@ class _ImageReader:
         for entry in index.manifests:
             if entry.media_type in INDEXES:
                 raise PinwardenError(
-                    "IMAGE_INVALID", "an image index lists another index; clients interpret that differently"
+                    "IMAGE_INVALID", "the image index lists another index, which clients interpret differently"
                 )
             if entry.media_type not in MANIFESTS or not self._is_wanted(entry.platform):
                 continue
@@ -270,7 +270,9 @@ class _ImageReader:
             return
         known = self.platforms.setdefault(str(platform), manifest)
         if known != manifest:
-            raise PinwardenError("IMAGE_INVALID", f"the image index lists {platform} twice; clients choose differently")
+            raise PinwardenError(
+                "IMAGE_INVALID", f"the image index lists {platform} twice, and clients differ in which one they use"
+            )
 
     def _check_requested(self) -> None:
         """Report requested platforms that the image does not list. Listed but missing ones are already reported."""
@@ -388,11 +390,11 @@ class _BlobFolder:
                 finally:
                     Path(stream.name).unlink(missing_ok=True)
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{self.folder}: {err.strerror or err}") from err
+            raise PinwardenError("FILE_UNWRITABLE", f"cannot write to {self.folder}: {err.strerror or err}") from err
 
     def accept(self, digest: Digest, sha256: Digest, stream: IO[bytes]) -> None:
         """Move a file with verified bytes to its final name."""
-        assert self.folder is not None  # noqa: S101 - incoming() made a file, so there is a folder
+        assert self.folder is not None  # noqa: S101 - temporary_file() created the file in this folder
         stream.flush()
         path = self.folder / sha256.hex
         if self.by_algorithm:
@@ -412,4 +414,4 @@ def _create_folder(folder: Path) -> Iterator[Path]:
         finally:
             rmtree(building, ignore_errors=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"cannot write {folder}: {err.strerror or err}") from err

@@ -58,7 +58,7 @@ class DockerConfig(Record):
     """The credential helper for all other registries."""
 
     def find_credential(self, reference: ImageReference) -> Credential | None:
-        """The credential stored in the file itself. podman's keys may include part of the image name."""
+        """Find the credential of an image's registry. podman's keys may include part of the image name."""
         hosts = _host_aliases(reference.host)
         parts = reference.name.split("/")
         for length in range(len(parts), 0, -1):
@@ -101,7 +101,7 @@ def parse_docker_config(data: bytes, source: str) -> DockerConfig:
 def parse_helper_output(data: bytes, source: str) -> Credential | None:
     """Parse the output of a credential helper."""
     try:
-        members = _object(strict_json.parse_json(data, _LIMITS), source, "the output")
+        members = _object(strict_json.parse_json(data, _LIMITS), source, "its output")
     except PinwardenError as err:
         raise PinwardenError("CONFIG_INVALID", f"{source} printed an invalid response") from err
     user, secret = members.get("Username", ""), members.get("Secret", "")
@@ -204,7 +204,7 @@ def may_receive_credential(registry: HttpAddress, realm: HttpAddress) -> bool:
 
 
 def _find_registrable_domain(host: str) -> str | None:
-    """The registrable domain of a host. In doubt the longer one."""
+    """The registrable domain of a host. If the public suffix is uncertain, returns the longer candidate."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

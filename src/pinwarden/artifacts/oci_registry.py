@@ -2,7 +2,7 @@
 
 The first request has no credential. The registry's challenge then asks for the credential itself (Basic) or for a
 token from a realm (Bearer). The credential is sent to a realm only if the realm belongs to the registry
-(:func:`pinwarden.artifacts.oci_auth.may_answer_to`).
+(:func:`pinwarden.artifacts.oci_auth.may_receive_credential`).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class OciRegistry:
     # Authentication
 
     def _send_authenticated(self, request: FetchRequest, send: Callable[[FetchRequest], ResultT]) -> ResultT:
-        """Send a request, and repeat it with a new token if the registry answers 401."""
+        """Send a request, and repeat it with a new token if the registry responds with status 401."""
         challenge = self._tokens.challenges.get(self.url)
         if challenge is None and not self._contacted:
             challenge = self._fetch_challenge(request)
@@ -194,7 +194,7 @@ class OciRegistry:
             return send(replace(request, authorization=self._build_authorization(new_challenge, fresh=True)))
 
     def _fetch_challenge(self, request: FetchRequest) -> Challenge | None:
-        """The challenge to answer; None if the registry needs no login or uses an unknown scheme."""
+        """The registry's challenge; None if the registry needs no login or uses an unknown scheme."""
         status, text = self._fetcher.challenge(request)
         if status != 401:
             return None

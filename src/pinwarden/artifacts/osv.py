@@ -184,8 +184,8 @@ def _match_record(
         for package in packages_by_key.get(_build_package_key(affected.ecosystem, affected.name), ()):
             about.setdefault(package, []).append(affected)
     for package, rows in about.items():
-        answers = [_is_affected(package, row) for row in rows]
-        if all(answer is False for answer, _ in answers):
+        results = [_check_affected(package, row) for row in rows]
+        if all(is_affected is False for is_affected, _ in results):
             continue
         yield VulnerablePackage(
             package=package,
@@ -193,22 +193,26 @@ def _match_record(
             aliases=record.aliases,
             summary=record.summary,
             severity=record.severity,
-            fixed=tuple(dict.fromkeys(version for answer, ends in answers if answer is not False for version in ends)),
-            certain=any(answer is True for answer, _ in answers),
+            fixed=tuple(
+                dict.fromkeys(
+                    version for is_affected, fixes in results if is_affected is not False for version in fixes
+                )
+            ),
+            certain=any(is_affected is True for is_affected, _ in results),
         )
 
 
-def _is_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
+def _check_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
     """Whether a package is affected (None if unknown), and the versions that fix it."""
     compare = _COMPARE_FUNCTIONS.get(package.ecosystem, _compare_semver)
     if any(package.version == listed or compare(package.version, listed) == 0 for listed in affected.versions):
         return True, _list_fixes(affected.ranges)
-    answers = [(_is_in_range(package.version, item, compare), item) for item in affected.ranges]
-    hits = [item for answer, item in answers if answer is True]
-    if hits:
-        return True, _list_fixes(hits)
-    says_nothing = not affected.ranges and not affected.versions
-    if affected.only_commits or says_nothing or any(answer is None for answer, _ in answers):
+    results = [(_is_in_range(package.version, item, compare), item) for item in affected.ranges]
+    matching_ranges = [item for is_inside, item in results if is_inside is True]
+    if matching_ranges:
+        return True, _list_fixes(matching_ranges)
+    has_no_versions = not affected.ranges and not affected.versions
+    if affected.only_commits or has_no_versions or any(is_inside is None for is_inside, _ in results):
         return None, _list_fixes(affected.ranges)
     return False, ()
 

@@ -44,7 +44,7 @@ def read_osv_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Ite
 
 def _read_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
     def raise_unreadable(err: OSError) -> None:
-        raise PinwardenError("FILE_UNREADABLE", f"{err.filename}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"cannot read {err.filename}: {err.strerror or err}") from err
 
     for directory, folders, names in os.walk(folder, onerror=raise_unreadable, followlinks=False):
         folders.sort()

@@ -1,4 +1,4 @@
-"""Values for provenance: who signed, what the statement says, and the outcome of a check. Nothing is verified here.
+"""The records of provenance: identities of signers, in-toto statements and outcomes. This module verifies nothing.
 
 An :class:`Identity` comes from a verified certificate or key. The origin that a statement states is only a claim,
 used to detect statements that contradict their certificate.
@@ -57,7 +57,7 @@ _SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bit
 
 
 class Identity(Record):
-    """Who signed, according to the certificate or key. Fields it does not state are empty."""
+    """The signer, according to the certificate or key. Fields that the certificate does not state are empty."""
 
     kind: ProvenanceKind
     issuer: str = ""
@@ -198,7 +198,7 @@ class ProvenanceStatement(Record):
 
 
 class ExpectedSubject(Record):
-    """The artifact a statement must be about: its name, and digests computed here."""
+    """The artifact that a statement must be about: its name, and the digests that Pinwarden computed."""
 
     ecosystem: Ecosystem
     name: str
@@ -280,7 +280,7 @@ def parse_simple_signing(data: bytes) -> Digest:
 
 
 def find_subject_mismatch(statement: ProvenanceStatement, expected: ExpectedSubject) -> str:
-    """Why a statement is not about this artifact; empty if it is."""
+    """The reason why a statement is not about the expected artifact; empty if the statement matches it."""
     same_name = [subject for subject in statement.subjects if _has_expected_name(subject, expected)]
     if not same_name:
         return f"the statement is about {statement.subjects[0].name[:200]!a}, not {expected.name[:200]!a}"
@@ -408,7 +408,7 @@ class RegistryKey(Record):
 
 
 def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
-    """Parse npm's ``-/npm/v1/keys`` document. Malformed rows are skipped, since they verify nothing."""
+    """Parse npm's ``-/npm/v1/keys`` document. Skips malformed keys, which could not verify a signature anyway."""
     rows = _as_object(strict_json.parse_json(data, LIMITS)).get("keys")
     if not isinstance(rows, list):
         _refuse("has no list of keys")
@@ -427,20 +427,20 @@ def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
 
 
 class ProvenanceOutcome(Record):
-    """The outcome of checking one attestation."""
+    """The outcome of verifying one attestation."""
 
     state: OutcomeState
-    """``unavailable``: it could not be checked. This never counts as verified."""
+    """``unavailable`` if Pinwarden could not verify the attestation, which does not count as verified."""
     signer: SignerKind
-    """What it is signed with, as far as its format shows."""
+    """Whether the attestation is signed with a certificate or a key, according to its format."""
     method: str
-    """How it was checked: ``sigstore-dsse``, ``npm-registry-key``, …"""
+    """The verification method: ``sigstore-dsse``, ``npm-registry-key``, …"""
     anchor: str = ""
-    """The trust root or key that the check relies on."""
+    """The trust root or key that the verification relies on."""
     identity: Identity | None = None
-    """Only if verified."""
+    """The signer. Set only if the state is ``verified``."""
     reason: str = ""
-    """Why it failed or could not be checked."""
+    """Why the verification failed or was not possible."""
 
 
 def choose_strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
@@ -456,4 +456,4 @@ def _as_object(value: Any) -> Mapping[str, Any]:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise PinwardenError("PROVENANCE_INVALID", f"the document {problem}")
+    raise PinwardenError("PROVENANCE_INVALID", f"the provenance document {problem}")

@@ -1,7 +1,7 @@
-"""Verifies attestations: the signature, that it is about the bytes hashed here, and who signed.
+"""Verifies attestations: the signature, the digest of the attested artifact, and the identity of the signer.
 
-The identity comes from the verified certificate or key, never from the statement. An attestation that cannot be checked
-is ``unavailable``; one that does not verify is ``failed``.
+The identity comes from the verified certificate or key, never from the statement. The outcome is ``failed`` if the
+attestation does not verify, and ``unavailable`` if Pinwarden lacks the key or the library to verify it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _DSSE = "application/vnd.dsse.envelope.v1+json"
 _SIGNATURE_KEY = "dev.cosignproject.cosign/signature"
 _CERTIFICATE_KEY, _LOG_ENTRY_KEY = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
 _VERIFICATION_ERRORS = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "DIGEST_INVALID")
-"""Errors about the attestation itself; others mean that it could not be checked."""
+"""Codes of errors that mean that the attestation is invalid. All other errors are raised to the caller."""
 
 
 def fetch_registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[RegistryKey, ...]:
-    """The keys that an npm registry publishes; empty if it publishes none."""
+    """Fetch the public keys of an npm registry. Returns an empty tuple if the registry publishes none."""
     from pinwarden.system.net.fetch import FetchRequest
     from pinwarden.system.net.network_errors import fetch_error
 
@@ -71,7 +71,7 @@ def fetch_registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[Re
 
 
 class _AttestationCheck(Record):
-    """How to check one attestation."""
+    """The method to verify one attestation, chosen by its format."""
 
     signer: SignerKind
     method: str
@@ -87,9 +87,9 @@ class ProvenanceVerifier:
     trust_root: Path | None = None
     """A ``trusted_root.json``; by default the public root in the installed package sigstore."""
     registry_keys: tuple[RegistryKey, ...] = ()
-    """The keys of an npm registry, for what it signs itself."""
+    """The keys of an npm registry, for its publish attestations."""
     public_keys: tuple[bytes, ...] = ()
-    """In PEM, for signatures without a certificate."""
+    """Public keys in PEM, for signatures without a certificate."""
     _root: SigstoreRoot | VerificationUnavailable | None = field(default=None, repr=False, init=False)
 
     def verify_all(self, artifact: FetchedArtifact) -> tuple[ProvenanceOutcome, ...]:
@@ -115,14 +115,14 @@ class ProvenanceVerifier:
     def _verify_one(self, artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ProvenanceOutcome:
         expected = _find_subject(artifact, attestation)
         if expected is None:
-            reason = f"{attestation.file[:120]!a}, the file it was published with, was not fetched"
+            reason = f"Pinwarden did not fetch the attested file {attestation.file[:120]!a}"
             return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
         return self.verify(attestation, expected)
 
     def _choose_check(self, bundle: bytes, expected: ExpectedSubject) -> _AttestationCheck:
         document = strict_json.parse_json(bundle, LIMITS)
         if not isinstance(document, dict):
-            _refuse("it is not an object")
+            _refuse("the attestation is not a JSON object")
         if {"annotations", "mediaType", "payload"} <= document.keys():
             return self._choose_cosign_check(document, expected)
         material = _get_object(document, "verificationMaterial")
@@ -145,7 +145,7 @@ class ProvenanceVerifier:
         )
 
     def _load_root_once(self) -> SigstoreRoot:
-        """The trust root. Opened once, and a failure to open it is remembered."""
+        """The trust root, or the error of the first attempt to load it. Later calls do not load it again."""
         if self._root is None:
             try:
                 self._root = load_root(self.trust_root)
@@ -198,20 +198,20 @@ class ProvenanceVerifier:
         key = next((candidate for candidate in self.registry_keys if candidate.key_id == hint), None)
         if key is None and not self.public_keys:
             if self.registry_keys:
-                _refuse("it is signed with a key that the registry does not publish")
-            raise VerificationUnavailable("it is signed with a key, but the registry publishes none")
+                _refuse("the attestation is signed with a key that the registry does not publish")
+            raise VerificationUnavailable("the attestation is signed with a key, but the registry publishes no keys")
         return key
 
     def _check_key_expiry(self, key: RegistryKey, document: Mapping[str, Any], envelope: _DsseEnvelope) -> None:
-        """An expired key is valid for signatures that the log recorded before its expiry."""
+        """Accept an expired key only if the transparency log recorded the signature before the key expired."""
         if key.expires is None or _is_before(self.now, key.expires):
             return
         entries = _get_object(document, "verificationMaterial").get("tlogEntries")
         if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-            _refuse("the registry's key has expired, and no log entry shows when it was used")
+            _refuse("the registry's key has expired, and the attestation has no log entry with the signing time")
         moment = self._load_root_once().verify_log_time(entries[0], envelope.payload, envelope.signature, key.spki)
         if not _is_before(moment.isoformat(), key.expires):
-            _refuse("the registry's key had expired when it was used")
+            _refuse("the registry's key had expired before the attestation was signed")
 
     def _verify_with_given_key(
         self, fits: Callable[[_PublicKey], bool], envelope: _DsseEnvelope, expected: ExpectedSubject
@@ -222,11 +222,11 @@ class ProvenanceVerifier:
 
     def _find_key(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
         if not self.public_keys:
-            raise VerificationUnavailable("it is signed with a key, but no key was given")
+            raise VerificationUnavailable("the attestation is signed with a key, but no public key is configured")
         for key in (_PublicKey.load(pem, pem=True) for pem in self.public_keys):
             if fits(key):
                 return key
-        _refuse("it is not signed with any of the given keys")
+        _refuse("the attestation is not signed with any of the configured public keys")
 
     # Cosign's older formats
 
@@ -260,7 +260,7 @@ class ProvenanceVerifier:
         root, payload = self._load_root_once(), _get_base64(document, "payload")
         certificate, promise = annotations[_CERTIFICATE_KEY], annotations.get(_LOG_ENTRY_KEY)
         if not isinstance(certificate, str) or not isinstance(promise, str):
-            _refuse("it has no log entry that shows when it was signed")
+            _refuse("the attestation has no log entry with the signing time")
         signed = root.verify_cosign(
             certificate.encode(), _get_base64(annotations, _SIGNATURE_KEY), payload, promise.encode()
         )
@@ -291,10 +291,10 @@ def _build_outcome(
 
 
 def _find_subject(artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ExpectedSubject | None:
-    """The file or image an attestation was published with."""
+    """The file or image that an attestation belongs to; None if it was not fetched."""
     if artifact.image is not None:
-        came_with = attestation.file in ("", str(artifact.image.root))
-        return expect_image(artifact.package, artifact.image.root) if came_with else None
+        is_about_root = attestation.file in ("", str(artifact.image.root))
+        return expect_image(artifact.package, artifact.image.root) if is_about_root else None
     files = [file for file in artifact.files if attestation.file in ("", file.name)]
     return expect_file(artifact.package, files[0]) if len(files) == 1 else None
 
@@ -341,7 +341,10 @@ class _DsseEnvelope(Record):
 
     @property
     def signed(self) -> bytes:
-        """https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md: type and payload with their lengths."""
+        """The signed bytes: the pre-authentication encoding of payload type and payload.
+
+        See https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md.
+        """
         kind = self.payload_type.encode("utf-8", "surrogatepass")
         return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
 
@@ -408,23 +411,23 @@ def _is_before(earlier: str, later: str) -> bool:
 
 def _get_object(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     value = document.get(member)
-    return value if isinstance(value, dict) else _refuse(f"it has no {member}")
+    return value if isinstance(value, dict) else _refuse(f"the attestation has no {member}")
 
 
 def _get_base64(document: Mapping[str, Any], member: str) -> bytes:
     text = document.get(member)
     try:
-        return b64decode(text, validate=True) if isinstance(text, str) else _refuse(f"it has no {member}")
+        return b64decode(text, validate=True) if isinstance(text, str) else _refuse(f"the attestation has no {member}")
     except (BinasciiError, ValueError) as err:
-        raise VerificationFailed(f"its {member} is not base64") from err
+        raise VerificationFailed(f"the {member} of the attestation is not base64") from err
 
 
 def _refuse_malformed() -> NoReturn:
-    raise VerificationFailed("it is malformed")
+    raise VerificationFailed("the attestation is malformed")
 
 
 def _refuse_unsupported() -> NoReturn:
-    raise VerificationUnavailable("its format is not supported")
+    raise VerificationUnavailable("the format of the attestation is not supported")
 
 
 def _refuse(problem: str) -> NoReturn:

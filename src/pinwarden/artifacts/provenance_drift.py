@@ -1,4 +1,4 @@
-"""Drift of provenance: the locked identity compared with what an artifact's attestations prove now.
+"""Drift of provenance: changes between the locked identity and the identities in an artifact's current attestations.
 
 A release from another repository, workflow or issuer, or with weaker or no proof, may come from a stolen token, a
 hijacked repository or a republished fork.

@@ -1,6 +1,6 @@
 """``pylock.toml`` (PEP 751) as uv writes it: packages and the files that may be installed, by hash.
 
-Only files with a SHA-256 are accepted. Packages from a repository, a folder or an unhashed archive are rejected.
+The parser accepts only files with a SHA-256, and refuses packages from a repository, a folder or an unhashed archive.
 """
 
 from __future__ import annotations

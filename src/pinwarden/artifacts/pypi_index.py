@@ -1,6 +1,6 @@
 """Documents of a Python index: simple API pages (JSON and HTML), the JSON API, and PEP 740 provenance documents.
 
-All input is untrusted. Anything that two installers could read differently is rejected with ``FETCH_FAILED``.
+All input is untrusted. A document that two installers could read differently raises ``FETCH_FAILED``.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _find_relevant_tags(text: str) -> Iterator[str]:
     """The complete a, base and meta tags of a page.
 
     html.parser takes quadratic time for unterminated tags, so a small page could keep it busy for hours. It gets only
-    complete tags, and a page with an unterminated tag is rejected.
+    complete tags, and a page with an unterminated tag is refused.
     """
     position, count = text.find("<"), 0
     while position >= 0:

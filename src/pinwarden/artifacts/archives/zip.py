@@ -1,8 +1,8 @@
 """The ZIP reader: members within limits, and a layout that has only one interpretation.
 
-An archive with a member outside its root, a link or a duplicate is rejected, because two readers could unpack it
-differently. So is an archive with bytes that belong to no member: readers start at the first byte or at the directory
-at the end, so these bytes can hide a second archive.
+The reader refuses an archive with a member outside its root, a link or a duplicate, because two readers could unpack it
+differently. It also refuses bytes that belong to no member, because they can hide a second archive: some readers start
+at the first byte, others at the directory at the end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> I
 
 
 class _MemberChecker:
-    """Counts members and bytes of one archive, and rejects unsafe names."""
+    """Counts members and bytes of one archive, and refuses unsafe names."""
 
     def __init__(self, archive: Path, limits: ArchiveLimits) -> None:
         self._archive = archive
@@ -114,7 +114,7 @@ def _convert_errors(path: Path) -> Iterator[None]:
     except _DECODE_ERRORS as err:
         raise PinwardenError("ARCHIVE_UNSAFE", f"{path.name} is a damaged or incomplete archive: {err}") from err
     except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"cannot read {path}: {err.strerror or err}") from err
 
 
 _LOCAL, _END, _END64, _LOCATOR64 = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
@@ -124,7 +124,7 @@ _STREAMED = 0x08
 
 
 def check_zip_layout(path: Path, *, comment: int = 0) -> None:
-    """Reject a ZIP file with bytes that belong to neither a member nor the directory.
+    """Refuse a ZIP file with bytes that belong to neither a member nor the directory.
 
     ``comment`` is the length of a signature block that was removed. The end record may state it as the length of an
     archive comment.

@@ -376,7 +376,7 @@ def _read_netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
             try:
                 hosts = netrc.netrc(str(path)).hosts
             except (netrc.NetrcParseError, OSError, UnicodeDecodeError):
-                return {}  # like pip and uv; the index will then answer 401
+                return {}  # like pip and uv; the index will then respond with status 401
             return {host: (entry[0], entry[2]) for host, entry in hosts.items() if host != "default"}
     return {}
 

@@ -168,7 +168,7 @@ def _relative_to_tree(command: str, tree: Path) -> str:
 
 
 def _check_program_file(tree: Path, path: str, manifest: BundleManifest) -> Path:
-    """A file of the bundle. Programs outside the bundle are rejected, because they were not verified."""
+    """The path of a program in the bundle. Refuses programs outside the bundle, because they were not verified."""
     file = tree / path
     parts = Path(path)
     if not path or parts.is_absolute() or ".." in parts.parts or not file.is_file() or file.is_symlink():

@@ -64,7 +64,7 @@ class Store:
         try:
             Path(stream.name).replace(path)
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+            raise PinwardenError("FILE_UNWRITABLE", f"cannot write {path}: {err.strerror or err}") from err
         return path
 
     def add_copy(self, file: Path, digest: Digest) -> Path:
@@ -76,7 +76,7 @@ class Store:
                 with file.open("rb") as source:
                     copyfileobj(source, stream)
             except OSError as err:
-                raise PinwardenError("FILE_UNREADABLE", f"{file}: {err.strerror or err}") from err
+                raise PinwardenError("FILE_UNREADABLE", f"cannot copy {file}: {err.strerror or err}") from err
             self.add_file(stream, digest)
         stored = self.find(digest)
         if stored is None:
@@ -93,7 +93,10 @@ class Store:
         return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
 
     def record_build_files(self, key: str, digest: Digest) -> None:
-        """Record the digest of files that a build created (bytecode, output of install scripts). No lock has it."""
+        """Record the digest of the files that a build created, which the lock does not pin.
+
+        These are bytecode and the output of install scripts.
+        """
         write_atomically(self._folder("made-here") / key, f"{digest}\n".encode())
 
     def recorded_build_files(self, key: str) -> Digest | None:
@@ -121,7 +124,7 @@ class Store:
     def build_environment(
         self, key: str, build_into: Callable[[Path], None], *, is_intact: Callable[[Path], bool]
     ) -> Path:
-        """Return the environment with this key. If it is missing or damaged, build it with ``make``.
+        """Return the environment with this key. If it is missing or damaged, build it with ``build_into``.
 
         If several processes need it, one builds it and the others wait.
         """
@@ -145,7 +148,7 @@ class Store:
                 else:
                     building.rename(environment)
             except OSError as err:
-                raise PinwardenError("FILE_UNWRITABLE", f"{environment}: {err.strerror or err}") from err
+                raise PinwardenError("FILE_UNWRITABLE", f"cannot write {environment}: {err.strerror or err}") from err
             finally:
                 remove_tree(building)
         return environment
@@ -161,7 +164,7 @@ class Store:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = folder.stat()
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
+            raise PinwardenError("FILE_UNWRITABLE", f"cannot create {folder}: {err.strerror or err}") from err
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise PinwardenError(
                 "STORE_UNSAFE",
