@@ -98,7 +98,7 @@ ZstdBlock = tuple[int, int, int]
 
 
 def _parse_blocks(data: bytes, most_blocks: int) -> list[ZstdBlock]:
-    """The blocks of data that must be exactly one complete frame. The zstd library accepts a truncated one."""
+    """The blocks of a frame. Raises ARCHIVE_UNSAFE if the data is not exactly one complete frame."""
     descriptor = data[4] if len(data) > 4 else 0
     single = descriptor >> 5 & 1
     offset = 5 + (1 - single) + _DICTIONARY_BYTES[descriptor & 3] + (_SIZE_BYTES[descriptor >> 6] or single)

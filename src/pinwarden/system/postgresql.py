@@ -61,7 +61,7 @@ class Postgres(Database):
         return connection  # type: ignore[no-any-return]
 
     def _parameters(self) -> dict[str, Any]:
-        """The connection parameters: those of the address, and our defaults."""
+        """The connection parameters in the address, with defaults for the timeouts."""
         from psycopg.conninfo import conninfo_to_dict
 
         limits = self._limits

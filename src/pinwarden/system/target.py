@@ -193,7 +193,7 @@ class ParsedOptions(Record):
 
 
 def parse_name_set(text: str) -> frozenset[str]:
-    """A set of option names, from a text with one space between them."""
+    """Parse a set of names, which are separated by spaces."""
     return frozenset(text.split())
 
 

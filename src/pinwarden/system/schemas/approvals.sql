@@ -1,5 +1,5 @@
--- Approvals that reach every gateway of the database, whatever lock it has. The name of a row is a digest of what it is
--- about: the name and identity of the server, the item and the digest of its definition. The newest decision counts.
+-- Approvals that apply to every gateway that uses this database, whatever its lock says. The name of a row is a digest
+-- over the name and identity of the server, the item, and the digest of its definition. The newest decision counts.
 CREATE TABLE approval (
     name TEXT PRIMARY KEY,
     sequence BIGINT NOT NULL,

@@ -1,4 +1,4 @@
--- What the gateway saw, holds and trusts. Definitions are kept verbatim, as canonical JSON, beside their digest.
+-- Sightings, pending reviews and trusted surfaces of a gateway. Definitions are stored as canonical JSON.
 
 -- Every definition ever served, approved or not.
 CREATE TABLE sighting (
@@ -14,7 +14,7 @@ CREATE TABLE sighting (
     PRIMARY KEY (server, entity, item, digest)
 );
 
--- Changes that wait for a person, and what became of them. The name of a row is a digest of what it is about.
+-- Changes that are or were pending review, with the decisions. The name of a row is a digest of the change.
 CREATE TABLE review (
     name TEXT PRIMARY KEY,
     server TEXT NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE review (
 );
 CREATE INDEX review_item ON review (server, baseline, entity, item);
 
--- Surfaces that were trusted because nothing had been seen of their server before.
+-- Surfaces that the gateway trusted on first use, because it had never seen their server before.
 CREATE TABLE trusted (
     server TEXT PRIMARY KEY,
     generation BIGINT NOT NULL,
