@@ -247,7 +247,7 @@ class TestHashesOfLiveTools:
         (project.root / "tiny_mcp_server.py").write_text(server.replace(page, paged))
         gate_result = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
         assert failures(gate_result) == [("tools_changed", "io.fixture/live-stdio")]
-        assert "lists 5 tools, and 4 were approved" in gate_result.out
+        assert "lists 5 tools, but 4 were approved" in gate_result.out
 
     def test_a_tool_without_a_single_meaning_was_not_approved(self, project: Project) -> None:
         """Attack: a member twice. ToolPin's reader takes the last, a client may take the first."""

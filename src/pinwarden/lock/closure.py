@@ -38,13 +38,13 @@ class ClosureFile(Record):
 
     name: str
     url: str
-    """Where the resolver found it."""
+    """The download URL, as the resolver reported it."""
     digest: Digest
-    """SHA-256 of its bytes."""
+    """SHA-256 of the archive."""
     size: int | None = None
     tree: Digest | None = None
-    """The digest of its content (``artifacts/environments/tree.py``). None if the archive was never downloaded: then
-    ``digest`` is what the index claims, and the bytes are checked against it before they are used."""
+    """The digest of the unpacked content (``artifacts/environments/tree.py``); None if the archive was not downloaded.
+    In that case, ``digest`` comes from the package index, and Pinwarden verifies it when it downloads the archive."""
     uploaded_at: str | None = None
 
 
@@ -55,16 +55,16 @@ class ClosurePackage(Record):
     version: str
     files: tuple[ClosureFile, ...]
     path: str = ""
-    """For npm, its folder below the environment."""
+    """For npm, the folder of the package in the environment."""
     marker: str = ""
     """For Python, the environment marker."""
     os: tuple[str, ...] = ()
     cpu: tuple[str, ...] = ()
     libc: tuple[str, ...] = ()
-    """For npm, the values of os, cpu and libc that it supports; ``!x`` excludes."""
+    """For npm, the supported values of ``os``, ``cpu`` and ``libc``; ``!x`` excludes a value."""
     is_optional: bool = False
     has_install_scripts: bool = False
-    """Whether npm would run scripts of it. Pinwarden does not, unless they are approved."""
+    """Whether npm would run install scripts of this package. Pinwarden runs only approved scripts."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -73,15 +73,15 @@ class ClosurePackage(Record):
 
 
 class Closure(Record):
-    """Everything that a package needs to run, itself included."""
+    """A package and all its dependencies."""
 
     ecosystem: Ecosystem
     name: str
     version: str
     resolver: str
-    """The program that resolved it, with its version."""
+    """The program that resolved the dependencies, with its version."""
     registry: str
-    """The registry that it was resolved from."""
+    """The registry that the dependencies were resolved from."""
     packages: tuple[ClosurePackage, ...]
     extras: tuple[str, ...] = ()
 
@@ -164,7 +164,7 @@ def parse(data: bytes) -> Closure:
     locations = [(package.path or package.name, package.marker) for package in closure.packages]
     if len(set(locations)) != len(locations):
         raise _error("", "lists a package or folder twice")
-    closure.root  # noqa: B018  raises if it is not there
+    closure.root  # noqa: B018  raises if the closure lacks its own package
     return closure
 
 
@@ -232,7 +232,7 @@ def list_approved_digests(extension: LockExtension | None) -> frozenset[Digest]:
 
 
 def keep_current_approvals(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
-    """The approvals of packages that are in the closure, sorted."""
+    """The approvals of install scripts whose package is still in the closure, sorted."""
     present = {package.files[0].digest for package in list_packages_with_scripts(closure)}
     approved = {approval.digest: approval for approval in approvals if approval.digest in present}
     return tuple(sorted(approved.values(), key=lambda approval: (approval.package, str(approval.digest))))
@@ -248,7 +248,7 @@ def list_packages_with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
 
 
 def list_unapproved_packages(closure: Closure, approved: frozenset[Digest]) -> tuple[ClosurePackage, ...]:
-    """The packages whose scripts are not run; each once, even if installed several times."""
+    """The packages with unapproved install scripts, without duplicates."""
     packages = {
         package.files[0].digest: package
         for package in list_packages_with_scripts(closure)

@@ -29,7 +29,7 @@ LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
     "verificationMethod": "canonical-json-sha256",
     "verifiedByToolPin": True,
 }
-"""The evidence that ToolPin adds to every entry it writes. The sentence is part of the hash."""
+"""The evidence that ToolPin adds to every entry it writes. ToolPin hashes the message."""
 Tier = Literal["verified", "conditional", "unverified", "blocked"]
 TIERS_WORST_FIRST: tuple[Tier, ...] = ("blocked", "unverified", "conditional", "verified")
 LOCK_CLIENTS = (
@@ -199,7 +199,7 @@ def build_entry_key(name: str, client: str) -> str:
 
 
 def rank_tier(tier: object) -> int:
-    """Higher is better; -1 for an unknown tier."""
+    """The rank of a trust tier; higher is better, and -1 is an unknown tier."""
     return next((rank for rank, name in enumerate(TIERS_WORST_FIRST) if name == tier), -1)
 
 
@@ -223,7 +223,7 @@ def compute_payload_integrity(payload: Mapping[str, Any]) -> str:
 
 
 def build_integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The view of an entry that ToolPin hashes, without members that ToolPin does not know."""
+    """The members of an entry that ToolPin hashes, with ToolPin's defaults filled in."""
     payload: dict[str, Any] = {
         "name": document["name"],
         "version": document["version"],
@@ -263,7 +263,7 @@ def _select_hashed_copy(locked: Any) -> dict[str, Any]:
     if "capabilityManifest" not in locked:
         return _select_members(locked, ("selectedTarget", "config"))
     if not is_capability_manifest(locked["capabilityManifest"]):
-        return {}  # then ToolPin ignores the whole copy
+        return {}  # ToolPin ignores the whole copy if its manifest is invalid
     return {
         **_select_members(locked, ("selectedTarget", "config")),
         "capabilityManifest": select_hashed_members(locked["capabilityManifest"]),
@@ -271,7 +271,7 @@ def _select_hashed_copy(locked: Any) -> dict[str, Any]:
 
 
 def select_hashed_members(manifest: Any) -> dict[str, Any]:
-    """The part of a capability manifest that ToolPin hashes."""
+    """The members of a capability manifest that ToolPin hashes."""
     hashed = _select_members(manifest, HASHED_MANIFEST_MEMBERS)
     for member, parts in TOOL_HASHES.items():
         if member in manifest:
@@ -280,7 +280,7 @@ def select_hashed_members(manifest: Any) -> dict[str, Any]:
 
 
 def list_uncovered_paths(document: Mapping[str, Any], payload: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The paths in an entry that its hashed view does not cover, apart from those that version 2 itself leaves out."""
+    """The paths in an entry that ToolPin does not hash, except those that version 2 never hashes."""
     for path in _list_missing_paths(document, payload):
         if not _is_outside_v2_hash(path):
             yield path
@@ -294,7 +294,7 @@ def _is_outside_v2_hash(path: tuple[str, ...]) -> bool:
         return False
     member = inner[1:]
     if member == (EXTENSION,):
-        return path[0] != "locked"  # covered by its own integrity value; has no copy
+        return path[0] != "locked"  # the extension has its own integrity value, and no locked copy
     return member in (("generatedAt",), ("toolDescriptionScan",)) or (
         len(member) == 2 and member[0] in TOOL_HASHES and member[1] == "generatedAt"
     )
@@ -338,7 +338,7 @@ def with_extension_json(entry: Entry, record: Mapping[str, Any]) -> Entry:
 
 
 def remove_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The Pinwarden extension without what changes when the same content is approved again: seal and time."""
+    """The Pinwarden extension without its seal and approval time, which change when a person approves again."""
     remaining = {member: value for member, value in record.items() if member != "integrity"}
     if isinstance(remaining.get("approval"), dict):
         remaining["approval"] = {member: value for member, value in remaining["approval"].items() if member != "at"}
@@ -406,7 +406,7 @@ def _string_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# Shape: what ToolPin 0.5.4 requires of an entry, member by member
+# Shape: the members that ToolPin 0.5.4 requires, and their types
 
 
 def check_shape(document: Any, path: str) -> None:

@@ -39,7 +39,7 @@ _STEM, _FILE = r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*", r"[a-z0-9_][
 _SURFACE_PATH = lazy_pattern(rf"{_STEM}\.surfaces/{_FILE}")
 _CLOSURE_PATH = lazy_pattern(rf"{_STEM}\.closures/{_FILE}")
 _PLAIN = lazy_pattern(r"[a-z0-9.-]")
-_RESERVED = lazy_pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # Windows gives these to devices
+_RESERVED = lazy_pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # device names on Windows
 _MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
 
 
@@ -108,7 +108,7 @@ class ConfigOrigin(Record):
     scope: str
     file: str
     answers: Mapping[str, Any] = field(default_factory=dict)
-    """The default values of the file's input prompts when it was approved."""
+    """The default values of the file's input prompts when the entry was approved."""
 
 
 class LaunchCommand(Record):
@@ -122,7 +122,7 @@ class LaunchCommand(Record):
 
 
 class LockExtension(Record):
-    """What Pinwarden records about one entry. Members that only a newer version knows are kept in ``others``."""
+    """Pinwarden's extension of one entry. ``unknown_members`` keeps the members that a newer Pinwarden wrote."""
 
     surface: SurfacePin | None = None
     api_surface: str | None = None
@@ -132,20 +132,20 @@ class LockExtension(Record):
     provenance: Mapping[str, Any] | None = None
     """The identity that signed the build, as the verifier reported it."""
     registry: str | None = None
-    """The registry endpoint that answered."""
+    """The URL of the package registry that served the artifacts."""
     approval: LockApproval | None = None
     bundle: Mapping[str, Any] | None = None
     """The pin of a server installed from a bundle registry; ``bundle/bundle_pin.py`` reads it."""
     configured_in: ConfigOrigin | None = None
     surface_of: str | None = None
-    """What the surface was approved for, if the entry starts something else now."""
+    """The launch that the surface was approved for, if the entry starts another command now."""
     probed_release: str | None = None
-    """The release that answered the probe, if the command names none."""
+    """The release that responded to the probe, if the command names no version."""
     install_scripts: tuple[ScriptApproval, ...] = ()
     bundle_tree: Digest | None = None
-    """Digest of the files in an MCPB bundle, to check the unpacked one."""
+    """Digest of the files in an MCPB bundle, to verify the unpacked bundle."""
     evidence: tuple[Mapping[str, Any], ...] | None = None
-    """Evidence about the bytes, beyond that of the trust report."""
+    """Evidence about the artifacts, in addition to the evidence in the trust report."""
     published_at: str | None = None
     """When the locked release was published, as its registry says."""
     publisher: str | None = None
@@ -189,7 +189,7 @@ def format_surface_path(server: str, version: str | None = None, folder: str = S
 
 
 def _escape_file_name(name: str) -> str:
-    """Lower case, digits, ``.`` and ``-`` stay, ``/`` becomes ``__``, other bytes ``_xx``."""
+    """Keep ``a-z``, ``0-9``, ``.`` and ``-``; write ``/`` as ``__`` and every other byte as ``_xx``."""
     pieces = [
         character if _PLAIN.fullmatch(character) else "__" if character == "/" else _escape_bytes(character)
         for character in name
@@ -274,7 +274,7 @@ def with_extension(entry: Entry, extension: LockExtension) -> Entry:
             f"/servers/{entry.key}/capabilityManifest", "is missing, so there is no object for the Pinwarden extension"
         )
     record = _to_json(extension)
-    parse_extension(record, EXTENSION)  # never write what cannot be read back
+    parse_extension(record, EXTENSION)  # raises before an invalid extension is written
     unsealed = with_extension_json(entry, record)
     return with_extension_json(unsealed, {**record, "integrity": compute_entry_seal(unsealed)})
 

@@ -1,4 +1,4 @@
-"""What the gateway enforces: the table ``[policy.gateway]`` of ``pinwarden.toml``.
+"""The policy of the gateway: the table ``[policy.gateway]`` of ``pinwarden.toml``.
 
 Without a policy the gateway blocks everything that was not approved. ``[[policy.gateway.rules]]`` holds rules for some
 servers, tools or clients; for each key the first matching rule that sets it wins, then the table itself, then
@@ -18,17 +18,17 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock.policy_table import GlobPattern, PolicyTable, policy_error
 
 ENFORCEMENT_MODES = ("audit", "warn", "block")
-"""What happens to a change at level ``block-at`` or above: recorded, also reported to the client, or blocked."""
+"""How the gateway treats a change at level ``block-at`` or above: record it, also warn the client, or block it."""
 UNKNOWN_ITEM_MODES = ("allow_degraded", "warn", "block")
-"""The same for an item whose name was never approved."""
+"""How the gateway treats an item whose name was never approved."""
 DRIFT_LEVELS = ("info", "review", "critical")
 """The levels of surface/drift, from least to worst."""
 ALLOWLIST_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
 HIDDEN_CHARACTER_MODES = ("relay", "flag", "strip")
 INTERCEPTOR_MODES = ("answer", "announce")
-"""Whether the gateway only settings interceptor requests, or also announces them as a capability."""
+"""Whether the gateway only responds to interceptor requests, or also announces interceptors as a capability."""
 ARGUMENT_MODES = ("omit", "record")
-"""Whether the audit log keeps the arguments of calls."""
+"""Whether the audit log records the arguments of calls."""
 
 _ALIASES = {"allow_unverified": "allow_degraded"}
 _RULE_KEYS = (
@@ -73,7 +73,7 @@ class AllowedDigest(Record):
     client: GlobPattern = _ANY
 
     def applies_to(self, tool: str) -> bool:
-        """Whether it applies to a tool."""
+        """Whether the digest is allowed for this tool."""
         return self.tool == tool or GlobPattern(text=self.tool).matches(tool)
 
 
@@ -93,9 +93,9 @@ class RequestPolicy(Record):
     elicitation: bool = True
     roots: bool = True
     url_hosts: tuple[GlobPattern, ...] = ()
-    """The hosts to which an elicitation may send the user; none by default."""
+    """The hosts of URLs that an elicitation may ask the user to open; none by default."""
     max_rounds: int = DEFAULTS["max-rounds"]
-    """How many requests in a row a server may send before it responds."""
+    """How many requests a server may send to the client before it responds to a call."""
 
 
 class ResultPolicy(Record):
@@ -134,7 +134,7 @@ class GatewayPolicy(Record):
     digest: str = ""
     """Identifies the policy in the audit log."""
     tightened_by: GatewayPolicy | None = None
-    """A second policy, which applies only where it is stricter (`tighten`)."""
+    """A second policy whose stricter settings apply too (`tighten`)."""
 
     def policy_for_item(self, server: str, item: str, client: str) -> ItemPolicy:
         """The rules for one item."""
@@ -158,7 +158,7 @@ class GatewayPolicy(Record):
         )
 
     def describe_unblocked(self) -> str:
-        """A sentence about unapproved content that this policy lets pass; empty if it blocks everything."""
+        """A sentence about unapproved content that this policy does not block; empty if it blocks all."""
         settings = {**DEFAULTS, **self.settings}
         enforcement, unknown = settings["enforcement"], settings["unknown"]
         if enforcement != "block":
@@ -169,7 +169,7 @@ class GatewayPolicy(Record):
         return ""
 
     def describe_loosened(self) -> list[str]:
-        """Settings that let unapproved content pass although the default would not, as sentences."""
+        """Sentences about settings that are looser than the default."""
         sentences: list[str] = []
         for prefix, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
             for key in ("enforcement", "unknown", "block-at"):
@@ -259,8 +259,8 @@ _STRICTNESS: dict[str, tuple[str, ...]] = {
 
 
 def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
-    """A policy with the stricter settings of another one. Looser settings and allowed digests of the other do not
-    apply."""
+    """A policy that also applies the stricter settings of ``other``. Looser settings and allowed digests of ``other``
+    have no effect."""
     sizes = [size for size in (policy.results.max_bytes, other.results.max_bytes) if size]
     calls = [most for most in (policy.relist_calls, other.relist_calls) if most]
     hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN_CHARACTER_MODES.index)
@@ -276,7 +276,7 @@ def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
 
 
 def _merge_stricter(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The settings, each replaced by that of the other policy where it is stricter."""
+    """For each key, the stricter setting of the two policies."""
     stricter = dict(settings)
     for key, values in _STRICTNESS.items():
         if key in other:
@@ -316,7 +316,7 @@ def _parse_rule(table: PolicyTable) -> GatewayRule:
     item = _parse_pattern(table, "item")
     if item != _ANY:
         for key in _REQUEST_KEYS:
-            if key in settings:  # it would have no effect
+            if key in settings:  # the key would have no effect
                 table.fail(key, "applies to whole servers; use a rule without item")
     return GatewayRule(
         server=_parse_pattern(table, "server"),

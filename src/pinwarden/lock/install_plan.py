@@ -1,8 +1,8 @@
 """The install plan of a server: its configuration fragment for each of ToolPin's twelve clients, and its lock entry.
 
 ``toolpin`` is the dialect of ToolPin 0.5.4, member by member, because lockfiles hash it. ``modern`` follows today's
-documentation of the clients; every difference comes with a sentence that explains it. ``clients/table.py`` has how each
-client spells a server; this module adds what is written beyond that.
+documentation of the clients; every difference comes with a sentence that explains it. ``clients/table.py`` has the
+member names of each client; this module adds the other members that a client needs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pinwarden.lock.trust_tiers import compute_trust_report, with_evidence
 _STREAMABLE = "streamable-http"
 _LEADING_MEMBERS: dict[str, dict[str, Any]] = {
     "opencode": {"$schema": "https://opencode.ai/config.json"},
-    # The name is part of the hash.
+    # ToolPin hashes this name, so it must not change.
     "continue": {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
 }
 _WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
@@ -74,7 +74,7 @@ def build_fragment(
 
 
 def get_toolpin_placeholder(client: str) -> Callable[[str], str]:
-    """How ToolPin writes a value that the user must supply."""
+    """A function that formats the placeholder for a value that the user must supply, as ToolPin writes it."""
     match client:
         case "windsurf":
             return lambda name: f"${{env:{name}}}"
@@ -123,7 +123,7 @@ def _build_local_members(command: InstallCommand, client: str, env: dict[str, An
 
 def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
     spelling = client_of(client).spelling
-    # If a plain URL means SSE, the other transport has a separate member.
+    # A client whose plain URL member means SSE has another member for Streamable HTTP.
     member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
     address = {member: remote.url}
     with_headers = nested(spelling.headers, headers) if headers else {}
@@ -136,7 +136,7 @@ def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) 
 
 
 def _build_switches(client: str) -> dict[str, Any]:
-    """Members that some clients need: the server is enabled, and no tool is pre-approved."""
+    """Members that enable the server and pre-approve no tool, for clients that need them."""
     spelling = client_of(client).spelling
     member, off = spelling.off
     on = {member: not off} if client in ("opencode", "cline", "roo") else {}
@@ -162,7 +162,7 @@ _EXPANSIONS: dict[str, str] = {
 _HTTP_TYPES = {"claude": "http", "vscode": "http", "generic": "http"}
 _PLACEHOLDER_DIFFERENCE = (
     "Values to supply are written as {example}, which this client replaces with the variable; "
-    "ToolPin writes <NAME>, which is sent literally."
+    "ToolPin writes <NAME>, which the client sends literally."
 )
 
 
@@ -300,7 +300,7 @@ def build_install_plan(
         "client": client,
         "scope": options.scope,
         "selectedTarget": target_to_json(chosen),
-        # Added before the digest is computed, so that the digest covers it.
+        # The evidence is added before the digest is computed, so that the digest covers it.
         "trust": with_evidence(trust, LOCK_INTEGRITY_EVIDENCE, now=now).to_json(),
         "config": client_fragment.config,
         "notes": list(client_fragment.notes),

@@ -28,7 +28,7 @@ REMOTE_NOTE = "Remote server selected; no local runtime install is required."
 _COMMAND_NOTE = "Uses the command declared by registry metadata; review generated arguments before running."
 _DOCKER_NOTE = "Requires Docker-compatible runtime. Review mounts and network policy before running."
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
-_TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash is that of a port
+_TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash belongs to a port
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -223,7 +223,7 @@ def _format_argument_value(argument: DeclaredArgument, placeholder: Callable[[st
     if value is not None:
         return fill_template(format_value(value), argument.variables, placeholder)
     if argument.value_hint is None and argument.kind == "named":
-        # It cannot have a value, so it is a flag: present unless it is optional.
+        # A named argument without value and hint is a flag, which is passed unless it is optional.
         return "" if argument.is_required or "isRequired" not in argument.raw else None
     if argument.is_required:
         return placeholder(argument.value_hint or argument.name or "value")
@@ -245,7 +245,7 @@ def fill_template(template: str, variables: Iterable[Input], placeholder: Callab
 
 
 def format_value(value: Any) -> str:
-    """A default value as a string: entries have 8080 and true as well as "8080" and "true"."""
+    """A default value as a string. Registry entries write 8080 and true as well as "8080" and "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
@@ -274,11 +274,11 @@ def _describe_command_differences(package: DeclaredPackage, command: InstallComm
     old = build_toolpin_command(package)
     kind = package.registry_type
     if package.runtime_arguments:
-        yield "The runtime arguments (runtimeArguments) are passed on; ToolPin drops them."
+        yield "The command includes the runtime arguments (runtimeArguments); ToolPin drops them."
     if any(argument.kind != "text" for argument in package.package_arguments):
-        yield "Arguments that are objects, as in the official schema, are passed on; ToolPin drops them."
+        yield "The command includes arguments that are objects, as in the official schema; ToolPin drops them."
     elif package.package_arguments and kind in ("pypi", "oci", "nuget", "cargo", "mcpb"):
-        yield f"The server's arguments (packageArguments) are passed on; ToolPin drops them for {kind}."
+        yield f"The command includes the server's arguments (packageArguments); ToolPin drops them for {kind}."
     if kind == "oci" and _image_with_tag(package) != package.identifier:
         yield "The image has the declared version as its tag; without one, docker uses the tag latest."
     if kind == "nuget":
@@ -291,4 +291,4 @@ def _describe_command_differences(package: DeclaredPackage, command: InstallComm
     if kind == "mcpb":
         yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."
     if kind not in PACKAGE_TYPES and (old.program, old.arguments) != (command.program, command.arguments):
-        yield "All declared arguments are passed on."
+        yield "The command has all declared arguments."

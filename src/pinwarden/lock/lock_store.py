@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.extension import FilePin
 
 MAX_WAIT_SECONDS = 10.0
-"""A writer holds the lock for one write, not for a download. After ten seconds, something hangs."""
+"""How long to wait for another writer. A write takes milliseconds, because downloads happen before it."""
 
 _POLL_SECONDS = 0.01
 _MAX_READS = 10  # attempts before a file that does not match its pin counts as changed
@@ -43,7 +43,7 @@ _TEMPORARY = lazy_pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in w
 
 
 class LockWrite(Record):
-    """What to write: the lock, and the files next to it by the path in the lock."""
+    """A lock to write, and the files next to it, by their path in the lock."""
 
     lock: Lock
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -79,8 +79,8 @@ def read_bytes(path: Path) -> bytes:
 def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
     """Read the lock and the files that it pins, by path. Missing files are left out.
 
-    Readers take no lock. A reader that sees a file that does not match its pin may have met a writer between two steps,
-    so it reads again. `verify_files` reports what still does not match.
+    Readers take no lock. If a file does not match its pin, a writer may be between two steps, so Pinwarden reads again.
+    `verify_files` reports files that still do not match.
     """
     for _ in range(_MAX_READS):
         lock = read(path)
@@ -195,17 +195,17 @@ def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise if the lock and its surfaces cannot be written."""
+    """Raise FILE_UNWRITABLE if the lock or its surfaces cannot be written."""
     with hold_write_lock(path):
         folder = path.parent / surfaces_folder_name(path)
         for item in (path.parent, *((folder,) if folder.exists() else ())):
             if not os.access(item, os.W_OK):
-                raise PinwardenError("FILE_UNWRITABLE", f"{item} cannot be written to")
+                raise PinwardenError("FILE_UNWRITABLE", f"no permission to write to {item}")
 
 
 @contextmanager
 def hold_write_lock(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
-    """Hold the exclusive lock for writing a file. The system releases it when the process ends."""
+    """Be the only writer of a lockfile. The operating system releases the lock when the process ends."""
     _refuse_link(path)
     sibling = path.with_name(f".{path.name}.lock")
     descriptor = _open_locked(sibling, time.monotonic() + wait_seconds)
@@ -299,7 +299,7 @@ def _remove(file: Path) -> None:
 
 
 def _resolve_path(path: Path, relative: str) -> Path:
-    """The path of a file next to the lock. The form of its name was checked when the lock was read."""
+    """The path of a file next to the lock. Refuses paths outside the folders of surfaces and closures."""
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
     if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
@@ -320,7 +320,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _refuse_link(path: Path) -> None:
-    """Refuse symbolic links: Pinwarden would read or replace another file."""
+    """Refuse symbolic links, because Pinwarden would read or replace the linked file."""
     try:
         mode = path.stat(follow_symlinks=False).st_mode
     except FileNotFoundError:

@@ -24,7 +24,7 @@ BUNDLE_SOURCE = "bundle-registry"
 NON_REGISTRY_SOURCES = (CONFIG_SOURCE, BUNDLE_SOURCE)
 """Sources that are not MCP registries."""
 NO_VERSION = "0.0.0"
-"""The version of entries whose configuration names none; lockfileVersion 2 requires one."""
+"""The version of entries whose configuration names no version, because lockfileVersion 2 requires one."""
 _MAX_NAMED = 8  # members in one note
 
 
@@ -37,7 +37,7 @@ class LockedConfig(Record):
     scope: str | None
     """``None`` matches any scope."""
     entry: Any = field(repr=False)
-    """The server's entry in the approved fragment; ``None`` if it is not there."""
+    """The server's entry in the approved configuration; ``None`` if the configuration has no such server."""
     secrets: tuple[tuple[str, str], ...] = ()
     """Name and source (env or header) of each secret that the server needs."""
 
@@ -62,7 +62,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
 
 
 def find_configured_entry(file: ConfigFile, locked: LockedConfig) -> Any:
-    """The entry of a locked server in its client's file; ``None`` if it is not there."""
+    """The entry of a locked server in its client's configuration file; ``None`` if the file has none."""
     client = CLIENTS.get(locked.client)
     return entry_in(file.document, client, locked.name) if client else None
 
@@ -74,10 +74,11 @@ def read_config_origin(entry: Entry) -> ConfigOrigin | None:
 
 
 def describe_uncovered_members(name: str, members: Sequence[str]) -> str:
-    """The note about members of a configuration that the lock does not record."""
+    """A note that names the members of a configuration that the lock does not record."""
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
     listed = ", ".join(members[:_MAX_NAMED])
-    return f"{name}: the lock does not record {listed}{more}, which may be secret; changes to it are not detected"
+    names = f"{listed}{more}"
+    return f"{name}: the lock does not record {names}, which may be secret; Pinwarden does not detect changes to them"
 
 
 def _read_secrets(manifest: Any) -> tuple[tuple[str, str], ...]:

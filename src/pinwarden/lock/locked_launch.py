@@ -1,7 +1,7 @@
-"""What a lock entry starts: package, program, arguments and environment variables.
+"""The command that a lock entry starts: package, program, arguments and environment variables.
 
-If the client starts the server through ``pinwarden run``, the extension's ``launch`` has the server's own command. For
-all other entries it is the command of the approved configuration.
+If the client starts the server through ``pinwarden run``, the server's own command is in the extension's ``launch``. In
+all other entries, the command is in the approved configuration.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_enforced(entry: Entry) -> bool:
 
 
 def describe_launch(entry: Entry) -> str:
-    """What an entry starts or contacts: the package URL, the program or the URL."""
+    """A label for the launch of an entry: its package URL, program or address."""
     try:
         runs = read_locked_launch(entry).launch
     except PinwardenError:

@@ -60,7 +60,7 @@ class Lock(Record):
     """Unknown top-level members."""
 
     def find_entry(self, name: str, client: str) -> Entry | None:
-        """The entry of a server for a client."""
+        """The entry of a server for a client; None if the lock has none."""
         key = lock_entry.build_entry_key(name, client)
         return next((entry for entry in self.entries if entry.key == key), None)
 
@@ -158,7 +158,7 @@ def seal_lock(lock: Lock) -> Lock:
 
 
 def compute_seal_integrity(lock: Lock) -> str:
-    """The digest over the seal (without this digest), which lists the entries' digests, and all other members."""
+    """The digest of the file's header, unknown members and seal, without the seal's own ``integrity``."""
     seal = {member: value for member, value in (lock.seal or {}).items() if member != "integrity"}
     content = {**_build_header(lock), EXTENSION: seal, "others": lock.unknown_members}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
@@ -175,8 +175,8 @@ _TIME_MEMBERS = frozenset({"generatedAt", "verifiedAt"})
 def put_entries(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2: bool = False) -> Lock:
     """The lock with these entries added or replaced. If nothing changes, the result *is* ``old``.
 
-    An entry that differs only in timestamps is kept as it was approved, with its bytes. A tampered lock is refused
-    unless every problem is in an entry that is replaced: sealing it again would approve what another program wrote.
+    An entry that differs only in timestamps is kept as it was approved, with its bytes. Raises
+    LOCK_TAMPERED if an entry that stays was edited by another program: sealing the file again would approve the edit.
     """
     finish = to_plain_v2 if plain_v2 else seal_lock
     fresh = {entry.key: lock_entry.to_plain_entry(entry) if plain_v2 else entry for entry in new_entries}
@@ -210,7 +210,10 @@ def remove_entries(old: Lock, keys: Iterable[str], now: str) -> Lock:
 
 
 def _refuse_tampered(problems: Iterable[LockProblem], replaced: Iterable[str]) -> None:
-    """Compare paths, not servers: a forged entry under another key is not replaced by the real one."""
+    """Raise LOCK_TAMPERED for problems outside the replaced entries.
+
+    Entries are compared by key, because a forged entry may have the name of a real server under another key.
+    """
     paths = tuple(
         f"{parent}/{escape_pointer_token(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
     )
@@ -230,7 +233,7 @@ def _is_unchanged(old: Entry, new: Entry) -> bool:
 
 
 def _encode_without_times(entry: Entry) -> bytes:
-    """An entry without the members that change when the same release is locked again."""
+    """The canonical bytes of an entry, without members that change when the same release is locked again."""
     document = {
         member: value
         for member, value in entry.document.items()
@@ -257,7 +260,7 @@ def _remove_times(value: Any) -> Any:
 
 PROBLEMS: Mapping[str, str] = {
     "no_entries": "the lockfile has no entries",
-    "entry_key_mismatch": "the entry's key is not its name and client",
+    "entry_key_mismatch": "the entry's key does not match its name and client",
     "integrity_missing": "the entry has no integrity value",
     "integrity_mismatch": "the entry does not match its integrity value",
     "locked_copy_differs": "the locked copy differs from the entry",
@@ -267,7 +270,7 @@ PROBLEMS: Mapping[str, str] = {
     "not_canonical": "the entry or its key has no single canonical form",
     "entry_seal_missing": "the Pinwarden extension of the entry has no seal",
     "entry_seal_mismatch": "the entry does not match its seal",
-    "seal_missing": "the file has no seal although its entries are extended: another tool rewrote the file",
+    "seal_missing": "the entries have the Pinwarden extension, but the file has no seal: another tool rewrote it",
     "seal_format_unknown": "the seal of the file has an unknown format",
     "seal_mismatch": "the seal of the file does not match its members",
     "sealed_entry_changed": "the entry changed after the file was sealed",
@@ -282,7 +285,7 @@ PROBLEMS: Mapping[str, str] = {
     "closure_mismatch": "the file with the dependency closure does not match its pin",
 }
 INFO_CODES: frozenset[str] = frozenset({"timestamps_inconsistent"})
-"""Problems that are information: a wrong clock explains them, and no integrity value depends on them."""
+"""Problems that do not prevent the use of a lock. A wrong clock can cause them."""
 _MAX_CLOCK_SKEW = timedelta(days=1)  # clocks of machines that share a file differ
 
 
@@ -307,7 +310,7 @@ class LockProblem(Record):
 
 
 def verify(lock: Lock, *, require_extension: bool = False) -> tuple[LockProblem, ...]:
-    """Every problem of a lock; none if it is intact.
+    """Check the digests, seals and consistency of a lock. Return all problems; none if the lock is intact.
 
     Removing the Pinwarden extension from a file leaves a valid v2 file. ``require_extension`` reports entries without
     it, for locks that are known to have been written by Pinwarden.
@@ -414,7 +417,7 @@ def _list_differing_copies(entry: Entry) -> Iterator[str]:
 
 
 def _list_inconsistent_members(entry: Entry) -> Iterator[str]:
-    """Members that repeat a fact must agree, even though each of them is hashed."""
+    """The paths of members that repeat the entry's name, version or client with another value."""
     identity = {"name": entry.name, "version": entry.version, "client": entry.client}
     for member, names in (
         ("resolved", {"name": "name", "version": "version"}),
@@ -439,7 +442,7 @@ def is_same_json(left: Any, right: Any) -> bool:
 
 
 def _check_seal(lock: Lock, problems: list[LockProblem]) -> bool:
-    """Whether the seal matches the file. Adds a problem for each entry that changed since."""
+    """Whether the seal matches the file. Adds a problem for each entry that changed after the file was sealed."""
     path = f"/{EXTENSION}"
     seal = lock.seal
     if seal is None:
@@ -483,7 +486,7 @@ def _try_compute_entry_digest(entry: Entry) -> str | None:
 
 
 def _check_key_uniqueness(entries: Iterable[Entry]) -> Iterator[LockProblem]:
-    """Keys that are equal after Unicode normalisation: such a file has no whole-lock digest."""
+    """Report keys that are equal after Unicode normalisation, because ToolPin cannot digest such a file."""
     seen: set[str] = set()
     for entry in entries:
         normal = entry.key if entry.key.isascii() else normalize("NFC", entry.key)
@@ -495,7 +498,7 @@ def _check_key_uniqueness(entries: Iterable[Entry]) -> Iterator[LockProblem]:
 
 
 def _check_timestamps(lock: Lock) -> Iterator[LockProblem]:
-    """A file older than its entries by more than clocks differ. Digests of a plain v2 file ignore timestamps."""
+    """Report a file timestamp that is older than an entry by more than the tolerated clock difference."""
     updated = parse_timestamp(lock.updated_at)
     newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
@@ -523,7 +526,7 @@ def _check_file_conflicts(entries: Iterable[Entry]) -> Iterator[LockProblem]:
 
 
 def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
-    """Every file next to the lock that is pinned: the entry, the member (surface or closure), and the pin."""
+    """The pinned files next to the lock, each as entry, member name (``surface`` or ``closure``) and pin."""
     for entry in lock.entries:
         extension = read_extension(entry)
         if extension is not None and extension.surface is not None:

@@ -1,7 +1,10 @@
 """MCP registries: the official API, compatible ones, local files, and ToolPin's cache.
 
-Entries are returned as the registry sent them, with the id of their source. They are claims; ``trust_tiers.py`` judges
-them.
+Entries are returned as the registry sent them, with the id of their source. ``server_entry.py`` parses them strictly.
+
+The reader in this module is lenient, and does not use ``core/typed_json.py``: registries that claim compatibility wrap
+an entry in ``server`` or not, name the next page ``nextCursor`` or ``next_cursor``, and add members of their own. The
+reader uses only the members that it needs to find an entry, and treats a value of another type as missing.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ RegistryEntry = dict[str, Any]
 
 
 class RegistrySource(Record):
-    """Where entries come from: an address or a local file or folder."""
+    """A source of entries: the URL of a registry, or a local file or folder."""
 
     id: str
     url: str | None = None
@@ -64,7 +67,7 @@ class Registries(Record):
     def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryEntry:
         """The entry of this name and version (default: the latest) from the first source that has it.
 
-        An unavailable source ends the search. It may have the entry, and the next source may have another publisher's
+        Raises REGISTRY_UNAVAILABLE if a source cannot be reached, because the next source may have another publisher's
         server under the same name.
         """
         for candidate in self._queried_sources(source):
@@ -84,9 +87,9 @@ class Registries(Record):
         return [source for source in chosen if source.path is not None or not self.offline]
 
     def _from_cache(self, source: str | None) -> Iterator[RegistryEntry]:
-        """Entries of ToolPin's cache, except those of sources that were queried: they do not have the entry.
+        """Entries of ToolPin's cache, without those of sources that were queried and did not return the entry.
 
-        The cache is a file of the project. It cannot stand in for the official registry where that is switched off.
+        The cache is a file of the project, so it cannot replace the official registry if the project switched that off.
         """
         queried = {candidate.id for candidate in self._queried_sources(None)} | (set() if self.offline else {OFFICIAL})
         return (
@@ -172,9 +175,10 @@ def _parse_source(row: Any, path: Path) -> RegistrySource:
 
 
 def _may_allow_insecure(url: str) -> bool:
-    """Whether a project's file may allow plain HTTP or a private address: for this machine, or if the user allows it.
+    """Whether a project's file may allow plain HTTP or a private address for this URL.
 
-    The file is part of a repository, which must not choose which hosts of the user's network receive requests.
+    It may for loopback addresses, and otherwise only if the user allows it: a repository must not choose which hosts of
+    the user's network receive requests.
     """
     return HttpAddress.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
 
@@ -222,7 +226,7 @@ class _RegistryLookup:
         if source.auth_env:
             self._headers["Authorization"] = f"Bearer {_read_bearer_token(source, source.auth_env)}"
         rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
-        # Redirects are not followed: the user did not name the target, and a token must not be sent there.
+        # Redirects are not followed, because the token must not be sent to a host that the user did not name.
         options = HttpOptions(address=HttpAddress.parse(source.url or ""), headers={}, rules=rules)
         self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_RESPONSE), seconds))
 
@@ -274,7 +278,7 @@ class _RegistryLookup:
             cached = {"url": url, "etag": etag, "body": response, "digest": _digest_response(response)}
             write_atomically(self._cache_path(url), json.dumps(cached).encode())
         except (OSError, PinwardenError):
-            return  # only a cache; the next lookup requests it again
+            return  # the next lookup downloads the response again
 
     def _read_cached(self, url: str) -> dict[str, Any] | None:
         """The cached response; None if it is damaged, of another URL, or writable by other users."""
@@ -295,7 +299,7 @@ class _RegistryLookup:
 
 
 def _read_bearer_token(source: RegistrySource, variable: str) -> str:
-    """The token for a registry. Needs consent, because the file that names the variable is part of a repository."""
+    """The bearer token for a registry. The user must allow the variable, because a file of the project names it."""
     allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
     if not variable.startswith(_OWN_VARIABLES) and variable not in allowed:
         raise PinwardenError(
@@ -341,7 +345,7 @@ def _parse_requested_entry(source: RegistrySource, response: Any, name: str, ver
     if entry is None:
         raise _unavailable(source, "its response is not a server entry")
     if not _matches(entry, name, version):
-        raise _unavailable(source, "its response is about another server or version")
+        raise _unavailable(source, "its response describes another server or version")
     return entry
 
 
@@ -387,7 +391,7 @@ def _parse_entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
 
 
 def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> None:
-    """Refuse two different entries for one version: either could be the one that was reviewed."""
+    """Refuse two different entries for one version, because only one of them was reviewed."""
     servers: dict[str, Any] = {}
     for row in rows:
         if servers.setdefault(_read_version(row), row["server"]) != row["server"]:

@@ -73,11 +73,11 @@ class ToolPinPolicy(Record):
         return Digest.of_bytes(canonicalize(dict(self.members), "toolpin"))
 
     def get_list(self, member: str) -> tuple[str, ...]:
-        """One of the lists; empty if absent."""
+        """The strings of a list member; empty if the policy does not have the member."""
         return tuple(self.members.get(member, ()))
 
     def is_enabled(self, member: str) -> bool:
-        """One of the switches; off if absent."""
+        """Whether a switch is on; off if the policy does not have the member."""
         return self.members.get(member) is True
 
 
@@ -160,8 +160,9 @@ class SandboxRule(Record):
     servers: GlobPattern
     network: bool = False
     read: tuple[str, ...] = ()
+    """Folders that the server may read, besides system files and its own files."""
     write: tuple[str, ...] = ()
-    """Folders that it may access besides the system and its own files; relative paths are below the project."""
+    """Folders that the server may write to. Relative paths start at the project folder."""
 
 
 class McpbRule(Record):
@@ -170,7 +171,7 @@ class McpbRule(Record):
 
     servers: GlobPattern
     anchors: tuple[str, ...] = ()
-    """PEM texts, each with one or more certificates. As part of the policy, its digest covers them."""
+    """PEM texts, each with one or more certificates. The policy's digest covers them."""
     name: str | None = None
 
 
@@ -185,11 +186,11 @@ class Policy(Record):
     package_types: AllowDenyList
     transports: AllowDenyList
     minimum_tier: Mapping[str, str]
-    """By environment; ``default`` applies to environments that are not named."""
+    """The minimum tier by environment; ``default`` applies to all other environments."""
     minimum_score: int | None
     required_evidence: tuple[str, ...]
     requires_proof: bool
-    """Whether recorded evidence counts only if a known key signed the lock."""
+    """Whether evidence recorded in the lock counts only if a known key signed the lock."""
     minimum_age_days: int | None
     age_exemptions: tuple[GlobPattern, ...]
     require_pinned_images: bool
@@ -202,9 +203,9 @@ class Policy(Record):
     mcpb_rules: tuple[McpbRule, ...]
     """The first rule that matches a server applies."""
     gateway: GatewayPolicy | None
-    """What the gateway enforces; None if the policy has no gateway table."""
+    """The table ``[policy.gateway]``; None if the policy has no such table."""
     table: Mapping[str, Any]
-    """The table as it was read, with dates as text."""
+    """The policy's table in the file, with dates as text."""
 
     def find_sandbox_rule(self, server: str) -> SandboxRule | None:
         """The first sandbox rule that matches a server."""
@@ -259,13 +260,13 @@ EVIDENCE_CODES = (
     "lock_integrity",
     "artifact_verified",
 )
-"""Codes that can be required. ``artifact_verified`` is any fresh proof of the artifact's bytes."""
+"""Evidence codes that a policy can require. Any recent verification of the bytes satisfies ``artifact_verified``."""
 PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_verified"))
-"""Evidence codes that claim a verification, recorded earlier or made in this run."""
+"""Evidence codes that state a verification by Pinwarden or ToolPin."""
 SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set", "plugins_enabled")
-"""Findings about client settings that a team may want. A waiver names the file instead of a server."""
+"""Findings about client settings, which a team may accept with a waiver that names the file."""
 FILE_CODES = (*SETTING_CODES, "config_uncovered")
-"""Findings about a file, which a waiver names instead of a server."""
+"""Findings about a file. Their waivers name the file instead of a server."""
 WAIVABLE_CODES = (
     "server_denied",
     "server_not_allowed",
@@ -308,7 +309,7 @@ def parse_policy(data: bytes) -> Policy:
     except ValueError as err:  # not UTF-8, not TOML, or a number that is too long
         raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
     if "policy" not in document:
-        raise policy_error("policy", "is missing: the file has no table of that name")
+        raise policy_error("policy", "is missing: the file has no table [policy]")
     return policy_from_table(document["policy"])
 
 
@@ -446,7 +447,7 @@ def _has_rules(policy: Policy) -> bool:
         or bool(policy.mcpb_rules)
         or policy.gateway is not None
         or any(switches)
-        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # those rules apply by default
+        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # the rules for files apply by default
     )
 
 

@@ -1,4 +1,4 @@
-"""Propose a gateway policy from observations: what can be allowed, and why the rest cannot.
+"""Propose a gateway policy from observations: definitions to allow, and definitions that a person must review.
 
 Allowing everything that a gateway saw in a week would also allow an attack of that week. So the proposal leaves out
 every definition that reads like an attack, changed in that time, is ambiguous, or was blocked.
@@ -42,11 +42,11 @@ class Observation(Record):
     calls: int = 0
     last_called: str = ""
     is_blocked: bool = False
-    """It did not reach the client."""
+    """The gateway blocked the definition."""
     is_duplicate: bool = False
     is_rejected: bool = False
     has_full_server_name: bool = True
-    """The full name of its server is known."""
+    """Whether the full name of the server is known."""
     is_listed: bool = True
     """Whether the server listed it; clients may call tools that it never listed."""
 
@@ -127,7 +127,7 @@ def _find_objection(observation: Observation, digests: int, findings: _Findings)
 
 
 def _scan_observations(observations: Sequence[Observation]) -> _Findings:
-    """Scan warnings about every definition, each server scanned together with the others."""
+    """Scan every definition for attack signs, in the context of the other servers."""
     listed = [observation for observation in observations if observation.is_listed]
     surfaces = {
         server: _build_surface([item for item in listed if item.server == server])
@@ -154,7 +154,7 @@ def _scan_observations(observations: Sequence[Observation]) -> _Findings:
 def _is_same_surface(surface: Surface, other: Surface) -> bool:
     """Whether both surfaces are the same, as for one server under two names.
 
-    A server's own information is not recorded while it is trusted on first use.
+    The gateway does not record server information that it trusts on first use, so only the items are compared then.
     """
     if surface.server is not None and other.server is not None:
         return False  # the scan compares both completely
@@ -162,9 +162,9 @@ def _is_same_surface(surface: Surface, other: Surface) -> bool:
 
 
 def _group_by_definition(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
-    """The first definition of every item, then the second of those that have one, and so on.
+    """Group observations: the first definition of every item, then the second definition of items that changed, etc.
 
-    Each is scanned separately: an attack in the second definition says nothing about the first.
+    Groups are scanned separately, because an attack in one definition does not make the others suspicious.
     """
     versions: dict[tuple[str, str, str], list[Observation]] = {}
     for observation in observations:

@@ -152,11 +152,11 @@ class PolicyFinding(Record):
     message: str
     waiver: Waiver | None = None
     expired_waiver: Waiver | None = None
-    """A waiver for it that has expired."""
+    """An expired waiver for this rule."""
 
     @property
     def refuses(self) -> bool:
-        """Whether it is not waived."""
+        """Whether the finding refuses the plan, because no waiver applies."""
         return self.waiver is None
 
     @property
@@ -184,13 +184,13 @@ class PolicyResult(Record):
 
 
 class ReleaseStatus(Record):
-    """What the registry says about a release today."""
+    """The current state of a release in its registry, and the evidence that was verified in this run."""
 
     published_at: str | None = None
     status: Status = "active"
     proved_evidence: frozenset[str] | None = None
-    """The evidence that was proved in this run. None if recorded evidence counts, because it was just made or a
-    signature covers it."""
+    """The codes of evidence that was verified in this run. None if recorded evidence counts too, because a signature
+    covers it or it was just recorded."""
 
 
 UNKNOWN_RELEASE = ReleaseStatus()
@@ -207,8 +207,8 @@ def evaluate_policy(  # noqa: PLR0913  most have defaults
 ) -> PolicyResult:
     """The rules that a plan breaks, in the order of the policy.
 
-    A rule that cannot be checked counts as broken: a release of unknown age is not old enough. The user may set
-    ``now``; waivers end by the later of ``now`` and ``today``, the date of the clock.
+    A rule that cannot be evaluated counts as broken: a release of unknown age is too young. Because the user may set
+    ``now``, waivers expire by ``now`` or ``today`` (the system date), whichever is later.
     """
     moment = parse_timestamp(now)
     if moment is None:
@@ -233,7 +233,7 @@ def evaluate_policy(  # noqa: PLR0913  most have defaults
 def _evaluate_status(plan: Mapping[str, Any], status: Status) -> Iterator[tuple[str, str]]:
     name, trust = plan["name"], plan["trust"]
     if trust["tier"] == "blocked":
-        reasons = ", ".join(gate["code"] for gate in trust.get("vetoes", ())) or "no reason recorded"
+        reasons = ", ".join(gate["code"] for gate in trust.get("vetoes", ())) or "the lock records no reason"
         yield "verdict_blocked", f"{name} is blocked: {reasons}"
     if status == "deleted":
         yield "entry_deleted", f"the registry has deleted this version of {name}"
@@ -287,7 +287,7 @@ def _evaluate_trust(policy: Policy, plan: Mapping[str, Any], environment: str, n
 def _evaluate_proofs(
     policy: Policy, plan: Mapping[str, Any], proved: frozenset[str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Evidence that is only recorded in the lock, where the policy requires a proof or a signature."""
+    """Report evidence that is only recorded in the lock, if the policy requires a verification or a signature."""
     if not policy.requires_proof or proved is None:
         return
     for code in policy.required_evidence:
@@ -338,7 +338,7 @@ def _evaluate_requirements(policy: Policy, plan: Mapping[str, Any]) -> Iterator[
 
 
 def apply_waivers(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
-    """A finding with its waiver, or an expired one. ``name`` is that of a server or of a settings file."""
+    """A finding with its waiver or expired waiver. ``name`` is the name of a server or the path of a settings file."""
     matching = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
     in_force = next((waiver for waiver in matching if today <= waiver.expires), None)
     expired = next((waiver for waiver in matching if waiver.expires < today), None) if in_force is None else None

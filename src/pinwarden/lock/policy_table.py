@@ -1,4 +1,4 @@
-"""A typed reader of policy tables, whose errors name the key; and glob patterns."""
+"""A typed reader of policy tables, with errors that name the key; and glob patterns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PolicyTable(JsonObject):
         super().__init__(value, path, policy_error, separator=".")
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """An unknown key is an error: a misspelled rule would silently not apply."""
+        """Raise for an unknown key, because a misspelled rule would silently not apply."""
         for key in self.value:
             if key not in known:
                 self.fail(key, f"is not a known key; known: {', '.join(known)}")
@@ -111,7 +111,7 @@ class PolicyTable(JsonObject):
 
 
 def normalize_host(host: str) -> str:
-    """A host or host pattern in the form in which they are compared: IDNA, lower case, without a trailing dot."""
+    """A host or host pattern in IDNA form and lower case, without a trailing dot, for comparisons."""
     name = host.removesuffix(".")
     if not name.isascii():
         with suppress(UnicodeError):

@@ -61,7 +61,7 @@ class ToolPinEnvelope(Record):
 
 
 def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: str | None = None) -> ToolPinEnvelope:
-    """Sign a whole-lock digest, and with it the policy that it was reviewed under."""
+    """Sign a whole-lock digest, together with the digest of the policy that applied in the review."""
     draft = ToolPinEnvelope(
         lock_digest=lock_digest,
         policy_digest=policy_digest,
@@ -84,14 +84,14 @@ def verify(
 ) -> str | None:
     """Why the envelope does not cover this lock under this policy; None if it does."""
     if envelope.lock_digest != lock_digest:
-        return f"the signature is over the lock {envelope.lock_digest}, and this one is {lock_digest}"
+        return f"the signature is for the lock {envelope.lock_digest}, but this lock is {lock_digest}"
     if envelope.policy_digest != policy_digest:
         ours, theirs = policy_digest or "none", envelope.policy_digest or "none"
-        return f"the signature is over the policy {theirs}, and this one is {ours}"
+        return f"the signature is for the policy {theirs}, but this policy is {ours}"
     if envelope.fingerprint != key.fingerprint:
-        return f"the signature is by the key {envelope.fingerprint}, and this one is {key.fingerprint}"
+        return f"the signature is by the key {envelope.fingerprint}, not by {key.fingerprint}"
     if not key.verifies(canonicalize(_build_payload(envelope), _CANONICAL), envelope.signature):
-        return "the signature was not made by that key over this envelope"
+        return f"the key {key.fingerprint} did not make this signature"
     return None
 
 
@@ -113,7 +113,7 @@ def _build_payload(envelope: ToolPinEnvelope) -> dict[str, Any]:
 
 
 def parse(data: bytes) -> ToolPinEnvelope | dict[str, Any]:
-    """Read an envelope of either format; a DSSE envelope is returned as it is."""
+    """Parse an envelope of either format. A DSSE envelope is returned as a dictionary, unverified."""
     value = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(value, dict):
         _refuse("it is not an object")
@@ -184,11 +184,11 @@ def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | Non
     if statement.get("predicateType") != PREDICATE_TYPE or not isinstance(predicate, dict):
         _refuse("it is not a statement about a lockfile")
     if not isinstance(subjects, list) or len(subjects) != 1 or not isinstance(subjects[0], dict):
-        _refuse("it is not about one file")
+        _refuse("its statement does not have exactly one subject")
     if subjects[0].get("digest") != {"sha256": Digest.of_bytes(lock_bytes).hex}:
-        _refuse("it is about another file, or this one was changed")
+        _refuse("its statement is for another lockfile, or this lockfile was changed")
     if predicate.get("policyDigest") != policy_digest:
-        _refuse("it was made under another policy")
+        _refuse("its statement is for another policy")
     return predicate.get("signedAt")
 
 
@@ -203,7 +203,7 @@ class RequiredSigners(Record):
     accept_partial: bool = False
     """Whether to accept ToolPin's envelope, which does not cover Pinwarden's extension."""
     signed_since: datetime | None = None
-    """Reject older signatures: a newer one is known, so an older lock was restored."""
+    """Refuse signatures older than this, because they belong to an older lock that was restored."""
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
@@ -211,7 +211,7 @@ class RequiredSigners(Record):
 
 
 class SignatureReport(Record):
-    """Who signed, why envelopes were rejected, and which signatures are missing."""
+    """The signers, the problems of refused envelopes, and the missing signatures."""
 
     signers: tuple[str, ...]
     rejected: tuple[str, ...]
@@ -329,4 +329,4 @@ def _decode_base64(text: Any, size: int | None = 64) -> bytes:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("SIGNATURE_INVALID", f"the signature was rejected: {why}")
+    raise PinwardenError("SIGNATURE_INVALID", f"the signature was refused: {why}")

@@ -1,7 +1,7 @@
-"""The verification report of the target that would be launched, in ToolPin's codes and sentences.
+"""The verification report of a launch target, in ToolPin's codes and sentences.
 
-Artifacts and the live server are checked elsewhere; the report includes the outcomes. Evidence about anything that was
-not checked is ``unavailable``, never ``passed``.
+Other modules verify the artifact and list the live server's tools; the report includes their outcomes. Evidence about
+anything that was not verified is ``unavailable``, never ``passed``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LiveOutcome(Record):
     """``skipped`` on request, ``not-executed`` without permission to run the package."""
     tools: tuple[Mapping[str, Any], ...] = ()
     reason: str = ""
-    """Why it failed."""
+    """The reason for the state ``failed``."""
 
 
 class ArtifactOutcome(Record):
@@ -299,7 +299,7 @@ _ARTIFACT_EVIDENCE = {
 
 
 def _build_unchecked_evidence(package: DeclaredPackage) -> list[Evidence]:
-    """Evidence about bytes that were not downloaded; with ToolPin's reason if it would not download them either."""
+    """Evidence that the artifact was not downloaded, with ToolPin's reason if ToolPin would not download it either."""
     identifier = package.identifier
     match package.registry_type:
         case "npm":

@@ -1,7 +1,8 @@
 """Compare a live tool list with the hashes that ToolPin keeps in a lock.
 
-ToolPin records up to three hashes over all tools together. ``toolSurfaceHash`` decides if it is present; the two older
-ones, which depend on a locale, decide only without it. A hash does not show what changed; the others narrow it down.
+ToolPin records up to three hashes, each over all tools. Pinwarden compares ``toolSurfaceHash`` if the lock has it, and
+otherwise the two older hashes, which depend on a locale. After a mismatch, the older hashes help to find out whether
+descriptions or schemas changed.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ def _compare_older_hashes(manifest: Mapping[str, Any], live: ToolPinHashes, coun
 def _narrow_down_change(
     manifest: Mapping[str, Any], live: ToolPinHashes, counts: tuple[float, int]
 ) -> Iterator[PinFinding]:
-    """What changed, as far as the older hashes show it."""
+    """Use the older hashes to find out whether descriptions or input schemas changed."""
     approved, listed = counts
     if approved != listed:
-        yield _build_finding("tools_changed", f"the server lists {listed} tools, and {approved} were approved")
+        yield _build_finding("tools_changed", f"the server lists {listed} tools, but {approved} were approved")
         return
     texts, schemas = manifest.get("toolDescriptionHash"), manifest.get("toolManifestHash")
     if live.locale_dependent or texts is None:

@@ -24,7 +24,7 @@ from pinwarden.lock.trust_tiers import (
 
 
 class TierExplanation(Record):
-    """What a tier means, why the entry has it, and how to improve it."""
+    """The meaning of a tier, the reasons for it, and how to improve it."""
 
     tier: Tier
     meaning: str
@@ -56,7 +56,7 @@ _CONFIG_REMEDIES = {
     "digest_present": f"Name the image by digest {_RELOCK}",
     "package_pin": f"Name an exact version {_RELOCK}",
 }
-"""The same for a server from a configuration, which has no registry entry."""
+"""Remedies for a server from a client's configuration, which has no registry entry."""
 _PINNABLE_TARGETS = ("npm", "pypi", "oci", "nuget", "jsr", "remote")
 _LOCAL_PROGRAM_REMEDY = (
     "A local program has no release to pin; keep it where every change is reviewed, such as this repository."
@@ -92,7 +92,7 @@ def explain_tier(report: TrustReport, *, now: str, configured: str | None = None
 
 
 def explain_bundle_tier(explanation: TierExplanation, version: str, *, literal: bool) -> TierExplanation:
-    """The same for an installed bundle. ToolPin's tiers do not cover bundles, whose bytes the install verified."""
+    """Explain the tier of an installed bundle. ToolPin's tiers ignore that the install verified its bytes."""
     meaning = f"{explanation.tier.capitalize()} by ToolPin's tiers, which do not cover bundles. " + (
         "The install verified every byte against the registry's signature, but --literal skipped the log and the "
         "attesters' roles."
@@ -104,7 +104,7 @@ def explain_bundle_tier(explanation: TierExplanation, version: str, *, literal: 
 
 
 def explain_configured_tier(explanation: TierExplanation, name: str, *, pinned: bool) -> TierExplanation:
-    """The same for a package from a configuration. ToolPin's tiers ignore bytes that Pinwarden pinned."""
+    """Explain the tier of a package from a configuration. ToolPin's tiers ignore bytes that Pinwarden pinned."""
     if explanation.tier != "conditional":
         return explanation
     stays = "The tier stays conditional, because there is no registry entry"
@@ -135,7 +135,7 @@ WEAK_PIN_CODES = ("mutable_oci_tag", "missing_mcpb_hash")
 
 
 class TrustVerdict(Record):
-    """The verdict in ToolPin's words, with its reason."""
+    """ToolPin's verdict about a server, with its reason."""
 
     verdict: Literal["verified", "needs-review", "blocked"]
     reason: str
@@ -147,7 +147,7 @@ class TrustVerdict(Record):
 
 
 class VerdictInputs(Record):
-    """What a verdict is based on."""
+    """The parts of a report that determine ToolPin's verdict."""
 
     tier: Tier
     verified_provenance: bool
@@ -155,7 +155,7 @@ class VerdictInputs(Record):
     issues: Sequence[TrustIssue]
     cap_reason: str | None = None
     ok: bool = True
-    """The outcome of a verification, if there was one."""
+    """False if a verification found a critical issue."""
 
 
 def compute_verdict(report: TrustReport, *, now: str) -> TrustVerdict:
@@ -171,7 +171,7 @@ def compute_verdict(report: TrustReport, *, now: str) -> TrustVerdict:
 
 
 def compute_verdict_from(grounds: VerdictInputs, *, now: str) -> TrustVerdict:
-    """The verdict, with the first reason that applies."""
+    """ToolPin's verdict, with the first reason that applies."""
     tier = grounds.tier
     if tier == "blocked" or not grounds.ok:
         return TrustVerdict(verdict="blocked", reason=_explain_blocked(grounds), tier=tier)

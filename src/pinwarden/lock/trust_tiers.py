@@ -1,8 +1,8 @@
 """The trust report of a registry entry: tier, score and evidence, by the rules of ToolPin 0.5.4.
 
-The report is part of what lockfiles hash, so numbers and sentences are exactly ToolPin's, including its defects, which
-are marked. Pinwarden's own findings are in ``trust_explanation.py``, under their own codes; they never change these
-numbers.
+Lockfiles hash the report, so its numbers and sentences are exactly ToolPin's. Comments mark the defects that Pinwarden
+repeats for this reason. Pinwarden's own findings have other codes (``trust_explanation.py``) and do not change the
+report.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TrustIssue(Record):
 
 
 class TierCap(Record):
-    """A reason that limits the tier to ``tier``."""
+    """A problem that limits the tier of an entry to ``tier``."""
 
     code: str
     message: str
@@ -102,7 +102,7 @@ class TrustReport(Record):
     gates: tuple[TierCap, ...]
     gated_by: tuple[str, ...]
     verified_provenance: bool
-    """ToolPin's term: the entry has a repository URL, and the registry is a known one. Nothing was verified."""
+    """ToolPin's term for an entry with a repository URL from a known registry. No provenance was verified."""
     pillars: Pillars
     evidence: tuple[Evidence, ...]
     badges: tuple[str, ...]
@@ -260,7 +260,7 @@ def _cap_score(
 
 
 def find_artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
-    """Why the evidence does not prove that the artifact's bytes were verified recently; None if it does."""
+    """Why the evidence does not show a recent verification of the artifact's bytes; None if it does."""
     checked = [
         row
         for row in evidence
@@ -301,7 +301,7 @@ def compute_pillars(entry: ServerEntry, tally: Tally) -> Pillars:
 
 
 def has_provenance(entry: ServerEntry) -> bool:
-    """ToolPin's term: the entry has a repository URL, and the registry is a known one. Nothing was verified."""
+    """ToolPin's term for an entry with a repository URL from a known registry. No provenance was verified."""
     return bool(entry.repository_url) and entry.source in _KNOWN_SOURCES
 
 
@@ -312,7 +312,7 @@ def _score_provenance(entry: ServerEntry) -> int:
 
 
 def _score_integrity(tally: Tally) -> int:
-    """Counts badges (twice, if two packages have the same one), minus a penalty for critical issues."""
+    """15 points for each badge of a package or remote, minus a penalty for critical issues."""
     criticals = [issue.code for issue in tally.issues if issue.severity == "critical"]
     penalty = 60 if any(code in VETO_CODES for code in criticals) else 35 if criticals else 0
     count = sum(badge in _INTEGRITY_BADGES for badge in tally.badges)
@@ -450,7 +450,7 @@ _OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
 
 
 def build_package_evidence(package: DeclaredPackage) -> list[Evidence]:
-    """Evidence of how a package is pinned, as its metadata declares. Nothing is verified."""
+    """Evidence of how the registry metadata pins a package. The artifact is not verified."""
     identifier, version = package.identifier, package.version
     rows: list[Evidence] = []
     if has_pinned_version(package):
@@ -545,7 +545,7 @@ _CARRIED = ("source", "claim", "verificationMethod", "trustedAnchor", "trustAnch
 
 
 def build_registry_evidence(entry: ServerEntry) -> list[Evidence]:
-    """Evidence from ToolPin's own registry. A claim of proof counts as a declaration only."""
+    """Evidence that ToolPin's registry states. ``passed`` becomes ``declared``, because Pinwarden did not verify it."""
     rows = entry.find_meta(EVIDENCE_META)
     if entry.source != "toolpin" or not isinstance(rows, list):
         return []
