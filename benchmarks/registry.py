@@ -29,7 +29,7 @@ from pinwarden.core.signed_note import Checkpoint
 from pinwarden.registry import access, registry_documents
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.archive_store import FolderArchiveStore
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.publish import publish
 from pinwarden.registry.registry import Registry, RegistryLimits, RegistrySettings, open_registry
@@ -83,7 +83,7 @@ def _fill(registry: Registry, size: int) -> None:
         assert head is not None
         edge = head.edge
         for number in range(size):
-            edge = pointer_log.append(step, edge, f"acme.t{number % 100}", "stable", b"x" * 900)
+            edge = pointer_log.append_entry(step, edge, f"acme.t{number % 100}", "stable", b"x" * 900)
         note = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root).note()
         pointer_log.move_head(step, head.edge, edge, bytes(note.sign(registry.identity.log_id, KEY)))
 
@@ -165,7 +165,7 @@ def _publish(registry: Registry, token: str) -> str:
         "descriptor_cid": bundle.manifest["descriptor_cid"],
         "archive_cid": archive_cid,
     }
-    value = registry_documents.unsigned_statement(
+    value = registry_documents.build_unsigned_statement(
         registry.identity.log_id, registry_documents.PUBLISH, body, now(), str(number)
     )
     request = {
@@ -190,7 +190,7 @@ def reading_report() -> str:
         access.add_namespace(registry, "acme", KEY.public_key.did)
         token = str(access.add_token(registry, "acme", "", 1).facts["token"])
         cids = [_publish(registry, token) for _ in range(20)]
-        export(registry, root / "export")
+        export_registry(registry, root / "export")
         registry.database.close()
         paths = dict(zip(MIN_READ_RATIO, (f"blobs/{cids[0]}", "log/checkpoint"), strict=True))
         with _start_registry(root) as live, _nginx(root, nginx) as static:

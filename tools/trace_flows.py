@@ -112,7 +112,7 @@ def trace_ci(folder: Path) -> Trace:
 
 def trace_install(folder: Path) -> Trace:
     """`install` of a bundle from a registry's static export, over HTTP."""
-    from pinwarden.registry.export import export
+    from pinwarden.registry.export import export_registry
     from tests.install.world import new_user
     from tests.registry.world import SERVER, Clock, bundle, open_world
 
@@ -120,7 +120,7 @@ def trace_install(folder: Path) -> Trace:
     world = open_world(folder / "registry", probing="auto", clock=Clock(datetime.now(UTC)))
     trusting = new_user(world, folder)
     trusting.publish(bundle(content=SERVER))
-    export(world.registry, folder / "export")
+    export_registry(world.registry, folder / "export")
     world.registry.database.close()
     user.environment["PINWARDEN_TRUST"] = str(trusting.trust)
     with _static_server(folder / "export") as address:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from tests.docs.schemas import problems
 from tests.install.world import User
 from tests.registry.world import SERVER, Bundle
@@ -53,7 +53,7 @@ class Desk:
         self.write_export()
 
     def write_export(self) -> None:
-        assert export(self.user.world.registry, self.export).exit_code == 0
+        assert export_registry(self.user.world.registry, self.export).exit_code == 0
 
     def started(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """An installed server, started as a client does."""

@@ -16,7 +16,7 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
 from pinwarden.lock.extension import read_extension, with_extension
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from tests.install.desk import QUESTIONS, REWORDED, Desk, relinked
 from tests.install.world import User, root_of
 from tests.registry.world import SERVER, Bundle, bundle, open_world
@@ -152,7 +152,7 @@ def test_attack_an_update_does_not_take_the_tool_from_another_trusted_registry(d
     change_trust(desk.user.trust, lambda store: add_registry(store, root_of(other, "other")))
     User(world=other, trust=desk.user.trust).publish(bundle(content=REWORDED, version="2.0.0"))
     shutil.rmtree(desk.export)
-    export(other.registry, desk.export)
+    export_registry(other.registry, desk.export)
     other.registry.database.close()
     before = desk.lock
     code, report = desk.update("--yes")

@@ -21,7 +21,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, NoteKey
 from pinwarden.core.tlog import Frontier, hash_leaf, pack_entries, unpack_entries
 from pinwarden.registry import names
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from pinwarden.registry.log_client import FollowOptions, follow_log, load_log_state, monitor_log, verify_log
 from pinwarden.registry.log_writer import rotate_key
 from pinwarden.registry.registry import RegistrySettings, open_registry, prepare_next_key
@@ -142,7 +142,7 @@ def test_a_static_export_leads_to_the_new_key(user: User, tmp_path: Path) -> Non
 
     user.publish(FIRST)
     turn(user.world)
-    export(user.world.registry, tmp_path / "export")
+    export_registry(user.world.registry, tmp_path / "export")
     files = FolderRegistry(tmp_path / "export")
     assert follow_log(files, None, FollowOptions(key=REGISTRY_KEY.public_key)).state.key == NEW.public_key
 

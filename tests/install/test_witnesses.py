@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Note, NoteKey, WitnessKey
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from pinwarden.registry.log_verification import verify_head
 from tests.install.world import CHECKPOINT, User, showing
 from tests.registry.world import REGISTRY_KEY, LiveFiles, bundle
@@ -88,7 +88,7 @@ def test_attack_a_revoked_witness_cannot_be_added_again(
     """Neither for a registry that is added again, nor by a script that verifies its log."""
     assert main(["trust", "remove", WITNESSES[1].name, "--revoke"]) == 0
     before = demanding.trust.read_bytes()
-    export(demanding.world.registry, tmp_path / "export")
+    export_registry(demanding.world.registry, tmp_path / "export")
     log = str(NoteKey(name=demanding.world.registry.identity.log_id, key=REGISTRY_KEY.public_key))
     for command in (
         ("trust", "add", log, "--role", "registry", "--name", "acme"),
@@ -110,7 +110,7 @@ def test_attack_one_key_under_two_names_counts_once_and_the_registry_is_no_witne
     lines = [cosign(note, name, key, 1800000000) for name, key in signers]
     data = bytes(Note(text=note.text, signatures=(*note.signatures, *lines)))
     known = [WitnessKey(name=name, key=key.public_key) for name, key in signers]
-    assert len(verify_head(data, origin, key, known, 1).cosigned) == 3
+    assert len(verify_head(data, origin, key, known, 1).cosignatures) == 3
     assert code_of(lambda: verify_head(data, origin, key, known, 2)) == "LOG_WITNESS_MISSING"
 
 

@@ -116,7 +116,7 @@ def publish_over_http(registry: HttpRegistry, made: Bundle, identity: RegistryId
         "archive_cid": made.archive_cid,
         "allow_older": True,  # versions of one tool are published at the same time
     }
-    value = registry_documents.unsigned_statement(identity.log_id, registry_documents.PUBLISH, body, now, nonce)
+    value = registry_documents.build_unsigned_statement(identity.log_id, registry_documents.PUBLISH, body, now, nonce)
     request = {
         "statement": add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, ACME),
         "descriptor": made.descriptor,

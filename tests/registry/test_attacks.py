@@ -25,9 +25,9 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.registry import registry_documents
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import add_attestation, apply_change
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from pinwarden.registry.http.app import RegistryApp
-from pinwarden.registry.http.server import MAX_HEADER_BYTES, MAX_PIPELINED, bounded_protocol
+from pinwarden.registry.http.server import MAX_HEADER_BYTES, MAX_PIPELINED, build_bounded_protocol
 from pinwarden.registry.official_api import ServerQuery, list_servers
 from pinwarden.registry.registry import RegistryLimits
 from pinwarden.registry.registry_documents import KEYS, POINT, YANK
@@ -79,7 +79,7 @@ def test_attack_a_replayed_request_with_an_unsigned_member_is_refused(forged: An
 def test_requests_that_differ_only_in_the_nonce_are_both_accepted(world: World) -> None:
     body = {"namespace": "acme"}
     first, other = (registry_documents.statement_from_json(world.statement(KEYS, body)) for _ in range(2))
-    same = registry_documents.unsigned_statement("log", KEYS, body, world.clock(), "n")
+    same = registry_documents.build_unsigned_statement("log", KEYS, body, world.clock(), "n")
     assert first.digest != other.digest
     assert registry_documents.statement_from_json(
         add_signature(same, registry_documents.STATEMENT_SIGNED_FIELDS, ACME)
@@ -96,7 +96,7 @@ def test_attack_a_flood_of_namespace_keys_is_refused(world: World) -> None:
     assert refused(world.change, KEYS, namespace="acme", add=added) == "PUBLISH_LIMIT"
     assert refused(world.change, KEYS, namespace="acme", remove=keys) == "PUBLISH_LIMIT"
     with world.registry.database.transaction() as transaction:
-        assert publishers.namespace_keys(transaction, "acme") == {ACME.public_key.did: "owner"}
+        assert publishers.list_namespace_keys(transaction, "acme") == {ACME.public_key.did: "owner"}
     assert world.change(KEYS, namespace="acme", add=added[:199]).changed
     assert refused(world.change, KEYS, namespace="acme", add=added[199:]) == "PUBLISH_LIMIT"
 
@@ -111,7 +111,7 @@ def test_attack_an_oversized_attestation_by_another_publisher_is_refused(world: 
     grown_version = bundle(version="1.1.0")
     own = {**attested(grown_version, ACME), "filling": ["x" * 60_000] * 20}
     assert refused(world.publish, grown_version, attestations=[own]) == "PUBLISH_LIMIT"
-    export(world.registry, tmp_path / "export")
+    export_registry(world.registry, tmp_path / "export")
     assert max(path.stat().st_size for path in (tmp_path / "export" / "documents").iterdir()) < 64 * 1024
 
 
@@ -145,10 +145,10 @@ def test_attack_a_request_for_all_versions_gets_one_page(anywhere: World) -> Non
         cursor = page["metadata"].get("nextCursor")
     assert seen == [(f"acme/{version.tool[-1]}{version.version}", version.version == "1.0.3") for version in published]
     anywhere.change(YANK, tool="acme.a", version="1.0.3")
-    latest = list_servers(anywhere.registry, ServerQuery(limit=1, latest=True), "https://x/")
+    latest = list_servers(anywhere.registry, ServerQuery(limit=1, latest_only=True), "https://x/")
     assert [row["server"]["version"] for row in latest["servers"]] == ["1.0.2"]
     rest = list_servers(
-        anywhere.registry, ServerQuery(limit=1, latest=True, cursor=latest["metadata"]["nextCursor"]), "https://x/"
+        anywhere.registry, ServerQuery(limit=1, latest_only=True, cursor=latest["metadata"]["nextCursor"]), "https://x/"
     )
     assert [row["server"]["name"] for row in rest["servers"]] == ["acme/b"]
     assert "nextCursor" not in rest["metadata"]
@@ -188,8 +188,8 @@ class Served:
 def serving(folder: Path, **bounds: float) -> Iterator[Served]:
     world = open_world(folder)
     limits = {"head_seconds": 60, "limit": 40, **bounds}
-    assert all(hasattr(bounded_protocol(), name) for name in limits)
-    protocol = type("Bounded", (bounded_protocol(),), limits)
+    assert all(hasattr(build_bounded_protocol(), name) for name in limits)
+    protocol = type("Bounded", (build_bounded_protocol(),), limits)
     listening = socket.create_server(("127.0.0.1", 0), backlog=200)
     server = uvicorn.Server(
         uvicorn.Config(

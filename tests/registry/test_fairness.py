@@ -19,7 +19,7 @@ from starlette.requests import Request as HttpRequest
 
 from pinwarden.core.record import replace as with_changes
 from pinwarden.registry.http.app import RegistryApp
-from pinwarden.registry.http.comparisons import client_key
+from pinwarden.registry.http.comparisons import identify_client
 from tests.registry.replica import Replica, replicas
 from tests.registry.test_serving import ask
 from tests.registry.world import World, bundle, compare_versions, open_world
@@ -144,7 +144,7 @@ def test_attack_a_client_with_too_many_comparisons_is_refused_and_others_are_ser
     ],
 )
 def test_addresses_of_one_ipv6_network_count_as_one_client(first: str, other: str, *, same: bool) -> None:
-    clients = [client_key(HttpRequest({"type": "http", "client": (host, 1)})) for host in (first, other)]
+    clients = [identify_client(HttpRequest({"type": "http", "client": (host, 1)})) for host in (first, other)]
     assert (clients[0] == clients[1]) is same
 
 

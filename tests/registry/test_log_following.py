@@ -16,7 +16,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, Note, WitnessKey
 from pinwarden.core.tlog import TILE_WIDTH, Frontier, hash_leaf, pack_entries, unpack_entries
 from pinwarden.registry.changes import add_cosignatures
-from pinwarden.registry.export import export
+from pinwarden.registry.export import export_registry
 from pinwarden.registry.log_client import (
     FollowedLog,
     FollowOptions,
@@ -268,18 +268,18 @@ def test_a_static_export_is_the_same_registry(world: World, tmp_path: Path) -> N
     grow(world, TILE_WIDTH + 3)
     publish(world, "1.0.1")
     folder = tmp_path / "export"
-    assert export(world.registry, folder, "https://registry.example/").exit_code == 0
+    assert export_registry(world.registry, folder, "https://registry.example/").exit_code == 0
     files = FolderRegistry(folder)
     live = verify_log(world.files, FollowOptions()).facts
     assert {**verify_log(files, FollowOptions()).facts, "issued_at_utc": live["issued_at_utc"]} == live
     for path in ("pointers/acme.notes/stable.json", "versions/acme.notes/1.0.1.json", "tools.json", "registry.json"):
         assert files.get(path) == world.files.get(path)
-    assert files.blob(bundle().archive_cid) == bundle().archive
+    assert files.get_blob(bundle().archive_cid) == bundle().archive
     assert files.get("v0.1/servers/acme/notes/versions/latest")
     assert files.find("../registry/registry.sqlite") is None
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("blobs/*")}
     publish(world, "1.0.2")
-    export(world.registry, folder)
+    export_registry(world.registry, folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     state = followed(world).state
     assert follow_log(files, None, FollowOptions()).state.edge == state.edge

@@ -20,7 +20,7 @@ from pinwarden.core.signed_note import TlogProof
 from pinwarden.registry import access as operating
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import add_attestation, apply_change
-from pinwarden.registry.http.routes import status_code
+from pinwarden.registry.http.routes import choose_status_code
 from pinwarden.registry.log_client import FollowOptions, follow_log
 from pinwarden.registry.publish import store_archive
 from pinwarden.registry.read_api import search_tools
@@ -55,7 +55,7 @@ def log_size(world: World) -> int:
 
 def outcomes(world: World) -> list[str]:
     """What the audit log says was done or refused; the use of tokens left out."""
-    rows = operating.audit(world.registry, 1000).facts["requests"]
+    rows = operating.report_audit_log(world.registry, 1000).facts["requests"]
     return sorted(f"{row['action']} {row['outcome']}" for row in rows if row["outcome"] != "asked")
 
 
@@ -65,10 +65,10 @@ def test_a_published_bundle_can_be_read_back_whole(anywhere: World) -> None:
     files = anywhere.files
     assert (published.root_cid, published.seq, published.yanked) == (made.root_cid, 0, None)
     assert published.content_hash == str(Digest.of_bytes(made.archive))
-    assert files.blob(published.archive_cid) == made.archive
-    assert as_json(files.document(published.descriptor_cid)) == made.descriptor
+    assert files.get_blob(published.archive_cid) == made.archive
+    assert as_json(files.get_document(published.descriptor_cid)) == made.descriptor
     assert as_json(files.find(f"manifests/{made.root_cid}/{made.descriptor_cid}.json")) == made.manifest
-    assert [as_json(files.document(cid)) for cid in published.attestations] == [attested(made, ACME)]
+    assert [as_json(files.get_document(cid)) for cid in published.attestations] == [attested(made, ACME)]
     assert as_json(files.find("versions/acme.notes/1.0.0.json"))["archive"]["content_hash"] == published.content_hash
     assert as_json(files.find("tools/acme.notes.json"))["channels"] == {"stable": "1.0.0"}
     assert as_json(files.find("tools.json")) == {"tools": ["acme.notes"]}
@@ -329,7 +329,7 @@ def test_a_yank_is_logged_and_removes_every_pointer(anywhere: World) -> None:
     for channel in ("stable", "beta", "yanked-1.0.0"):
         assert anywhere.files.find(f"pointers/acme.notes/{channel}.json") is None
     assert as_json(anywhere.files.find("versions/acme.notes/1.0.0.json"))["yanked"] == "it leaks"
-    assert anywhere.files.blob(made.archive_cid) == made.archive
+    assert anywhere.files.get_blob(made.archive_cid) == made.archive
     move: dict[str, Any] = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"}
     assert code_of(anywhere.change, POINT, **move) == "VERSION_YANKED"
     assert code_of(anywhere.publish, made) == "VERSION_YANKED"
@@ -373,7 +373,7 @@ def test_requests_and_bytes_of_one_token_are_limited(tmp_path: Path) -> None:
     authenticate(world.registry, world.token, "upload", 100)
     with pytest.raises(PinwardenError) as caught:
         authenticate(world.registry, world.token, "publish")
-    assert (caught.value.code, caught.value.data, status_code(caught.value)) == (
+    assert (caught.value.code, caught.value.data, choose_status_code(caught.value)) == (
         "PUBLISH_LIMIT",
         {"reason": "rate"},
         429,
@@ -420,7 +420,7 @@ def test_the_registry_probes_servers_and_compares_versions(tmp_path: Path) -> No
     changed = world.publish(bundle(version="1.0.1", content=loud, more=b"2"))
     assert quiet.api_surface is not None
     assert quiet.api_surface != changed.api_surface
-    assert as_json(world.files.document(quiet.surface_cid or ""))["tools"]
+    assert as_json(world.files.get_document(quiet.surface_cid or ""))["tools"]
     report = compare_versions(world.registry, "acme.notes", "1.0.0", "1.0.1")
     assert report["files"] == {"added": ["more.txt"], "removed": ["extra.txt"], "changed": ["main.py"]}
     assert report["api_surface"] == {"before": quiet.api_surface, "after": changed.api_surface, "same": False}
@@ -470,6 +470,6 @@ def test_attack_a_probed_server_cannot_read_the_registrys_files(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         program = CURIOUS.format(key=str(key), port=listening.getsockname()[1])
         published = world.publish(bundle(content=program.encode(), server=SERVER))
-    listing = as_json(world.files.document(published.surface_cid or ""))
+    listing = as_json(world.files.get_document(published.surface_cid or ""))
     described = {tool["name"]: tool["description"] for tool in listing["tools"]}
     assert described["delete_note"] == "may reach: []"

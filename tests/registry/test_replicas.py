@@ -95,8 +95,8 @@ class Fleet:
             published = version_from_json(parse_json(files.get(version_path(tool, stated))))
             assert (published.seq, published.root_cid) == (index, made.root_cid)
             assert files.get(manifest_path(made.root_cid, made.descriptor_cid))
-            assert files.document(made.descriptor_cid)
-            assert files.blob(made.archive_cid) == made.archive
+            assert files.get_document(made.descriptor_cid)
+            assert files.get_blob(made.archive_cid) == made.archive
 
 
 def version(patch: int) -> Bundle:

@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.log_verification import check_head_age
-from pinwarden.registry.registry_client import _refusal
+from pinwarden.registry.registry_client import _build_refusal
 from tests.registry.world import World, bundle
 
 
@@ -33,11 +33,11 @@ def test_a_log_head_from_the_future_is_refused_with_a_hint_about_the_clock() -> 
 
 def test_an_unknown_error_code_of_a_newer_registry_is_reported() -> None:
     said = {"error": {"code": "NEWER_CODE", "message": "this namespace is frozen"}}
-    err = _refusal(said, 422, "https://registry.example/")
+    err = _build_refusal(said, 422, "https://registry.example/")
     assert "NEWER_CODE: this namespace is frozen" in err.message
     assert "network" not in err.hint
 
 
 def test_the_hint_of_a_registry_reaches_the_publisher() -> None:
     said = {"error": {"code": "REQUEST_STALE", "message": "signed in the past", "hint": "Check this machine's clock."}}
-    assert _refusal(said, 409, "https://registry.example/").hint == "Check this machine's clock."
+    assert _build_refusal(said, 409, "https://registry.example/").hint == "Check this machine's clock."

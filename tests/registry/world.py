@@ -155,7 +155,7 @@ class World:
         self, action: str, body: Mapping[str, Any], *, key: PrivateKey | None = None, log_id: str | None = None
     ) -> dict[str, Any]:
         nonce = f"{next(_NONCES)}"
-        value = registry_documents.unsigned_statement(
+        value = registry_documents.build_unsigned_statement(
             log_id or self.registry.identity.log_id, action, body, self.clock(), nonce
         )
         return add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, key or self.key)

@@ -47,10 +47,10 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
 
 def registry_settings_from(args: Namespace) -> RegistrySettings:
     """The settings that the options name."""
-    from pinwarden.registry.registry import DATABASE_VARIABLE, RegistrySettings, default_folder
+    from pinwarden.registry.registry import DATABASE_VARIABLE, RegistrySettings, find_default_folder
 
     return RegistrySettings(
-        folder=Path(args.data) if args.data else default_folder(),
+        folder=Path(args.data) if args.data else find_default_folder(),
         database=args.database or os.environ.get(DATABASE_VARIABLE) or None,
         blobs=args.blobs,
     )

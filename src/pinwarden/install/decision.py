@@ -35,8 +35,8 @@ from pinwarden.registry.log_verification import (
     LogState,
     PointerTarget,
     VerifiedHead,
-    check_newest,
     check_not_yanked,
+    check_pointer_is_latest,
 )
 from pinwarden.registry.names import DEFAULT_CHANNEL
 from pinwarden.registry.registry_documents import PublishedVersion
@@ -164,10 +164,10 @@ class InstallChecks:
         ``proved_index`` is the index from the pointer's inclusion proof, or None if the source has no proofs.
         """
         with self.recording_failure(LOG_CHECK):
-            index = check_newest(pointer, state, proved_index)
+            index = check_pointer_is_latest(pointer, state, proved_index)
             check_not_yanked(pointer, version, state)
         position = LogPosition(
-            log_id=registry.log.name, index=index, size=head.checkpoint.size, witnesses=len(head.cosigned)
+            log_id=registry.log.name, index=index, size=head.checkpoint.size, witnesses=len(head.cosignatures)
         )
         witnesses = f", cosigned by {position.witnesses} witnesses" if position.witnesses else ""
         self._add(None, LOG_CHECK, PASSED, f"event {position.index} of {position.size} in {position.log_id}{witnesses}")

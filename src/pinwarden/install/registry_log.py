@@ -139,7 +139,7 @@ def _explain_removal(
     err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str
 ) -> PinwardenError:
     """The error with the reason for which the pointer was removed: its version was yanked, or the logged reason."""
-    removal = followed.state.pointer(tool, channel)
+    removal = followed.state.find_pointer(tool, channel)
     if removal is None or removal.root_cid is not None:
         return err
     event = fetch_event(log, followed, removal.seq)

@@ -133,15 +133,15 @@ class RegistryBundleSource(BundleSource):
         """The archive by its CID."""
         if published is None:
             raise PinwardenError("ARTIFACT_MISSING", f"the registry {self} does not name the archive of this version")
-        return self._files.blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
+        return self._files.get_blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
 
     def blob(self, cid: str) -> bytes:
         """An archive by the CID that a lock pins."""
-        return self._files.blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
+        return self._files.get_blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
 
     def surface(self, cid: str) -> bytes:
         """A surface by its CID."""
-        return self._files.document(str(Cid.parse(cid)))
+        return self._files.get_document(str(Cid.parse(cid)))
 
 
 class OciSource(BundleSource):

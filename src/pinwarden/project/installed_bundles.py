@@ -84,7 +84,7 @@ def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
         if root.log.name != pin.log_id:
             continue
         state = load_log_state(log_state_path(trust, root.log))
-        mark = state.pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
+        mark = state.find_pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
         if mark is not None and mark.root_cid == pin.root_cid:
             words = show_invisible(" ".join((mark.reason or "")[:_MAX_REASON].split()))
             reason = f": {words}" if words else ""

@@ -12,7 +12,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, plural
 from pinwarden.registry import registry_documents as statement_document
 from pinwarden.registry.names import check_namespace
-from pinwarden.registry.registry import Registry, milliseconds, new_id
+from pinwarden.registry.registry import Registry, generate_row_id, to_milliseconds
 from pinwarden.registry.registry_documents import PublisherStatement
 from pinwarden.registry.store import publishers
 from pinwarden.registry.store.publishers import DONE, AuditRow, PublisherToken
@@ -32,13 +32,13 @@ class Caller(Record):
 
 def authenticate(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
     """Authenticate a token and count its use against the rate limits. Call it before any other work on the request."""
-    moment = registry.moment()
+    moment = registry.now_ms()
     with registry.database.transaction() as transaction:  # unknown tokens are refused without taking the lock
-        _valid_token(transaction, token, moment)
+        _find_valid_token(transaction, token, moment)
     # Exclusive, so that concurrent requests cannot both pass the limit.
     with registry.database.transaction(exclusive=_TOKENS_LOCK) as transaction:
-        valid = _valid_token(transaction, token, moment)
-        requests, used = publishers.usage_since(transaction, valid.id, moment - _HOUR)
+        valid = _find_valid_token(transaction, token, moment)
+        requests, used = publishers.count_usage(transaction, valid.id, moment - _HOUR)
         limits = registry.limits
         if requests >= limits.requests_per_hour or used + size > limits.bytes_per_hour:
             raise PinwardenError(
@@ -47,7 +47,7 @@ def authenticate(registry: Registry, token: str | None, action: str, size: int =
                 data={"reason": "rate"},
             )
         row = AuditRow(
-            id=new_id(),
+            id=generate_row_id(),
             moment=moment,
             action=action,
             namespace=valid.namespace,
@@ -61,14 +61,14 @@ def authenticate(registry: Registry, token: str | None, action: str, size: int =
     return Caller(token=valid)
 
 
-def _valid_token(transaction: Transaction, token: str | None, moment: int) -> PublisherToken:
-    row = publishers.find_token(transaction, token_digest(token)) if token else None
+def _find_valid_token(transaction: Transaction, token: str | None, moment: int) -> PublisherToken:
+    row = publishers.find_token(transaction, hash_token(token)) if token else None
     if row is None or row.revoked is not None or row.expires <= moment:
         raise PinwardenError("PUBLISHER_UNKNOWN", "the token is missing, unknown, expired or revoked")
     return row
 
 
-def token_digest(text: str) -> str:
+def hash_token(text: str) -> str:
     """The stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
     return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
@@ -78,7 +78,7 @@ def verify_statement(registry: Registry, document: object, action: str) -> Publi
     statement = statement_document.statement_from_json(document)
     if statement.log_id != registry.identity.log_id or statement.action != action:
         raise PinwardenError("REQUEST_STALE", "the request was signed for another registry or another action")
-    difference = abs(milliseconds(statement.issued_at_utc) - registry.moment())
+    difference = abs(to_milliseconds(statement.issued_at_utc) - registry.now_ms())
     if difference > registry.limits.statement_seconds * 1000:
         raise PinwardenError(
             "REQUEST_STALE",
@@ -90,23 +90,23 @@ def verify_statement(registry: Registry, document: object, action: str) -> Publi
 
 def authorize_namespace(transaction: Transaction, caller: Caller, statement: PublisherStatement, tool: str) -> str:
     """The namespace of a tool. Raises unless the caller's token and the signer's key both belong to it."""
-    namespace = publishers.namespace_for_tool(transaction, tool)
+    namespace = publishers.find_namespace(transaction, tool)
     if namespace is None:
         raise PinwardenError("NAMESPACE_REFUSED", f"no namespace of this registry contains {tool[:80]!a}")
     if namespace != caller.token.namespace:
         raise PinwardenError(
             "NAMESPACE_REFUSED", f"the token is for {caller.token.namespace}, but {tool[:80]!a} is in {namespace}"
         )
-    if statement.key_id not in publishers.namespace_keys(transaction, namespace):
+    if statement.key_id not in publishers.list_namespace_keys(transaction, namespace):
         raise PinwardenError("NAMESPACE_REFUSED", f"{statement.key_id} is not a key of the namespace {namespace}")
     return namespace
 
 
-def mark_used(
+def mark_statement_used(
     transaction: Transaction, registry: Registry, statement: PublisherStatement, *, again: bool = False
 ) -> None:
     """Record that a signed request is used. Raises if it was used before, unless ``again`` allows it."""
-    if not publishers.add_used_statement(transaction, str(statement.digest), registry.moment()) and not again:
+    if not publishers.add_used_statement(transaction, str(statement.digest), registry.now_ms()) and not again:
         raise PinwardenError("REQUEST_STALE", "the request was already used")
 
 
@@ -114,7 +114,7 @@ def record_success(
     transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement, subject: str
 ) -> None:
     """Write a successful request to the audit log, in the request's transaction."""
-    publishers.write_audit(transaction, _audit_row(registry, caller, statement.action, subject, statement.key_id))
+    publishers.write_audit(transaction, _build_audit_row(registry, caller, statement.action, subject, statement.key_id))
 
 
 def record_refusal(registry: Registry, caller: Caller | None, action: str, subject: str, err: PinwardenError) -> None:
@@ -122,14 +122,14 @@ def record_refusal(registry: Registry, caller: Caller | None, action: str, subje
     if caller is not None:
         with registry.database.transaction() as transaction:
             publishers.write_audit(
-                transaction, replace(_audit_row(registry, caller, action, subject, None), outcome=err.code)
+                transaction, replace(_build_audit_row(registry, caller, action, subject, None), outcome=err.code)
             )
 
 
-def _audit_row(registry: Registry, caller: Caller, action: str, subject: str, key_id: str | None) -> AuditRow:
+def _build_audit_row(registry: Registry, caller: Caller, action: str, subject: str, key_id: str | None) -> AuditRow:
     return AuditRow(
-        id=new_id(),
-        moment=registry.moment(),
+        id=generate_row_id(),
+        moment=registry.now_ms(),
         action=action,
         namespace=caller.token.namespace,
         token=None,  # its use was counted on authentication
@@ -155,21 +155,21 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
             f"the namespace {name} already exists",
             hint="Its owners can change its keys with pinwarden registry keys.",
         ) from err
-    facts = {"namespaces": [_namespace(registry, name)]}
-    return _report("registry namespace", name, f"{name} belongs to {key.did}", facts)
+    facts = {"namespaces": [_namespace_to_json(registry, name)]}
+    return _build_report("registry namespace", name, f"{name} belongs to {key.did}", facts)
 
 
 def list_namespaces(registry: Registry) -> Report:
     """List the namespaces and their keys."""
     with registry.database.transaction() as transaction:
         names = publishers.list_namespaces(transaction)
-    rows = [_namespace(registry, name) for name in names]
-    return _report("registry namespace", "", plural(len(rows), "namespace"), {"namespaces": rows})
+    rows = [_namespace_to_json(registry, name) for name in names]
+    return _build_report("registry namespace", "", plural(len(rows), "namespace"), {"namespaces": rows})
 
 
-def _namespace(registry: Registry, name: str) -> dict[str, Any]:
+def _namespace_to_json(registry: Registry, name: str) -> dict[str, Any]:
     with registry.database.transaction() as transaction:
-        return {"namespace": name, "keys": publishers.namespace_keys(transaction, name)}
+        return {"namespace": name, "keys": publishers.list_namespace_keys(transaction, name)}
 
 
 def add_token(registry: Registry, namespace: str, label: str, days: int) -> Report:
@@ -177,7 +177,7 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
     if not 1 <= days <= _MAX_DAYS:
         raise PinwardenError("USAGE", f"a token is valid for 1 to {_MAX_DAYS} days")
     with registry.database.transaction(exclusive=_TOKENS_LOCK) as transaction:
-        text, token = new_token(transaction, registry.now(), namespace, label, days)
+        text, token = create_token(transaction, registry.now(), namespace, label, days)
     return Report(
         command="registry token",
         subject=token.id,
@@ -186,11 +186,11 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
         notes=(
             f"the token {token.id} of {namespace} is valid for {days} days; only its digest is stored, so copy it now",
         ),
-        facts={"token": text, "tokens": [_token(token)]},
+        facts={"token": text, "tokens": [_token_to_json(token)]},
     )
 
 
-def new_token(
+def create_token(
     transaction: Transaction, registry_now: str, namespace: str, label: str, days: int
 ) -> tuple[str, PublisherToken]:
     """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
@@ -202,14 +202,14 @@ def new_token(
         )
     text = _TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = PublisherToken(
-        id=new_id(),
+        id=generate_row_id(),
         namespace=namespace,
         label=label,
         created_at=registry_now,
-        expires=milliseconds(registry_now) + days * 24 * _HOUR,
+        expires=to_milliseconds(registry_now) + days * 24 * _HOUR,
         revoked=None,
     )
-    publishers.add_token(transaction, token, token_digest(text))
+    publishers.add_token(transaction, token, hash_token(text))
     return text, token
 
 
@@ -217,23 +217,23 @@ def list_tokens(registry: Registry) -> Report:
     """List the tokens, without their text."""
     with registry.database.transaction() as transaction:
         tokens = publishers.list_tokens(transaction)
-    facts = {"tokens": [_token(token) for token in tokens]}
-    return _report("registry token", "", plural(len(tokens), "token"), facts)
+    facts = {"tokens": [_token_to_json(token) for token in tokens]}
+    return _build_report("registry token", "", plural(len(tokens), "token"), facts)
 
 
 def revoke_token(registry: Registry, token_id: str) -> Report:
     """Revoke a token immediately."""
     with registry.database.transaction() as transaction:
-        revoked = publishers.revoke_token(transaction, token_id, registry.moment())
+        revoked = publishers.revoke_token(transaction, token_id, registry.now_ms())
         tokens = [token for token in publishers.list_tokens(transaction) if token.id == token_id]
     if not revoked:
         raise PinwardenError("PUBLISHER_UNKNOWN", f"there is no active token {token_id[:80]!a}")
-    return _report(
-        "registry token", token_id, f"{token_id} is revoked", {"tokens": [_token(token) for token in tokens]}
+    return _build_report(
+        "registry token", token_id, f"{token_id} is revoked", {"tokens": [_token_to_json(token) for token in tokens]}
     )
 
 
-def _token(token: PublisherToken) -> dict[str, Any]:
+def _token_to_json(token: PublisherToken) -> dict[str, Any]:
     return {
         "id": token.id,
         "namespace": token.namespace,
@@ -244,7 +244,7 @@ def _token(token: PublisherToken) -> dict[str, Any]:
     }
 
 
-def audit(registry: Registry, limit: int) -> Report:
+def report_audit_log(registry: Registry, limit: int) -> Report:
     """The latest rows of the registry's audit log, newest first."""
     with registry.database.transaction() as transaction:
         entries = publishers.list_audit(transaction, limit)
@@ -261,8 +261,8 @@ def audit(registry: Registry, limit: int) -> Report:
         }
         for entry in entries
     ]
-    return _report("registry audit", "", plural(len(rows), "request"), {"requests": rows})
+    return _build_report("registry audit", "", plural(len(rows), "request"), {"requests": rows})
 
 
-def _report(command: str, subject: str, summary: str, facts: dict[str, Any]) -> Report:
+def _build_report(command: str, subject: str, summary: str, facts: dict[str, Any]) -> Report:
     return Report(command=command, subject=subject, summary=summary, exit_code=EXIT_CLEAN, facts=facts)

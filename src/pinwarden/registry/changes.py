@@ -10,15 +10,15 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
 from pinwarden.core.signed_note import Note, WitnessKey, verify_cosignatures
-from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
-from pinwarden.registry.checkpoint_file import append_transaction
+from pinwarden.registry.access import Caller, authorize_namespace, mark_statement_used, record_success, verify_statement
+from pinwarden.registry.checkpoint_file import open_append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import (
     YANKED_PREFIX,
     check_channel,
     check_tool,
     check_version,
-    is_inside,
+    is_in_namespace,
 )
 from pinwarden.registry.names import check_namespace as check_namespace_name
 from pinwarden.registry.publish import verify_attestation
@@ -45,17 +45,17 @@ def apply_change(registry: Registry, caller: Caller, request: bytes) -> ChangeRe
     if run is None or not isinstance(action, str):
         raise PinwardenError("DOCUMENT_INVALID", "the request's action is unknown")
     statement = verify_statement(registry, document, action)
-    with append_transaction(registry) as transaction:
+    with open_append_transaction(registry) as transaction:
         result = run(transaction, registry, caller, statement)
         # A request that changed nothing is used up too, or it could be replayed when it would change something.
-        mark_used(transaction, registry, statement, again=not result.changed)
+        mark_statement_used(transaction, registry, statement, again=not result.changed)
         if result.changed:
             record_success(transaction, registry, caller, statement, result.subject)
     return result
 
 
 def _point(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
-    version = _version(transaction, caller, statement)
+    version = _find_version(transaction, caller, statement)
     channel = check_channel(statement.reader.text("channel"))
     subject = f"{version.tool} {channel} {version.version}"
     if version.yanked is not None:
@@ -63,18 +63,18 @@ def _point(transaction: Transaction, registry: Registry, caller: Caller, stateme
     present = publications.find_channel(transaction, version.tool, channel)
     if present is not None and present.version == version.version:
         return ChangeResult(subject=subject, changed=False)
-    change = PointerChange(tool=version.tool, channel=channel, version=version, reason=_reason(statement, "point"))
+    change = PointerChange(tool=version.tool, channel=channel, version=version, reason=_read_reason(statement, "point"))
     append_pointer_changes(transaction, registry, [change])
     return ChangeResult(subject=subject, changed=True)
 
 
 def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
     """Log the yank, and remove every channel's pointer to the version."""
-    version = _version(transaction, caller, statement)
+    version = _find_version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is not None:
         return ChangeResult(subject=subject, changed=False)
-    reason = _reason(statement, "yank")
+    reason = _read_reason(statement, "yank")
     mark = f"{YANKED_PREFIX}{version.version}"
     channels = [
         row.channel
@@ -91,7 +91,7 @@ def _yank(transaction: Transaction, registry: Registry, caller: Caller, statemen
 def _unyank(
     transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
 ) -> ChangeResult:
-    version = _version(transaction, caller, statement)
+    version = _find_version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is None:
         return ChangeResult(subject=subject, changed=False)
@@ -99,26 +99,28 @@ def _unyank(
     append_pointer_changes(
         transaction,
         registry,
-        [PointerChange(tool=version.tool, channel=mark, version=None, reason=_reason(statement, "unyank"))],
+        [PointerChange(tool=version.tool, channel=mark, version=None, reason=_read_reason(statement, "unyank"))],
     )
     publications.set_yanked(transaction, version.tool, version.version, None)
     return ChangeResult(subject=subject, changed=True)
 
 
-def _keys(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
+def _change_keys(
+    transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
+) -> ChangeResult:
     """Add and remove keys, or delegate a part of the namespace. The last owner cannot be removed."""
     reader = statement.reader
     namespace = check_namespace_name(reader.text("namespace"))
     own = caller.token.namespace
     if (
-        not is_inside(namespace, own)
-        or publishers.namespace_keys(transaction, own).get(statement.key_id) != publishers.OWNER
+        not is_in_namespace(namespace, own)
+        or publishers.list_namespace_keys(transaction, own).get(statement.key_id) != publishers.OWNER
     ):
         raise PinwardenError("NAMESPACE_REFUSED", f"only an owner of {own} may change its keys")
     now = registry.now()
     present = publishers.list_namespaces(transaction)
     if namespace not in present:
-        holder = publishers.namespace_for_tool(transaction, namespace)
+        holder = publishers.find_namespace(transaction, namespace)
         if holder != own:
             raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} is not a part of {own}")
         publishers.add_namespace(transaction, namespace, statement.key_id, now)
@@ -129,14 +131,14 @@ def _keys(transaction: Transaction, registry: Registry, caller: Caller, statemen
         reader.strings("remove", default=[]),
         registry.limits.keys,
     )
-    if len(added) + len(publishers.namespace_keys(transaction, namespace)) > limit or len(removed) > limit:
+    if len(added) + len(publishers.list_namespace_keys(transaction, namespace)) > limit or len(removed) > limit:
         raise PinwardenError("PUBLISH_LIMIT", f"a namespace can have at most {limit} keys")
     for row in added:
         key = PublicKey.from_did(row.text("key_id"))
         publishers.set_key(transaction, namespace, key.did, row.one_of("role", publishers.ROLES), now)
     for key_id in removed:
         publishers.remove_key(transaction, namespace, key_id)
-    if publishers.OWNER not in publishers.namespace_keys(transaction, namespace).values():
+    if publishers.OWNER not in publishers.list_namespace_keys(transaction, namespace).values():
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} would be left without an owner")
     return ChangeResult(subject=namespace, changed=True)
 
@@ -145,7 +147,7 @@ _ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement]
     POINT: _point,
     YANK: _yank,
     UNYANK: _unyank,
-    KEYS: _keys,
+    KEYS: _change_keys,
 }
 
 
@@ -170,7 +172,7 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Chang
     return ChangeResult(subject=f"{caller.token.namespace} {attestation[0]}", changed=attestation[0] not in present)
 
 
-def _version(transaction: Transaction, caller: Caller, statement: PublisherStatement) -> PublishedVersion:
+def _find_version(transaction: Transaction, caller: Caller, statement: PublisherStatement) -> PublishedVersion:
     reader = statement.reader
     tool, version = check_tool(reader.text("tool")), check_version(reader.text("version"))
     authorize_namespace(transaction, caller, statement, tool)
@@ -180,7 +182,7 @@ def _version(transaction: Transaction, caller: Caller, statement: PublisherState
     return published
 
 
-def _reason(statement: PublisherStatement, default: str) -> str:
+def _read_reason(statement: PublisherStatement, default: str) -> str:
     reason = statement.body.get("reason", default)
     if type(reason) is not str or not reason or len(reason) > _MAX_REASON or "\0" in reason:
         raise PinwardenError("DOCUMENT_INVALID", f"a reason must be text of at most {_MAX_REASON} characters")

@@ -35,7 +35,7 @@ _WRITE_LOCK = Lock()
 
 
 @contextmanager
-def append_transaction(registry: Registry) -> Iterator[Transaction]:
+def open_append_transaction(registry: Registry) -> Iterator[Transaction]:
     """A transaction that may append to the log. After its commit the new checkpoint is stored in the file."""
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         before = pointer_log.load_head(transaction)
@@ -53,7 +53,7 @@ def save_checkpoint(path: Path | None, head: LogHead) -> None:
         return
     with _WRITE_LOCK:
         present = _read_note(path)
-        if present is None or _checkpoint(present).size <= head.size:
+        if present is None or _parse_checkpoint(present).size <= head.size:
             write_atomically(path, head.note)
 
 
@@ -67,7 +67,7 @@ def check_not_behind(transaction: Transaction, path: Path | None, log_id: str, k
         *(change.old for change in load_key_changes(transaction)),
         *(change.new for change in load_key_changes(transaction)),
     }
-    stored = _checkpoint(note)
+    stored = _parse_checkpoint(note)
     head = pointer_log.load_head(transaction)
     size = 0 if head is None else head.size
     if stored.origin != log_id:
@@ -80,7 +80,7 @@ def check_not_behind(transaction: Transaction, path: Path | None, log_id: str, k
         note.verify(NoteKey(name=log_id, key=change) for change in keys)
     except PinwardenError as err:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{path} is not signed by this registry") from err
-    if _root_at(transaction, stored.size) != stored.root:
+    if _compute_root_at(transaction, stored.size) != stored.root:
         _refuse_behind(f"the log in the database differs from the signed checkpoint in {path}")
 
 
@@ -88,11 +88,11 @@ def load_key_changes(transaction: Transaction) -> list[KeyChange]:
     """All changes of the registry's key, in log order."""
     return [
         key_change_from_json(strict_json.parse_json(entry))
-        for entry in pointer_log.channel_entries(transaction, NO_TOOL, KEYS)
+        for entry in pointer_log.list_channel_entries(transaction, NO_TOOL, KEYS)
     ]
 
 
-def _root_at(transaction: Transaction, size: int) -> bytes:
+def _compute_root_at(transaction: Transaction, size: int) -> bytes:
     def fetch(level: int, index: int, width: int) -> bytes:
         return pointer_log.read_tile(transaction, size, level, index, width) or b""
 
@@ -108,7 +108,7 @@ def _read_note(path: Path) -> Note | None:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{path} cannot be read: {err.message}") from err
 
 
-def _checkpoint(note: Note) -> Checkpoint:
+def _parse_checkpoint(note: Note) -> Checkpoint:
     try:
         return Checkpoint.parse(note.text)
     except PinwardenError as err:

@@ -11,7 +11,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.report import Report, plural
 from pinwarden.core.tlog import entries_path, list_tiles, tile_path
 from pinwarden.registry import names
-from pinwarden.registry.official_api import latest_version, official_name, server_entry
+from pinwarden.registry.official_api import build_server_entry, choose_latest_version, format_official_name
 from pinwarden.registry.read_api import find_file_in
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import PublishedVersion
@@ -19,7 +19,7 @@ from pinwarden.registry.store import pointer_log, publications
 from pinwarden.system.database import Transaction
 
 
-def export(registry: Registry, folder: Path, base_url: str | None = None) -> Report:
+def export_registry(registry: Registry, folder: Path, base_url: str | None = None) -> Report:
     """The report of ``pinwarden registry export``.
 
     Publishing waits while the files are written, so all of them belong to one head of the log. Content under a CID is
@@ -30,10 +30,10 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         head = pointer_log.load_head(transaction)
         size = head.size if head else 0
-        for path in _paths(transaction, size):
-            written += _write(registry, transaction, folder, path)
+        for path in _list_paths(transaction, size):
+            written += _write_file(registry, transaction, folder, path)
         if base_url is not None:
-            written += _write_official(transaction, folder, base_url)
+            written += _write_official_entries(transaction, folder, base_url)
     return Report(
         command="registry export",
         subject=str(folder),
@@ -44,12 +44,12 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
     )
 
 
-def _paths(transaction: Transaction, size: int) -> Iterator[str]:
+def _list_paths(transaction: Transaction, size: int) -> Iterator[str]:
     """All paths, referenced files before those that refer to them."""
     tools = publications.list_tools(transaction)
     versions = [version for tool in tools for version in publications.list_versions(transaction, tool)]
     for version in versions:
-        yield from _parts_of(version)
+        yield from _list_version_paths(version)
     for level, index, width in list_tiles(size):
         yield f"{names.LOG}/{tile_path(level, index, width)}"
         if level == 0:
@@ -68,7 +68,7 @@ def _paths(transaction: Transaction, size: int) -> Iterator[str]:
     yield names.TOOLS
 
 
-def _parts_of(version: PublishedVersion) -> Iterator[str]:
+def _list_version_paths(version: PublishedVersion) -> Iterator[str]:
     yield names.blob_path(version.archive_cid)
     yield names.document_path(version.descriptor_cid)
     yield names.manifest_path(version.root_cid, version.descriptor_cid)
@@ -77,34 +77,34 @@ def _parts_of(version: PublishedVersion) -> Iterator[str]:
         yield names.document_path(version.surface_cid)
 
 
-def _write(registry: Registry, transaction: Transaction, folder: Path, path: str) -> int:
+def _write_file(registry: Registry, transaction: Transaction, folder: Path, path: str) -> int:
     target = folder / path
     if path.startswith(names.IMMUTABLE) and target.is_file():
         return 0
     file = find_file_in(registry, transaction, path)
     if file is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no file at {path}")
-    _put(target, file.body)
+    _replace_file(target, file.body)
     return 1
 
 
-def _write_official(transaction: Transaction, folder: Path, base: str) -> int:
+def _write_official_entries(transaction: Transaction, folder: Path, base: str) -> int:
     """One file per version, as in the official API. Listings need queries, which static files cannot answer."""
     written = 0
     for tool in publications.list_tools(transaction):
         versions = publications.list_versions(transaction, tool)
-        newest = latest_version(versions)
+        newest = choose_latest_version(versions)
         for version in versions:
-            body = encode_document(server_entry(version, base, is_latest=version == newest))
-            folder_of_server = folder / "v0.1" / "servers" / official_name(version) / "versions"
-            _put(folder_of_server / version.version, body)
+            body = encode_document(build_server_entry(version, base, is_latest=version == newest))
+            folder_of_server = folder / "v0.1" / "servers" / format_official_name(version) / "versions"
+            _replace_file(folder_of_server / version.version, body)
             if version == newest:
-                _put(folder_of_server / "latest", body)
+                _replace_file(folder_of_server / "latest", body)
             written += 1 + (version == newest)
     return written
 
 
-def _put(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically, without fsync: an export can be repeated."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -26,16 +26,16 @@ from pinwarden.registry.log_verification import (
     LogState,
     VerifiedHead,
     check_growth,
-    check_not_ended,
-    expected_key_changes,
+    check_key_not_replaced,
+    encode_log_state,
     follow_entries,
     is_note_signed,
-    log_state_bytes,
+    list_expected_key_changes,
     parse_log_state,
     verify_event,
     verify_head,
 )
-from pinwarden.registry.names import is_inside
+from pinwarden.registry.names import is_in_namespace
 from pinwarden.registry.registry_client import RegistryReader
 from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
 from pinwarden.system.files import read_file, write_atomically
@@ -53,9 +53,9 @@ class FollowOptions(Record):
     watch: tuple[str, ...] | None = None
     """Tools and namespaces whose events are returned; None for all."""
 
-    def keeps(self, event: LogEvent) -> bool:
+    def is_watched(self, event: LogEvent) -> bool:
         """Whether an event is about a watched name."""
-        return self.watch is None or any(is_inside(event.tool, name) for name in self.watch)
+        return self.watch is None or any(is_in_namespace(event.tool, name) for name in self.watch)
 
 
 class FollowedLog(Record):
@@ -65,37 +65,39 @@ class FollowedLog(Record):
     head: VerifiedHead
     events: tuple[LogEvent, ...]
     """New events of watched names."""
-    new: int
+    new_count: int
     """The number of new entries."""
     key_changes: tuple[KeyChange, ...] = ()
     """New changes of the registry's key."""
-    first: bool
+    is_first: bool
     """Whether there was no earlier state."""
 
 
 def follow_log(files: RegistryReader, state: LogState | None, options: FollowOptions) -> FollowedLog:
     """Read the new entries of a registry's log, and verify that they extend the known state."""
-    known = state or _first_state(files, options)
+    known = state or _build_first_state(files, options)
     if options.key is not None and options.key not in known.keys:
         raise PinwardenError("REGISTRY_KEY_MISMATCH", f"the log of {files} is signed by {known.key.did}")
     note = Note.parse(files.get(names.CHECKPOINT))
-    known, changes = _key_changes(files, known, note)
+    known, changes = _fetch_key_changes(files, known, note)
     key = NoteKey(name=known.log_id, key=changes[-1].new if changes else known.key)
     head = verify_head(bytes(note), known.log_id, key, options.witnesses, options.quorum)
     check_growth(known, head)
     size = known.edge.size
-    grown, events = follow_entries(known, head, _entries(files, size, head.checkpoint.size), changes, options.keeps)
+    grown, events = follow_entries(
+        known, head, _fetch_entries(files, size, head.checkpoint.size), changes, options.is_watched
+    )
     return FollowedLog(
         state=grown,
         head=head,
         events=tuple(events),
-        new=grown.edge.size - size,
+        new_count=grown.edge.size - size,
         key_changes=changes,
-        first=state is None,
+        is_first=state is None,
     )
 
 
-def _key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
+def _fetch_key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
     """The key changes to expect up to the head, and the state with the key to start from.
 
     Downloaded only for a new state, and when another key than the known one signed the head.
@@ -104,20 +106,20 @@ def _key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[Lo
     if known.edge.size and signed:
         return known, ()
     if not signed:
-        check_not_ended(known, note)
+        check_key_not_replaced(known, note)
     data = files.find(names.KEY_CHANGES, MAX_KEY_CHANGES_BYTES)
     if data is None:
         return known, ()
     shown = parse_key_changes(data, known.log_id)
-    return expected_key_changes(known, shown, Checkpoint.parse(note.text).size)
+    return list_expected_key_changes(known, shown, Checkpoint.parse(note.text).size)
 
 
-def _first_state(files: RegistryReader, options: FollowOptions) -> LogState:
+def _build_first_state(files: RegistryReader, options: FollowOptions) -> LogState:
     identity = parse_identity(files.get(names.IDENTITY))
     return LogState(log_id=identity.log_id, key=options.key or identity.key)
 
 
-def _entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
+def _fetch_entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
     """The entries from ``start`` up to ``stop``, one tile at a time."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
         width = tile_width(stop, 0, index)
@@ -144,10 +146,10 @@ def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEv
     def fetch(level: int, index: int, width: int) -> bytes:
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
-    entry = next(_entries(files, seq, head.size))
+    entry = next(_fetch_entries(files, seq, head.size))
     proof = prove_inclusion(seq, head.size, TileNodes(head.size, fetch).read)
     verify_inclusion(hash_leaf(entry), seq, head.size, head.root, proof)
-    return verify_event(entry, followed.state.log_id, followed.state.key_for(seq), seq)
+    return verify_event(entry, followed.state.log_id, followed.state.find_key(seq), seq)
 
 
 def fetch_signed_checkpoint(
@@ -190,7 +192,7 @@ def load_log_state(path: Path) -> LogState | None:
 def save_log_state(path: Path, state: LogState) -> None:
     """Save a state atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(path, log_state_bytes(state))
+    write_atomically(path, encode_log_state(state))
 
 
 # Commands
@@ -203,18 +205,18 @@ def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch
     save_log_state(path, followed.state)
     shown = followed.events
     size = followed.head.checkpoint.size
-    summary = f"{plural(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
-    notes = (f"first run: the key {followed.state.key.did} is trusted from now on",) if followed.first else ()
+    summary = f"{plural(followed.new_count, 'new event')}, {len(shown)} of watched names; the log has {size}"
+    notes = (f"first run: the key {followed.state.key.did} is trusted from now on",) if followed.is_first else ()
     # A key change concerns every follower, whatever they watch.
-    rows = (*(_key_row(change) for change in followed.key_changes), *(_row(event) for event in shown))
+    rows = (*(_build_key_row(change) for change in followed.key_changes), *(_build_event_row(event) for event in shown))
     return Report(
         command="log monitor",
         subject=str(files),
         summary=summary,
-        exit_code=EXIT_REFUSED if rows and not followed.first else EXIT_CLEAN,
+        exit_code=EXIT_REFUSED if rows and not followed.is_first else EXIT_CLEAN,
         rows=rows,
         notes=notes if options.key is None else (),
-        facts={**_facts(followed), "new": followed.new, "events": [_event_facts(event) for event in shown]},
+        facts={**_build_facts(followed), "new": followed.new_count, "events": [_event_to_json(event) for event in shown]},
     )
 
 
@@ -234,7 +236,7 @@ def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
         notes=()
         if options.key is not None
         else (f"signed by {followed.state.key.did}; compare this key with one from another source",),
-        facts={**_facts(followed), "issued_at_utc": issued, "tools": len(tools)},
+        facts={**_build_facts(followed), "issued_at_utc": issued, "tools": len(tools)},
     )
 
 
@@ -248,7 +250,7 @@ def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
         raise PinwardenError("LOG_PROOF_INVALID", "the log's tiles do not match its signed head")
 
 
-def _row(event: LogEvent) -> Row:
+def _build_event_row(event: LogEvent) -> Row:
     target = f"now {event.new_root_cid}" if event.new_root_cid else "pointer removed"
     return Row(
         code="pointer_moved" if event.new_root_cid else "pointer_removed",
@@ -262,7 +264,7 @@ def _row(event: LogEvent) -> Row:
     )
 
 
-def _key_row(change: KeyChange) -> Row:
+def _build_key_row(change: KeyChange) -> Row:
     return Row(
         code="registry_key_changed",
         severity="review",
@@ -275,7 +277,7 @@ def _key_row(change: KeyChange) -> Row:
     )
 
 
-def _event_facts(event: LogEvent) -> dict[str, object]:
+def _event_to_json(event: LogEvent) -> dict[str, object]:
     return {
         "seq": event.seq,
         "tool": event.tool,
@@ -288,7 +290,7 @@ def _event_facts(event: LogEvent) -> dict[str, object]:
     }
 
 
-def _facts(followed: FollowedLog) -> dict[str, object]:
+def _build_facts(followed: FollowedLog) -> dict[str, object]:
     head = followed.head.checkpoint
     return {
         "log_id": head.origin,
@@ -297,6 +299,6 @@ def _facts(followed: FollowedLog) -> dict[str, object]:
         "size": head.size,
         "root": head.root.hex(),
         "witnesses": [
-            {"name": cosignature.witness.name, "time": cosignature.time} for cosignature in followed.head.cosigned
+            {"name": cosignature.witness.name, "time": cosignature.time} for cosignature in followed.head.cosignatures
         ],
     }

@@ -41,7 +41,7 @@ class VerifiedHead(Record):
 
     checkpoint: Checkpoint
     note: Note
-    cosigned: tuple[Cosignature, ...] = ()
+    cosignatures: tuple[Cosignature, ...] = ()
 
 
 def verify_head(
@@ -61,7 +61,7 @@ def verify_head(
             "LOG_WITNESS_MISSING",
             f"the head of the log has {count} cosignatures of known witnesses; {quorum} are required",
         )
-    return VerifiedHead(checkpoint=checkpoint, note=note, cosigned=cosigned)
+    return VerifiedHead(checkpoint=checkpoint, note=note, cosignatures=cosigned)
 
 
 def check_growth(state: LogState, head: VerifiedHead) -> None:
@@ -87,7 +87,7 @@ def follow_entries(
     """Verify all entries up to the head; return the new state and the events that ``selects`` selects.
 
     The state is valid only if the last entry matches the head. ``changes`` are the key changes that must be among the
-    entries (`expected_key_changes`).
+    entries (`list_expected_key_changes`).
     """
     check_growth(state, head)
     edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
@@ -155,7 +155,7 @@ def _invalid_event_error(index: int, why: str) -> PinwardenError:
 # Pointers
 
 
-_SKEW = timedelta(minutes=10)
+_MAX_CLOCK_SKEW = timedelta(minutes=10)
 """Tolerated clock difference."""
 
 
@@ -168,9 +168,9 @@ class PointerTarget(Record):
     descriptor_cid: str
 
 
-def check_newest(pointer: PointerTarget, state: LogState, index: int | None) -> int:
+def check_pointer_is_latest(pointer: PointerTarget, state: LogState, index: int | None) -> int:
     """The index of the pointer's event. Raises unless it is the latest of its channel. ``index`` is from its proof."""
-    newest = state.pointer(pointer.tool, pointer.channel)
+    newest = state.find_pointer(pointer.tool, pointer.channel)
     if newest is None:
         raise PinwardenError("POINTER_UNLOGGED", f"the log has no event for {pointer.tool} on {pointer.channel}")
     if (newest.root_cid, newest.descriptor_cid) == (pointer.root_cid, pointer.descriptor_cid):
@@ -197,9 +197,9 @@ def verify_proof(
     """
     parsed = TlogProof.parse(proof)
     size = Checkpoint.parse(parsed.checkpoint.text).size
-    proved = verify_head(bytes(parsed.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key_for(size)))
+    proved = verify_head(bytes(parsed.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.find_key(size)))
     parsed.verify_entry(event)
-    logged = verify_event(event, state.log_id, state.key_for(parsed.index), parsed.index)
+    logged = verify_event(event, state.log_id, state.find_key(parsed.index), parsed.index)
     target = (logged.tool, logged.channel, logged.new_root_cid, logged.descriptor_cid)
     if target != (pointer.tool, pointer.channel, pointer.root_cid, pointer.descriptor_cid):
         raise PinwardenError("POINTER_UNLOGGED", "the pointer's event is about another bundle")
@@ -220,7 +220,7 @@ def verify_proof(
 
 def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> None:
     """Raise if a version was yanked, even if a pointer names it."""
-    mark = state.pointer(pointer.tool, f"{YANKED_PREFIX}{version}")
+    mark = state.find_pointer(pointer.tool, f"{YANKED_PREFIX}{version}")
     if mark is not None and mark.root_cid is not None:
         raise PinwardenError(
             "VERSION_YANKED", f"{pointer.tool} {version} was yanked by its publisher (event {mark.seq})"
@@ -230,7 +230,7 @@ def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> N
 def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
     """Raise if the signed head is too old, because later events could be hidden, or from the future."""
     issued, present = parse_timestamp(issued_at), parse_timestamp(now)
-    if issued is None or present is None or issued > present + _SKEW:
+    if issued is None or present is None or issued > present + _MAX_CLOCK_SKEW:
         raise PinwardenError(
             "LOG_FROZEN",
             f"the head of the log was signed at {issued_at[:40]}, which is in the future (now {now[:40]})",
@@ -256,7 +256,7 @@ def is_note_signed(note: Note, key: NoteKey) -> bool:
     return True
 
 
-def check_not_ended(state: LogState, note: Note) -> None:
+def check_key_not_replaced(state: LogState, note: Note) -> None:
     """Raise if a replaced key signed the head: it is a replay of an old head, or was signed with a stolen key."""
     for change in state.key_changes:
         if not is_note_signed(note, NoteKey(name=state.log_id, key=change.old)):
@@ -270,7 +270,7 @@ def check_not_ended(state: LogState, note: Note) -> None:
         raise PinwardenError("REGISTRY_KEY_ENDED", f"{ended}, but the head of the log is signed by it", data=data)
 
 
-def expected_key_changes(
+def list_expected_key_changes(
     state: LogState, listed: Sequence[KeyChange], size: int
 ) -> tuple[LogState, tuple[KeyChange, ...]]:
     """The key changes between a state and a head of ``size`` entries, and the state with the key to start from.
@@ -350,7 +350,7 @@ class LogState(Record):
     pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
     """By tool and channel."""
 
-    def pointer(self, tool: str, channel: str) -> LoggedPointer | None:
+    def find_pointer(self, tool: str, channel: str) -> LoggedPointer | None:
         """The latest event of a channel; None if there is none."""
         return self.pointers.get((tool, channel))
 
@@ -359,12 +359,12 @@ class LogState(Record):
         """All keys of the log, the current one last."""
         return (*(change.old for change in self.key_changes), self.key)
 
-    def key_for(self, size: int) -> PublicKey:
+    def find_key(self, size: int) -> PublicKey:
         """The key that signs a head of ``size`` entries and the next entry."""
         return next((change.old for change in self.key_changes if size <= change.seq), self.key)
 
 
-def log_state_bytes(state: LogState) -> bytes:
+def encode_log_state(state: LogState) -> bytes:
     """The file's bytes, including a digest that detects edits."""
     pointers: dict[str, dict[str, Any]] = {}
     for (tool, channel), pointer in sorted(state.pointers.items()):
@@ -393,12 +393,12 @@ def parse_log_state(data: bytes) -> LogState:
     try:
         document = strict_json.parse_json(data, LOG_STATE_LIMITS)
     except PinwardenError as err:
-        _corrupt(err.message)
+        _raise_corrupt(err.message)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        _corrupt(f"its format is not {FORMAT}")
+        _raise_corrupt(f"its format is not {FORMAT}")
     content = {name: value for name, value in document.items() if name != "integrity"}
     if document.get("integrity") != str(Digest.of_bytes(encode_json_file(content))):
-        _corrupt("its integrity digest does not match its content")
+        _raise_corrupt("its integrity digest does not match its content")
     try:
         pointers = {
             (tool, channel): LoggedPointer(**row)
@@ -408,7 +408,7 @@ def parse_log_state(data: bytes) -> LogState:
         return LogState(
             log_id=content["log_id"],
             key=PublicKey.from_did(content["key_id"]),
-            key_changes=tuple(_key_change(row) for row in content.get("key_changes", [])),
+            key_changes=tuple(_parse_key_change(row) for row in content.get("key_changes", [])),
             edge=Frontier.from_bytes(content["size"], b64decode(content["edge"], validate=True)),
             checkpoint=content["checkpoint"],
             pointers=pointers,
@@ -417,11 +417,11 @@ def parse_log_state(data: bytes) -> LogState:
         raise PinwardenError("LOG_STATE_CORRUPT", "the saved log state is damaged") from err
 
 
-def _key_change(row: dict[str, Any]) -> LoggedKeyChange:
+def _parse_key_change(row: dict[str, Any]) -> LoggedKeyChange:
     return LoggedKeyChange(
         seq=row["seq"], old=PublicKey.from_did(row["old_key_id"]), new=PublicKey.from_did(row["new_key_id"])
     )
 
 
-def _corrupt(why: str) -> NoReturn:
+def _raise_corrupt(why: str) -> NoReturn:
     raise PinwardenError("LOG_STATE_CORRUPT", f"the saved log state is damaged: {why}")

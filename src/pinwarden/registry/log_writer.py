@@ -21,7 +21,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, plural
 from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import Frontier
-from pinwarden.registry.checkpoint_file import KEYS, NO_TOOL, append_transaction, load_key_changes
+from pinwarden.registry.checkpoint_file import KEYS, NO_TOOL, load_key_changes, open_append_transaction
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.registry import Registry, check_current_key, store_key
 from pinwarden.registry.registry_documents import PublishedVersion
@@ -83,14 +83,16 @@ def _append_event(
         issuer_name=registry.identity.name,
     )
     document = add_signature(log_documents.build_unsigned_log_event(event), HARDENED_LOG_EVENT_FIELDS, registry.signer)
-    grown = pointer_log.append(transaction, edge, change.tool, change.channel, log_documents.encode_leaf(document))
+    grown = pointer_log.append_entry(
+        transaction, edge, change.tool, change.channel, log_documents.encode_leaf(document)
+    )
     channel = Channel(
         tool=change.tool,
         channel=change.channel,
         version=version.version if version else None,
         root_cid=version.root_cid if version else None,
         seq=edge.size,
-        pointer=_pointer(registry, change, version, now) if version and _is_installable(change) else None,
+        pointer=_build_pointer(registry, change, version, now) if version and _is_installable(change) else None,
     )
     publications.set_channel(transaction, channel)
     return grown
@@ -101,7 +103,7 @@ def _is_installable(change: PointerChange) -> bool:
     return not change.channel.startswith(YANKED_PREFIX)
 
 
-def _pointer(registry: Registry, change: PointerChange, version: PublishedVersion, now: str) -> bytes:
+def _build_pointer(registry: Registry, change: PointerChange, version: PublishedVersion, now: str) -> bytes:
     """The signed pointer document of a channel."""
     pointer = Pointer(
         tool=change.tool,
@@ -130,7 +132,7 @@ def rotate_key(registry: Registry, new: Signer, reason: str) -> tuple[Registry, 
     """
     if not reason or len(reason) > _MAX_REASON:
         raise PinwardenError("USAGE", f"a reason must be text of at most {_MAX_REASON} characters")
-    with append_transaction(registry) as transaction:
+    with open_append_transaction(registry) as transaction:
         check_current_key(transaction, registry)
         earlier = {change.old for change in load_key_changes(transaction)} | {registry.identity.key}
         if new.public_key in earlier:
@@ -156,7 +158,7 @@ def _append_key_change(transaction: Transaction, old: Registry, renewed: Registr
         issued_at_utc=old.now(),
     )
     change = sign_key_change(change, old.signer, renewed.signer)
-    edge = pointer_log.append(transaction, head.edge, NO_TOOL, KEYS, change.leaf)
+    edge = pointer_log.append_entry(transaction, head.edge, NO_TOOL, KEYS, change.leaf)
     note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().sign(log_id, renewed.signer)
     pointer_log.move_head(transaction, head.edge, edge, bytes(note))
     return change
@@ -182,7 +184,7 @@ def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
     return encode_document(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
 
 
-def rotation_report(change: KeyChange, count: int) -> Report:
+def build_rotation_report(change: KeyChange, count: int) -> Report:
     """The report of ``pinwarden registry rotate-key``."""
     return Report(
         command="registry rotate-key",

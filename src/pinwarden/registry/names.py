@@ -54,17 +54,17 @@ def check_version(version: str) -> str:
     return version
 
 
-def is_inside(tool: str, namespace: str) -> bool:
+def is_in_namespace(tool: str, namespace: str) -> bool:
     """Whether a tool or namespace belongs to a namespace."""
     return tool == namespace or tool.startswith(f"{namespace}.")
 
 
-def longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
+def find_longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
     """The namespace that a tool belongs to: the longest match, so that a part can be delegated."""
-    return max((namespace for namespace in namespaces if is_inside(tool, namespace)), key=len, default=None)
+    return max((namespace for namespace in namespaces if is_in_namespace(tool, namespace)), key=len, default=None)
 
 
-def possible_namespaces(tool: str) -> list[str]:
+def list_possible_namespaces(tool: str) -> list[str]:
     """All namespaces that a tool could belong to."""
     parts = tool.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]

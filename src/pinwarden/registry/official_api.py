@@ -33,7 +33,7 @@ class ServerQuery(Record):
     search: str = ""
     cursor: str = ""
     limit: int = 30
-    latest: bool = False
+    latest_only: bool = False
 
 
 def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str, Any]:
@@ -41,26 +41,30 @@ def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str,
     limit = max(1, min(query.limit, _MAX_LIMIT))
     with registry.database.transaction() as transaction:
         # This API writes a slash between namespace and name.
-        page = (_latest_page if query.latest else _page)(transaction, query, query.search.replace("/", "."), limit)
+        page = (_read_latest_page if query.latest_only else _read_page)(
+            transaction, query, query.search.replace("/", "."), limit
+        )
         latest = {
-            tool: latest_release(publications.list_releases(transaction, tool))
+            tool: choose_latest_release(publications.list_releases(transaction, tool))
             for tool in {version.tool for version in page}
         }
     listed = page[:limit]
-    entries = [server_entry(version, base, is_latest=version.version == latest[version.tool]) for version in listed]
+    entries = [
+        build_server_entry(version, base, is_latest=version.version == latest[version.tool]) for version in listed
+    ]
     metadata: dict[str, Any] = {"count": len(entries)}
     if len(page) > limit:
         metadata["nextCursor"] = f"{listed[-1].tool}{_CURSOR_SEPARATOR}{listed[-1].seq}"
     return {"servers": entries, "metadata": metadata}
 
 
-def _page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
+def _read_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
     tool, _, seq = query.cursor.partition(_CURSOR_SEPARATOR)
     after = int(seq) if seq.isdecimal() and len(seq) < 16 else _LAST_INDEX  # must fit into 64 bits
     return publications.page_versions(transaction, tool, after, search, limit + 1)
 
 
-def _latest_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
+def _read_latest_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
     """One page with the latest version of each tool."""
     page: list[PublishedVersion] = []
     after = query.cursor.partition(_CURSOR_SEPARATOR)[0]
@@ -68,28 +72,28 @@ def _latest_page(transaction: Transaction, query: ServerQuery, search: str, limi
         names := publications.page_tools(transaction, search=search, after=after, limit=limit + 1)
     ):
         for name in names:
-            newest = latest_release(publications.list_releases(transaction, name))
+            newest = choose_latest_release(publications.list_releases(transaction, name))
             version = publications.find_version(transaction, name, newest) if newest else None
             page += [version] if version else []
         after = names[-1]
     return page[: limit + 1]
 
 
-def server_versions(registry: Registry, name: str, base: str) -> dict[str, Any] | None:
+def list_server_versions(registry: Registry, name: str, base: str) -> dict[str, Any] | None:
     """``GET /v0.1/servers/{name}/versions``."""
     with registry.database.transaction() as transaction:
-        entries = _entries(transaction, _find_tool(transaction, name), base, latest=False)
+        entries = _list_entries(transaction, _find_tool(transaction, name), base, latest=False)
     return {"servers": entries, "metadata": {"count": len(entries)}} if entries else None
 
 
-def server_version(registry: Registry, name: str, version: str, base: str) -> dict[str, Any] | None:
+def find_server_version(registry: Registry, name: str, version: str, base: str) -> dict[str, Any] | None:
     """``GET /v0.1/servers/{name}/versions/{version}``, where the version may be ``latest``."""
     with registry.database.transaction() as transaction:
-        entries = _entries(transaction, _find_tool(transaction, name), base, latest=version == "latest")
+        entries = _list_entries(transaction, _find_tool(transaction, name), base, latest=version == "latest")
     return next((entry for entry in entries if version in ("latest", entry["server"]["version"])), None)
 
 
-def official_name(version: PublishedVersion) -> str:
+def format_official_name(version: PublishedVersion) -> str:
     """A tool's name in the API: namespace, slash, rest."""
     rest = version.tool.removeprefix(version.namespace).lstrip(".") or version.tool.rpartition(".")[2]
     return f"{version.namespace}/{rest}"
@@ -102,23 +106,23 @@ def _find_tool(transaction: Transaction, name: str) -> str:
         return ""
     tool = f"{namespace}.{rest}"
     versions = publications.list_versions(transaction, tool) or publications.list_versions(transaction, namespace)
-    return versions[0].tool if versions and official_name(versions[0]) == name else ""
+    return versions[0].tool if versions and format_official_name(versions[0]) == name else ""
 
 
-def _entries(transaction: Transaction, tool: str, base: str, *, latest: bool) -> list[dict[str, Any]]:
+def _list_entries(transaction: Transaction, tool: str, base: str, *, latest: bool) -> list[dict[str, Any]]:
     versions = publications.list_versions(transaction, tool) if tool else []
-    newest = latest_version(versions)
+    newest = choose_latest_version(versions)
     listed = [newest] if latest and newest else [] if latest else versions
-    return [server_entry(version, base, is_latest=version == newest) for version in listed]
+    return [build_server_entry(version, base, is_latest=version == newest) for version in listed]
 
 
-def latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
+def choose_latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
     """The highest version that is not yanked."""
-    best = latest_release([(version.version, version.yanked is not None) for version in versions])
+    best = choose_latest_release([(version.version, version.yanked is not None) for version in versions])
     return next((version for version in versions if version.version == best), None)
 
 
-def latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
+def choose_latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
     """The highest of (version, is yanked) pairs that is not yanked."""
     best: str | None = None
     for version, yanked in releases:
@@ -127,7 +131,7 @@ def latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
     return best
 
 
-def server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> dict[str, Any]:
+def build_server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> dict[str, Any]:
     """A version as a server entry of the API."""
     package = {
         "registryType": "mcp-toolbundle",
@@ -146,7 +150,7 @@ def server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> di
     return {
         "server": {
             "$schema": SCHEMA,
-            "name": official_name(version),
+            "name": format_official_name(version),
             "description": version.description[:_MAX_DESCRIPTION] or version.tool,
             "version": version.version,
             "packages": [package],

@@ -21,8 +21,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, is_document_signature_valid
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.versions import refuse_older
-from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
-from pinwarden.registry.checkpoint_file import append_transaction
+from pinwarden.registry.access import Caller, authorize_namespace, mark_statement_used, record_success, verify_statement
+from pinwarden.registry.checkpoint_file import open_append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import check_channel, check_tool, check_version
 from pinwarden.registry.registry import NEVER, REQUIRED, Registry
@@ -46,14 +46,14 @@ class PublishResult(Record):
     channel: str
     seq: int
     """The log index of the channel's event."""
-    previous: str | None
+    previous_version: str | None
     """The channel's previous version; None if it had none."""
     changed: bool
     """False if the channel already pointed to this version."""
 
     def to_json(self) -> dict[str, Any]:
         """The ``event`` of the response."""
-        return {"channel": self.channel, "log_index": self.seq, "previous": self.previous, "changed": self.changed}
+        return {"channel": self.channel, "log_index": self.seq, "previous": self.previous_version, "changed": self.changed}
 
 
 class Submission(Record):
@@ -105,8 +105,8 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
         examined = None
     else:
         examined = examine_bundle(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
-    with append_transaction(registry) as transaction:
-        return _write(transaction, registry, caller, submitted, examined)
+    with open_append_transaction(registry) as transaction:
+        return _write_publication(transaction, registry, caller, submitted, examined)
 
 
 def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
@@ -203,7 +203,11 @@ def examine_bundle(
         if registry.probing == REQUIRED:
             raise
         return ExaminedBundle(
-            content_hash=content_hash, api_surface=None, surface_cid=None, surface=None, problem=_public_problem(err)
+            content_hash=content_hash,
+            api_surface=None,
+            surface_cid=None,
+            surface=None,
+            problem=_format_public_problem(err),
         )
     body = encode_surface(surface)
     return ExaminedBundle(
@@ -222,17 +226,17 @@ def _probe_surface(probing: str, descriptor: BundleDescriptor, manifest: Manifes
     with TemporaryDirectory(prefix="pinwarden-registry-") as above:
         folder = Path(above) / "bundle"
         unpack(manifest.entries, contents, folder)
-        return _surface(descriptor, folder)
+        return _probe_unpacked(descriptor, folder)
 
 
-def _surface(descriptor: BundleDescriptor, folder: Path) -> Surface:
+def _probe_unpacked(descriptor: BundleDescriptor, folder: Path) -> Surface:
     from pinwarden.surface.probe.probe import ProbeOptions, probe
     from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox
 
     entry = folder / descriptor.entry_path
     if "$" in descriptor.entry_path or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
         raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")
-    program, readable = _program(descriptor.runtime)
+    program, readable = _choose_program(descriptor.runtime)
     target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
     # Publishing is consent to being started in the registry's sandbox, which contains no other files.
     sandbox = Sandbox(readable=(str(folder), *readable), limits=PROBE_SANDBOX_LIMITS)
@@ -241,7 +245,7 @@ def _surface(descriptor: BundleDescriptor, folder: Path) -> Surface:
         return probe(target, options)
 
 
-def _program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _choose_program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The program that starts the server, and the folders that the sandbox must expose for it."""
     if runtime != "python":
         return _PROGRAMS[runtime], ()
@@ -250,7 +254,7 @@ def _program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (str(own) if own.is_file() else "python3",), (sys.base_prefix,)
 
 
-def _public_problem(err: PinwardenError) -> str:
+def _format_public_problem(err: PinwardenError) -> str:
     """A reason that can be published: without the server's own output."""
     return f"{err.code}: {err.message}"[:300]
 
@@ -258,7 +262,7 @@ def _public_problem(err: PinwardenError) -> str:
 # Writing
 
 
-def _write(
+def _write_publication(
     transaction: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
 ) -> PublishResult:
     descriptor = submitted.descriptor
@@ -270,22 +274,22 @@ def _write(
     if present is not None:
         _refuse_other_content(present, submitted)
         if channel is not None and previous == present.version:
-            mark_used(transaction, registry, submitted.statement, again=True)  # a retry after a lost response
+            mark_statement_used(transaction, registry, submitted.statement, again=True)  # a retry after a lost response
             return PublishResult(
-                version=present, channel=submitted.channel, seq=channel.seq, previous=previous, changed=False
+                version=present, channel=submitted.channel, seq=channel.seq, previous_version=previous, changed=False
             )
         if present.yanked is not None:
             raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
-    mark_used(transaction, registry, submitted.statement)
+    mark_statement_used(transaction, registry, submitted.statement)
     if not submitted.allow_older:
         refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
-    published = present or _new_version(transaction, registry, submitted, examined, namespace)
+    published = present or _add_version(transaction, registry, submitted, examined, namespace)
     reason = "publish" if present is None else "point"
     change = PointerChange(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
     seq = append_pointer_changes(transaction, registry, [change])
     record_success(transaction, registry, caller, submitted.statement, submitted.subject)
     written = publications.find_version(transaction, descriptor.name, descriptor.version) or published
-    return PublishResult(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
+    return PublishResult(version=written, channel=submitted.channel, seq=seq, previous_version=previous, changed=True)
 
 
 def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> None:
@@ -298,7 +302,7 @@ def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> N
         )
 
 
-def _new_version(
+def _add_version(
     transaction: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
 ) -> PublishedVersion:
     if examined is None:

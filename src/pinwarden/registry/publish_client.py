@@ -59,7 +59,7 @@ def publish_bundle(options: PublishOptions) -> Report:
     registry = options.registry
     identity = fetch_identity(registry, options.registry_key)
     if not options.allow_older:  # newer registries check this as well
-        present = _channel_version(registry, descriptor.name, options.channel)
+        present = _find_channel_version(registry, descriptor.name, options.channel)
         refuse_older(descriptor.name, descriptor.version, options.channel, present)
     archive_cid = str(blob_cid(opened.archive))
     registry.send("PUT", f"api/blobs/{archive_cid}", opened.archive, "application/octet-stream")
@@ -73,7 +73,7 @@ def publish_bundle(options: PublishOptions) -> Report:
         **({"allow_older": True} if options.allow_older else {}),
     }
     request = {
-        "statement": signed_request(identity, registry_documents.PUBLISH, body, options.signer),
+        "statement": sign_request(identity, registry_documents.PUBLISH, body, options.signer),
         "descriptor": dict(descriptor.document),
         "manifest": dict(documents.manifest.document),
         "attestations": [read_json(read_file(path, DOCUMENT_LIMITS.max_bytes)) for path in options.attestations],
@@ -81,10 +81,10 @@ def publish_bundle(options: PublishOptions) -> Report:
     response = registry.send("POST", "api/publish", encode_document(request), _JSON)
     version = version_from_json(response)
     _check_published(version, opened, archive_cid, registry)
-    return _report(registry, options, version, _event(response))
+    return _build_report(registry, options, version, _parse_event(response))
 
 
-def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
+def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
     """The channel's version according to the registry; None if it has none."""
     data = registry.find(names.tool_path(tool))
     if data is None:
@@ -98,7 +98,7 @@ def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | N
     return version if isinstance(version, str) else None
 
 
-def _event(response: Any) -> dict[str, Any] | None:
+def _parse_event(response: Any) -> dict[str, Any] | None:
     """The ``event`` of the response; None from registries of older releases."""
     reader = DocumentReader(response, "response")
     if "event" not in reader.value:
@@ -126,7 +126,7 @@ def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_ci
         )
 
 
-def _report(
+def _build_report(
     registry: HttpRegistry, options: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None
 ) -> Report:
     surface = f"API surface {version.api_surface}" if version.api_surface else "no surface recorded"
@@ -134,7 +134,7 @@ def _report(
     return Report(
         command="publish",
         subject=name,
-        summary=f"{name} {_outcome(options, version, event)} of {registry}; {surface}",
+        summary=f"{name} {_describe_outcome(options, version, event)} of {registry}; {surface}",
         exit_code=EXIT_CLEAN,
         notes=(f"the registry could not probe the server: {version.surface_problem}",)
         if version.surface_problem
@@ -148,7 +148,7 @@ def _report(
     )
 
 
-def _outcome(options: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None) -> str:
+def _describe_outcome(options: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None) -> str:
     if event is None:
         return f"is on {options.channel}"
     if not event["changed"]:
@@ -170,9 +170,11 @@ def fetch_identity(registry: HttpRegistry, key: PublicKey | None) -> RegistryIde
     return identity
 
 
-def signed_request(identity: RegistryIdentity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
+def sign_request(identity: RegistryIdentity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
     """A signed request, valid once and for this registry only."""
-    value = registry_documents.unsigned_statement(identity.log_id, action, body, wall_clock(), secrets.token_hex(16))
+    value = registry_documents.build_unsigned_statement(
+        identity.log_id, action, body, wall_clock(), secrets.token_hex(16)
+    )
     return add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, signer)
 
 
@@ -187,8 +189,8 @@ class ChangeOptions(Record):
 def request_change(options: ChangeOptions, command: str, action: str, body: Mapping[str, Any]) -> Report:
     """Send a change request, and report the result."""
     identity = fetch_identity(options.registry, options.registry_key)
-    request = {"statement": signed_request(identity, action, body, options.signer)}
-    result = _response_reader(options.registry.send("POST", "api/change", encode_document(request), _JSON))
+    request = {"statement": sign_request(identity, action, body, options.signer)}
+    result = _read_response(options.registry.send("POST", "api/change", encode_document(request), _JSON))
     subject, changed = result.text("subject"), result.boolean("changed")
     state = "done" if changed else "nothing to change"
     return Report(
@@ -200,7 +202,7 @@ def request_change(options: ChangeOptions, command: str, action: str, body: Mapp
     )
 
 
-def _response_reader(value: Any) -> DocumentReader:
+def _read_response(value: Any) -> DocumentReader:
     """A reader of a registry's response, which may contain anything."""
     return DocumentReader(value, "response")
 
@@ -210,7 +212,7 @@ def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
     responses = [
         registry.send("POST", "api/attestations", read_file(path, DOCUMENT_LIMITS.max_bytes), _JSON) for path in files
     ]
-    new = sum(_response_reader(response).boolean("changed") for response in responses)
+    new = sum(_read_response(response).boolean("changed") for response in responses)
     return Report(
         command="registry attest",
         subject=str(registry),
@@ -220,7 +222,7 @@ def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
     )
 
 
-def keys_body(
+def build_keys_body(
     namespace: str, owners: Sequence[str], publishers: Sequence[str], remove: Sequence[str]
 ) -> dict[str, Any]:
     """The body of a request to change a namespace's keys."""

@@ -21,7 +21,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint, Note, TlogProof
 from pinwarden.core.tlog import TILE_WIDTH
 from pinwarden.registry.checkpoint_file import load_key_changes
-from pinwarden.registry.official_api import latest_release
+from pinwarden.registry.official_api import choose_latest_release
 from pinwarden.registry.registry import Registry, check_current_key
 from pinwarden.registry.registry_documents import VERSION_SIGNED_FIELDS, identity_to_json, version_to_json
 from pinwarden.registry.store import pointer_log, publications
@@ -61,16 +61,16 @@ def find_file_in(registry: Registry, transaction: Transaction, path: str) -> Reg
     return None
 
 
-def _identity(registry: Registry, transaction: Transaction) -> RegistryFile:
+def _serve_identity(registry: Registry, transaction: Transaction) -> RegistryFile:
     check_current_key(transaction, registry)
     return RegistryFile(body=encode_document(identity_to_json(registry.identity)), cache=BRIEFLY)
 
 
-def _tools(_registry: Registry, transaction: Transaction) -> RegistryFile:
+def _serve_tools(_registry: Registry, transaction: Transaction) -> RegistryFile:
     return RegistryFile(body=encode_document({"tools": publications.list_tools(transaction)}), cache=BRIEFLY)
 
 
-def _tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryFile | None:
+def _serve_tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryFile | None:
     versions = publications.list_versions(transaction, tool)
     if not versions:
         return None
@@ -83,7 +83,7 @@ def _tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryF
     return RegistryFile(body=encode_document(value))
 
 
-def _version(registry: Registry, transaction: Transaction, tool: str, version: str) -> RegistryFile | None:
+def _serve_version(registry: Registry, transaction: Transaction, tool: str, version: str) -> RegistryFile | None:
     published = publications.find_version(transaction, tool, version)
     if published is None:
         return None
@@ -93,42 +93,44 @@ def _version(registry: Registry, transaction: Transaction, tool: str, version: s
     )
 
 
-def _pointer(_registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
+def _serve_pointer(_registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
     row = publications.find_channel(transaction, tool, channel)
     return None if row is None or row.pointer is None else RegistryFile(body=row.pointer)
 
 
-def _event(_registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    row = _pointed_channel(transaction, tool, channel)
+def _serve_event(_registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
+    row = _find_pointed_channel(transaction, tool, channel)
     return None if row is None else RegistryFile(body=pointer_log.read_entries(transaction, row.seq, row.seq + 1)[0])
 
 
-def _proof(registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    row = _pointed_channel(transaction, tool, channel)
+def _serve_proof(registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
+    row = _find_pointed_channel(transaction, tool, channel)
     if row is None:
         return None
-    note = head_note(registry, transaction)
+    note = read_head_note(registry, transaction)
     size = Checkpoint.parse(note.text).size
-    path = tuple(pointer_log.inclusion_path(transaction, size, row.seq))
+    path = tuple(pointer_log.compute_inclusion_path(transaction, size, row.seq))
     return RegistryFile(body=bytes(TlogProof(index=row.seq, path=path, checkpoint=note)), media_type=TEXT)
 
 
-def _pointed_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:
+def _find_pointed_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:
     row = publications.find_channel(transaction, tool, channel)
     return None if row is None or row.pointer is None else row
 
 
-def _document(_registry: Registry, transaction: Transaction, cid: str) -> RegistryFile | None:
+def _serve_document(_registry: Registry, transaction: Transaction, cid: str) -> RegistryFile | None:
     body = publications.find_document(transaction, cid)
     return None if body is None else RegistryFile(body=body, cache=FOREVER)
 
 
-def _manifest(_registry: Registry, transaction: Transaction, root_cid: str, descriptor_cid: str) -> RegistryFile | None:
+def _serve_manifest(
+    _registry: Registry, transaction: Transaction, root_cid: str, descriptor_cid: str
+) -> RegistryFile | None:
     body = publications.find_manifest(transaction, root_cid, descriptor_cid)
     return None if body is None else RegistryFile(body=body, cache=FOREVER)
 
 
-def _attestations(
+def _serve_attestations(
     _registry: Registry, transaction: Transaction, root_cid: str, descriptor_cid: str
 ) -> RegistryFile | None:
     if publications.find_manifest(transaction, root_cid, descriptor_cid) is None:
@@ -141,7 +143,7 @@ def _attestations(
     return RegistryFile(body=encode_document({"attestations": list_current_attestations(attestations)}))
 
 
-def _blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | None:
+def _serve_blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | None:
     try:
         Cid.parse(cid)
     except PinwardenError:
@@ -153,7 +155,7 @@ def _blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | No
 # The log
 
 
-def head_note(registry: Registry, transaction: Transaction) -> Note:
+def read_head_note(registry: Registry, transaction: Transaction) -> Note:
     """The log's head with the cosignatures of witnesses."""
     head = pointer_log.load_head(transaction)
     if head is None:
@@ -162,26 +164,26 @@ def head_note(registry: Registry, transaction: Transaction) -> Note:
     return Note.parse(head.note + lines.encode())
 
 
-def _checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
-    return RegistryFile(body=bytes(head_note(registry, transaction)), media_type=TEXT)
+def _serve_checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
+    return RegistryFile(body=bytes(read_head_note(registry, transaction)), media_type=TEXT)
 
 
-def _signed_checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
+def _serve_signed_checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
     """Signed on every request: its timestamp shows that this is still the head."""
     check_current_key(transaction, registry)
-    head = Checkpoint.parse(head_note(registry, transaction).text)
+    head = Checkpoint.parse(read_head_note(registry, transaction).text)
     view = CheckpointDocument(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())
     value = add_signature(build_unsigned_checkpoint(view), CHECKPOINT_SIGNED_FIELDS, registry.signer)
     return RegistryFile(body=encode_document(value))
 
 
-def _key_changes(registry: Registry, transaction: Transaction) -> RegistryFile:
+def _serve_key_changes(registry: Registry, transaction: Transaction) -> RegistryFile:
     return RegistryFile(
         body=encode_document(key_changes_to_json(registry.identity.log_id, load_key_changes(transaction)))
     )
 
 
-def _tile(
+def _serve_tile(
     _registry: Registry, transaction: Transaction, kind: str, path: str, partial: str | None
 ) -> RegistryFile | None:
     index = int(path.replace("/", "").replace("x", ""))
@@ -189,7 +191,7 @@ def _tile(
     head = pointer_log.load_head(transaction)
     size = head.size if head else 0
     if kind == "entries":
-        body = pointer_log.entry_bundle(transaction, size, index, width)
+        body = pointer_log.read_entry_bundle(transaction, size, index, width)
     else:
         body = pointer_log.read_tile(transaction, size, int(kind), index, width)
     return None if body is None else RegistryFile(body=body, media_type=BYTES, cache=FOREVER)
@@ -199,25 +201,25 @@ _Handler = Callable[..., RegistryFile | None]
 _ROUTES: tuple[tuple[re.Pattern[str], _Handler], ...] = tuple(
     (re.compile(pattern, re.ASCII), handler)
     for pattern, handler in (
-        (rf"pointers/{_NAME}/{_NAME}\.json", _pointer),
-        (rf"pointers/{_NAME}/{_NAME}\.tlog-proof", _proof),
-        (rf"pointers/{_NAME}/{_NAME}\.event", _event),
-        (rf"documents/{_CID}\.json", _document),
-        (rf"manifests/{_CID}/{_CID}\.json", _manifest),
-        (rf"attestations/{_CID}/{_CID}\.json", _attestations),
-        (rf"blobs/{_CID}", _blob),
-        (r"log/checkpoint", _checkpoint),
-        (r"log/checkpoint\.json", _signed_checkpoint),
-        (r"log/keys\.json", _key_changes),
+        (rf"pointers/{_NAME}/{_NAME}\.json", _serve_pointer),
+        (rf"pointers/{_NAME}/{_NAME}\.tlog-proof", _serve_proof),
+        (rf"pointers/{_NAME}/{_NAME}\.event", _serve_event),
+        (rf"documents/{_CID}\.json", _serve_document),
+        (rf"manifests/{_CID}/{_CID}\.json", _serve_manifest),
+        (rf"attestations/{_CID}/{_CID}\.json", _serve_attestations),
+        (rf"blobs/{_CID}", _serve_blob),
+        (r"log/checkpoint", _serve_checkpoint),
+        (r"log/checkpoint\.json", _serve_signed_checkpoint),
+        (r"log/keys\.json", _serve_key_changes),
         (
             r"log/tile/([0-9]|[1-5][0-9]|6[0-3]|entries)/((?:x[0-9]{3}/){0,5}[0-9]{3})"
             r"(?:\.p/([1-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5]))?",
-            _tile,
+            _serve_tile,
         ),
-        (rf"versions/{_NAME}/{_VERSION}\.json", _version),
-        (rf"tools/{_NAME}\.json", _tool),
-        (r"tools\.json", _tools),
-        (r"registry\.json", _identity),
+        (rf"versions/{_NAME}/{_VERSION}\.json", _serve_version),
+        (rf"tools/{_NAME}\.json", _serve_tool),
+        (r"tools\.json", _serve_tools),
+        (r"registry\.json", _serve_identity),
     )
 )
 
@@ -229,13 +231,13 @@ def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, An
     """One page of tools whose name or description contains the text."""
     with registry.database.transaction() as transaction:
         names = publications.page_tools(transaction, search=text, after=after, limit=_PAGE + 1)
-        tools = [_search_result(transaction, name) for name in names[:_PAGE]]
+        tools = [_build_search_result(transaction, name) for name in names[:_PAGE]]
     return {"tools": tools, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
 
 
-def _search_result(transaction: Transaction, name: str) -> dict[str, Any]:
+def _build_search_result(transaction: Transaction, name: str) -> dict[str, Any]:
     releases = publications.list_releases(transaction, name)
-    latest = latest_release(releases)
+    latest = choose_latest_release(releases)
     version = publications.find_version(transaction, name, latest or releases[-1][0])
     return {
         "tool": name,

@@ -82,9 +82,9 @@ class Registry(Record):
     """The public address, if it differs from the address it listens on."""
     now: Callable[[], str] = wall_clock
 
-    def moment(self) -> int:
+    def now_ms(self) -> int:
         """The current time in milliseconds since 1970."""
-        return milliseconds(self.now())
+        return to_milliseconds(self.now())
 
     def close(self) -> None:
         """Close the database and the archive store."""
@@ -92,17 +92,17 @@ class Registry(Record):
         self.blobs.close()
 
 
-def milliseconds(moment: str) -> int:
+def to_milliseconds(moment: str) -> int:
     """A timestamp in milliseconds since 1970."""
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-def new_id() -> str:
+def generate_row_id() -> str:
     """A random, unique row id."""
     return secrets.token_hex(12)
 
 
-def default_log_id(key: PublicKey) -> str:
+def build_default_log_id(key: PublicKey) -> str:
     """The default log id, derived from the key and therefore unique."""
     return f"pinwarden-registry/{key.did.removeprefix('did:key:')[:20]}"
 
@@ -181,7 +181,7 @@ class RegistrySettings(Record):
     public_url: str | None = None
 
 
-def default_folder() -> Path:
+def find_default_folder() -> Path:
     """The default folder of a registry's data."""
     data_folder = os.environ.get(DATA_VARIABLE)
     if data_folder:
@@ -203,20 +203,22 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
         raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror}") from err
     database, blobs = open_registry_database(settings), open_archive_store(settings)
     try:
-        return _open(settings, signer, database, blobs)
+        return _open_with_stores(settings, signer, database, blobs)
     except BaseException:
         database.close()
         blobs.close()
         raise
 
 
-def _open(settings: RegistrySettings, signer: Signer | None, database: Database, blobs: ArchiveStore) -> Registry:
+def _open_with_stores(
+    settings: RegistrySettings, signer: Signer | None, database: Database, blobs: ArchiveStore
+) -> Registry:
     checkpoint = settings.folder / CHECKPOINT_FILE
     with _open_exclusively(settings.folder):
         new_key = signer is not None or not (settings.folder / KEY_FILE).exists()
-        key = signer or _own_key(settings.folder, database)
+        key = signer or _load_own_key(settings.folder, database)
         wanted = RegistryIdentity(
-            name=settings.name, log_id=settings.log_id or default_log_id(key.public_key), key=key.public_key
+            name=settings.name, log_id=settings.log_id or build_default_log_id(key.public_key), key=key.public_key
         )
         wanted.note_key  # noqa: B018 - raises if the name is invalid in a checkpoint
         identity = initialize_identity(database, wanted, key, checkpoint, new_key=new_key)
@@ -271,7 +273,7 @@ def activate_next_key(folder: Path) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{folder / KEY_FILE}: {err.strerror}") from err
 
 
-def _own_key(folder: Path, database: Database) -> Signer:
+def _load_own_key(folder: Path, database: Database) -> Signer:
     """The key in the folder. Completes a key rotation that was interrupted after it was logged."""
     path = folder / KEY_FILE
     if (folder / NEXT_KEY_FILE).exists():

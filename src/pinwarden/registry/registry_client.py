@@ -35,7 +35,7 @@ class RegistryReader(ABC):
             raise PinwardenError("SERVER_NOT_FOUND", f"the registry {self} does not have {path[:200]}")
         return data
 
-    def document(self, cid: str) -> bytes:
+    def get_document(self, cid: str) -> bytes:
         """The document of a CID, verified."""
         data = self.get(names.document_path(cid))
         if str(document_cid(data)) != cid:
@@ -44,7 +44,7 @@ class RegistryReader(ABC):
             )
         return data
 
-    def blob(self, cid: str, max_bytes: int = MAX_ARCHIVE_BYTES) -> bytes:
+    def get_blob(self, cid: str, max_bytes: int = MAX_ARCHIVE_BYTES) -> bytes:
         """The archive of a CID, verified."""
         data = self.get(names.blob_path(cid), max_bytes)
         if str(blob_cid(data)) != cid:
@@ -94,7 +94,7 @@ class HttpRegistry(RegistryReader):
         from pinwarden.system.net.fetch import FetchRequest
 
         # Reading needs no token, so none is sent.
-        bare = FetchRequest(endpoint=self._bare(), url=self._url(path))
+        bare = FetchRequest(endpoint=self._endpoint_without_token(), url=self._build_url(path))
         answer = self._fetcher.get(bare, max_bytes=max_bytes)
         return answer.body if answer.found else None
 
@@ -103,25 +103,25 @@ class HttpRegistry(RegistryReader):
         from pinwarden.system.net.fetch import FetchRequest, UploadBody
 
         sent = UploadBody(method=method, body=body, media_type=media_type)
-        answer = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._url(path), sent=sent))
+        answer = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._build_url(path), sent=sent))
         try:
             value = strict_json.parse_json(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
         except PinwardenError:
             value = None
         if answer.status in (200, 201):
             return value
-        raise _refusal(value, answer.status, str(self))
+        raise _build_refusal(value, answer.status, str(self))
 
-    def _bare(self) -> Any:
+    def _endpoint_without_token(self) -> Any:
         from pinwarden.core.record import replace
 
         return replace(self._endpoint, authorization=None)
 
-    def _url(self, path: str) -> str:
+    def _build_url(self, path: str) -> str:
         return f"{self._base}{quote(path, safe='/+')}"
 
 
-def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
+def _build_refusal(value: Any, status: int, registry: str) -> PinwardenError:
     """The registry's error, if its code is known; otherwise an error for the HTTP status."""
     from pinwarden.core.errors import CODES
 

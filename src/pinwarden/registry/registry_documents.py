@@ -86,16 +86,16 @@ def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
     for signature, raw_signature in zip(read_signatures(reader), document["signatures"], strict=True):
         covered = set(VERSION_SIGNED_FIELDS) <= set(signature.signed_fields)
         if covered and is_document_signature_valid(document, raw_signature, [key]):
-            return _version(reader)
+            return _parse_version(reader)
     raise PinwardenError("SIGNATURE_INVALID", f"the version document is not signed by {key.did}")
 
 
 def version_from_json(document: Any) -> PublishedVersion:
     """Build a version from a parsed value. Its signatures are not verified."""
-    return _version(DocumentReader.for_schema(document, VERSION_SCHEMA))
+    return _parse_version(DocumentReader.for_schema(document, VERSION_SCHEMA))
 
 
-def _version(reader: DocumentReader) -> PublishedVersion:
+def _parse_version(reader: DocumentReader) -> PublishedVersion:
     archive, surface = reader.object("archive"), reader.object("surface")
     return PublishedVersion(
         tool=reader.text("tool"),
@@ -217,7 +217,7 @@ def statement_from_json(document: Any) -> PublisherStatement:
     )
 
 
-def unsigned_statement(
+def build_unsigned_statement(
     log_id: str, action: str, body: Mapping[str, Any], issued_at_utc: str, nonce: str
 ) -> dict[str, Any]:
     """The statement without its signature; sign it with ``add_signature(..., STATEMENT_SIGNED_FIELDS, signer)``."""

@@ -146,10 +146,10 @@ def registry_keys(args: Namespace) -> int:
       pinwarden registry keys acme --key release.pem --registry https://registry.example.org \
         --add-publisher did:key:z6MktwupdmLXVVqTzCw4i46r4uGyosGXRnR3XjN4Zq7oMMsw
     """
-    from pinwarden.registry.publish_client import keys_body
+    from pinwarden.registry.publish_client import build_keys_body
     from pinwarden.registry.registry_documents import KEYS
 
-    body = keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
+    body = build_keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
     return emit(_request_change(args, "registry keys", KEYS, body), args.format)
 
 

@@ -77,7 +77,7 @@ def registry_serve(args: Namespace) -> int:
       pinwarden registry serve --data registry-data --port 0
     """
     try:
-        from pinwarden.registry.http.server import listening_socket, serve
+        from pinwarden.registry.http.server import open_listening_socket, serve
     except ImportError as err:
         raise PinwardenError(
             "USAGE",
@@ -103,7 +103,7 @@ def registry_serve(args: Namespace) -> int:
         limits=limits,
     )
     with open_operated_registry(args, settings) as registry:
-        listening, address = listening_socket(args.host, args.port)
+        listening, address = open_listening_socket(args.host, args.port)
         sys.stdout.write(f"{address}\n{registry.identity.key.did}\n{registry.identity.note_key}\n")
         sys.stdout.flush()
         log = ServiceLog(
@@ -136,10 +136,10 @@ def registry_export(args: Namespace) -> int:
     Examples:
       pinwarden registry export --data registry-data static
     """
-    from pinwarden.registry.export import export
+    from pinwarden.registry.export import export_registry
 
     with open_operated_registry(args) as registry:
-        return emit(export(registry, Path(args.folder), args.base_url), args.format)
+        return emit(export_registry(registry, Path(args.folder), args.base_url), args.format)
 
 
 def _configure_registry_namespace(parser: ArgumentParser) -> None:
@@ -250,7 +250,7 @@ def registry_rotate_key(args: Namespace) -> int:
       pinwarden registry rotate-key --data registry-data --why "yearly rotation"
     """
     from pinwarden.cli.key_arguments import signer_from
-    from pinwarden.registry.log_writer import rotate_key, rotation_report
+    from pinwarden.registry.log_writer import build_rotation_report, rotate_key
     from pinwarden.registry.registry import activate_next_key, prepare_next_key
 
     settings = registry_settings_from(args)
@@ -271,7 +271,7 @@ def registry_rotate_key(args: Namespace) -> int:
         _, change, count = rotate_key(registry, new_key, args.why)
         if not has_new_key:
             activate_next_key(settings.folder)
-        return emit(rotation_report(change, count), args.format)
+        return emit(build_rotation_report(change, count), args.format)
 
 
 def _configure_registry_audit(parser: ArgumentParser) -> None:
@@ -287,10 +287,10 @@ def registry_audit(args: Namespace) -> int:
     Examples:
       pinwarden registry audit --data registry-data
     """
-    from pinwarden.registry.access import audit
+    from pinwarden.registry.access import report_audit_log
 
     with open_operated_registry(args) as registry:
-        report = audit(registry, args.limit)
+        report = report_audit_log(registry, args.limit)
     if args.format == "text" and report.facts["requests"]:
         from pinwarden.cli.render.text import table
 

@@ -29,7 +29,7 @@ from pinwarden.registry.access import Caller
 from pinwarden.registry.http import operations as writing
 from pinwarden.registry.http import routes
 from pinwarden.registry.http.comparisons import Comparisons
-from pinwarden.registry.http.routes import error_response
+from pinwarden.registry.http.routes import build_error_response
 from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, RegistryFile, find_file
 from pinwarden.registry.registry import Registry
 
@@ -80,7 +80,7 @@ class RegistryApp:
             try:
                 response = await self._file(path) or self._inner
             except PinwardenError as err:
-                response = error_response(err)
+                response = build_error_response(err)
         await response(scope, receive, send)
 
     async def _file(self, path: str) -> ASGIApp | None:
@@ -122,12 +122,12 @@ class RegistryApp:
             return Route(path, self._endpoint(work), methods=methods)
 
         return [
-            route("/health", routes.health, ["GET"]),
-            route("/api/search", routes.search, ["GET"]),
+            route("/health", routes.get_health, ["GET"]),
+            route("/api/search", routes.get_search, ["GET"]),
             Route("/api/compare/{tool}/{before}/{after}", self._compare, methods=["GET"]),
-            route("/v0.1/servers", routes.servers, ["GET"]),
-            route("/v0.1/servers/{name:path}/versions", routes.versions, ["GET"]),
-            route("/v0.1/servers/{name:path}/versions/{version}", routes.version, ["GET"]),
+            route("/v0.1/servers", routes.get_servers, ["GET"]),
+            route("/v0.1/servers/{name:path}/versions", routes.get_versions, ["GET"]),
+            route("/v0.1/servers/{name:path}/versions/{version}", routes.get_version, ["GET"]),
             *(
                 Route(path, self._write_endpoint(operation), methods=[operation.method])
                 for path, operation in (
@@ -145,7 +145,7 @@ class RegistryApp:
             _refuse_nul_bytes(request)
             return await self._comparisons.respond(request)
         except PinwardenError as err:
-            return error_response(err)
+            return build_error_response(err)
 
     def _endpoint(
         self, work: Callable[[Registry, Request, bytes], Response]
@@ -155,7 +155,7 @@ class RegistryApp:
                 _refuse_nul_bytes(request)
                 response: Response = await self.work(work, self._registry, request, b"")
             except PinwardenError as err:
-                return error_response(err)
+                return build_error_response(err)
             return response
 
         return endpoint
@@ -172,7 +172,7 @@ class RegistryApp:
                 value = await self._run_write(operation, caller, request, length)
             except PinwardenError as err:
                 await self._authenticate(writing.audit_refusal, self._registry, caller, operation.name, err)
-                return error_response(err)
+                return build_error_response(err)
             except (ClientDisconnect, TimeoutError):
                 return Response(status_code=408)
             return Response(encode_document(value), media_type=JSON)

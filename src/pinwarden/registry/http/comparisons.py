@@ -40,7 +40,7 @@ _WAIT_SECONDS = 20.0
 _IPV6_NETWORK_BITS = 64  # addresses in one /64 network are one client
 
 Digests = tuple[str, ...]
-Parts = dict[str, bytes]
+ComparisonMembers = dict[str, bytes]
 """The members of a comparison as canonical JSON."""
 Work = Callable[..., Awaitable[Any]]
 
@@ -55,16 +55,16 @@ class Comparisons:
         self._executor = FairExecutor(
             max_queued=_MAX_WAITING, max_queued_in_total=_MAX_ALL_WAITING, max_queue_seconds=_WAIT_SECONDS
         )
-        self._results: OrderedDict[Digests, Parts | PinwardenError] = OrderedDict()
+        self._results: OrderedDict[Digests, ComparisonMembers | PinwardenError] = OrderedDict()
         self._size = 0
-        self._running: dict[Digests, asyncio.Future[Parts]] = {}
+        self._running: dict[Digests, asyncio.Future[ComparisonMembers]] = {}
 
     async def respond(self, request: Request) -> Response:
         """The response to a request. Raises for unknown versions, and if too many comparisons are waiting."""
         parameters = request.path_params
         tool, before, after = parameters["tool"], parameters["before"], parameters["after"]
         pair: VersionPair = await self._work(find_pair, self._registry, tool, before, after)
-        parts = await self._parts(pair, client_key(request))
+        parts = await self._parts(pair, identify_client(request))
         versions = {"tool": tool, "before": before, "after": after}
         members = sorted(
             {**parts, **{name: canonicalize(value, "rulebook") for name, value in versions.items()}}.items()
@@ -72,7 +72,7 @@ class Comparisons:
         body = b"{" + b",".join(b'"' + name.encode() + b'":' + value for name, value in members) + b"}\n"
         return Response(body, media_type=JSON, headers={"cache-control": "no-cache"})
 
-    async def _parts(self, pair: VersionPair, client: str) -> Parts:
+    async def _parts(self, pair: VersionPair, client: str) -> ComparisonMembers:
         digests = pair.digests
         cached = self._results.get(digests)
         if cached is not None:
@@ -87,7 +87,7 @@ class Comparisons:
             running.add_done_callback(partial(self._finish, digests))
         return await asyncio.shield(running)  # other requests may wait for the same result
 
-    def _finish(self, digests: Digests, future: asyncio.Future[Parts]) -> None:
+    def _finish(self, digests: Digests, future: asyncio.Future[ComparisonMembers]) -> None:
         self._running.pop(digests, None)
         if future.cancelled():
             return
@@ -97,27 +97,27 @@ class Comparisons:
         elif isinstance(problem, PinwardenError) and problem.code in _PERMANENT:
             self._keep(digests, problem)
 
-    def _keep(self, digests: Digests, result: Parts | PinwardenError) -> None:
-        size = _size(result)
+    def _keep(self, digests: Digests, result: ComparisonMembers | PinwardenError) -> None:
+        size = _measure_result(result)
         if size > _MAX_RESULT_BYTES:
             return
         self._results[digests] = result
         self._size += size
         while self._size > _MAX_CACHE_BYTES:
             _, oldest = self._results.popitem(last=False)
-            self._size -= _size(oldest)
+            self._size -= _measure_result(oldest)
 
 
-def _compare_to_json(registry: Registry, pair: VersionPair) -> Parts:
+def _compare_to_json(registry: Registry, pair: VersionPair) -> ComparisonMembers:
     """Runs on a thread of the executor."""
     return {name: canonicalize(value, "rulebook") for name, value in compare_pair(registry, pair).items()}
 
 
-def _size(result: Parts | PinwardenError) -> int:
+def _measure_result(result: ComparisonMembers | PinwardenError) -> int:
     return _FAILURE_BYTES if isinstance(result, PinwardenError) else _FAILURE_BYTES + sum(map(len, result.values()))
 
 
-def client_key(request: Request) -> str:
+def identify_client(request: Request) -> str:
     """The client's address. All addresses of one IPv6 network count as one client."""
     host = request.client.host if request.client is not None else ""
     try:
@@ -138,58 +138,60 @@ class VersionPair(Record):
     @property
     def digests(self) -> tuple[str, ...]:
         """The digests that determine the result; used as the cache key."""
-        return _digests(self.before) + _digests(self.after)
+        return _list_digests(self.before) + _list_digests(self.after)
 
 
 def find_pair(registry: Registry, tool: str, before: str, after: str) -> VersionPair:
     """Find two versions of a tool. Raises if one is not published."""
     with registry.database.transaction() as transaction:
-        return VersionPair(before=_version(transaction, tool, before), after=_version(transaction, tool, after))
+        return VersionPair(
+            before=_find_version(transaction, tool, before), after=_find_version(transaction, tool, after)
+        )
 
 
 def compare_pair(registry: Registry, pair: VersionPair) -> dict[str, Any]:
     """Compare two versions. Raises if a surface has too many items."""
     old, new = pair.before, pair.after
     with registry.database.transaction() as transaction:
-        manifests = _manifest(transaction, old), _manifest(transaction, new)
-        surfaces = _surface(transaction, old), _surface(transaction, new)
+        manifests = _load_manifest(transaction, old), _load_manifest(transaction, new)
+        surfaces = _load_surface(transaction, old), _load_surface(transaction, new)
     return {
         "same_content": old.root_cid == new.root_cid,
-        "files": _files(*manifests),
+        "files": _compare_files(*manifests),
         "api_surface": {
             "before": old.api_surface,
             "after": new.api_surface,
             "same": old.api_surface == new.api_surface if old.api_surface and new.api_surface else None,
         },
-        "drift": _drift(*surfaces, registry.limits.compared_items),
+        "drift": _compare_surfaces(*surfaces, registry.limits.compared_items),
     }
 
 
-def _digests(version: PublishedVersion) -> tuple[str, ...]:
+def _list_digests(version: PublishedVersion) -> tuple[str, ...]:
     surface = (version.surface_cid or "", version.api_surface or "")
     return (version.root_cid, version.descriptor_cid, *surface)
 
 
-def _version(transaction: Transaction, tool: str, version: str) -> PublishedVersion:
+def _find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion:
     published = publications.find_version(transaction, tool, version)
     if published is None:
         raise PinwardenError("SERVER_NOT_FOUND", f"{tool[:80]!a} {version[:80]!a} is not published in this registry")
     return published
 
 
-def _manifest(transaction: Transaction, version: PublishedVersion) -> bytes:
+def _load_manifest(transaction: Transaction, version: PublishedVersion) -> bytes:
     body = publications.find_manifest(transaction, version.root_cid, version.descriptor_cid)
     if body is None:
         raise PinwardenError("DATABASE_CORRUPT", f"the manifest of {version.tool} {version.version} is missing")
     return body
 
 
-def _surface(transaction: Transaction, version: PublishedVersion) -> bytes | None:
+def _load_surface(transaction: Transaction, version: PublishedVersion) -> bytes | None:
     return publications.find_document(transaction, version.surface_cid) if version.surface_cid else None
 
 
-def _files(old: bytes, new: bytes) -> dict[str, list[str]]:
-    before, after = _blobs(old), _blobs(new)
+def _compare_files(old: bytes, new: bytes) -> dict[str, list[str]]:
+    before, after = _read_blob_cids(old), _read_blob_cids(new)
     return {
         "added": sorted(after.keys() - before.keys()),
         "removed": sorted(before.keys() - after.keys()),
@@ -197,19 +199,19 @@ def _files(old: bytes, new: bytes) -> dict[str, list[str]]:
     }
 
 
-def _blobs(body: bytes) -> dict[str, tuple[str, bool]]:
+def _read_blob_cids(body: bytes) -> dict[str, tuple[str, bool]]:
     return {entry.path: (entry.blob_cid, entry.executable) for entry in manifest_document.parse_manifest(body).entries}
 
 
-def _drift(old: bytes | None, new: bytes | None, limit: int) -> dict[str, Any] | None:
+def _compare_surfaces(old: bytes | None, new: bytes | None, limit: int) -> dict[str, Any] | None:
     """The drift between two surfaces; None if the registry has only one of them."""
     if old is None or new is None:
         return None
-    changes = compare(_read(old, limit), _read(new, limit))
+    changes = compare(_parse_surface(old, limit), _parse_surface(new, limit))
     return {"changes": [change.to_json() for change in changes], "blocked_by_default": blocked_by_default(changes)}
 
 
-def _read(body: bytes, limit: int) -> Surface:
+def _parse_surface(body: bytes, limit: int) -> Surface:
     surface = surface_document.parse_surface(body)
     check_items(sum(map(len, surface.items.values())), limit, "items in one surface")
     return surface

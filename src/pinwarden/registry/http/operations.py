@@ -41,7 +41,7 @@ def audit_refusal(registry: Registry, caller: Caller | None, name: str, err: Pin
         record_refusal(registry, caller, name, err.message, err)
 
 
-def _with_token(name: str) -> Callable[[Registry, Request, int], Caller]:
+def _require_token(name: str) -> Callable[[Registry, Request, int], Caller]:
     def admit(registry: Registry, request: Request, size: int) -> Caller:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         return authenticate(registry, token if scheme.lower() == "bearer" else None, name, size)
@@ -49,11 +49,11 @@ def _with_token(name: str) -> Callable[[Registry, Request, int], Caller]:
     return admit
 
 
-def _without_token(_registry: Registry, _request: Request, _size: int) -> None:
+def _require_no_token(_registry: Registry, _request: Request, _size: int) -> None:
     """Cosignatures are authenticated by their signature."""
 
 
-def _request_limit(registry: Registry) -> int:
+def _get_request_limit(registry: Registry) -> int:
     return registry.limits.request_bytes
 
 
@@ -84,19 +84,23 @@ def _cosign(registry: Registry, _caller: None, _request: Request, body: bytes) -
 UPLOAD = WriteOperation(
     name="upload",
     method="PUT",
-    admit=_with_token("upload"),
+    admit=_require_token("upload"),
     limit=lambda registry: registry.limits.archive_bytes,
     run=_upload,
 )
 PUBLISH = WriteOperation(
-    name="publish", method="POST", admit=_with_token("publish"), limit=_request_limit, run=_publish
+    name="publish", method="POST", admit=_require_token("publish"), limit=_get_request_limit, run=_publish
 )
-CHANGE = WriteOperation(name="change", method="POST", admit=_with_token("change"), limit=_request_limit, run=_change)
-ATTEST = WriteOperation(name="attest", method="POST", admit=_with_token("attest"), limit=_request_limit, run=_attest)
+CHANGE = WriteOperation(
+    name="change", method="POST", admit=_require_token("change"), limit=_get_request_limit, run=_change
+)
+ATTEST = WriteOperation(
+    name="attest", method="POST", admit=_require_token("attest"), limit=_get_request_limit, run=_attest
+)
 COSIGN = WriteOperation(
     name="cosign",
     method="POST",
-    admit=_without_token,
+    admit=_require_no_token,
     limit=lambda _: _MAX_COSIGNATURE_BYTES,
     run=_cosign,
     body_seconds=10.0,

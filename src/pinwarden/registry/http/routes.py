@@ -9,26 +9,26 @@ from starlette.responses import Response
 
 from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
-from pinwarden.registry.official_api import ServerQuery, list_servers, server_version, server_versions
+from pinwarden.registry.official_api import ServerQuery, find_server_version, list_server_versions, list_servers
 from pinwarden.registry.read_api import JSON, search_tools
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import pointer_log
 
 
-def health(registry: Registry, _request: Request, _body: bytes) -> Response:
+def get_health(registry: Registry, _request: Request, _body: bytes) -> Response:
     """``GET /health``: whether the database responds, and the size of the log."""
     with registry.database.transaction() as transaction:
         head = pointer_log.load_head(transaction)
-    return _json({"status": "ok", "log_size": head.size if head else 0})
+    return _build_json_response({"status": "ok", "log_size": head.size if head else 0})
 
 
-def search(registry: Registry, request: Request, _body: bytes) -> Response:
+def get_search(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /api/search``: tools whose name or description contains a text."""
     query = request.query_params
-    return _json(search_tools(registry, query.get("q", "")[:200], query.get("after", "")[:214]))
+    return _build_json_response(search_tools(registry, query.get("q", "")[:200], query.get("after", "")[:214]))
 
 
-def _json(value: object) -> Response:
+def _build_json_response(value: object) -> Response:
     return Response(encode_document(value), media_type=JSON, headers={"cache-control": "no-cache"})
 
 
@@ -57,7 +57,7 @@ _STATUS = {
 }
 
 
-def status_code(err: PinwardenError) -> int:
+def choose_status_code(err: PinwardenError) -> int:
     """The HTTP status of an error: 4xx for unacceptable requests, 5xx for failures of the registry."""
     if err.data.get("reason") in ("rate", "queue"):
         return 429
@@ -67,9 +67,9 @@ def status_code(err: PinwardenError) -> int:
     return 422 if err.exit_code in (EXIT_REFUSED, EXIT_USAGE) else 400
 
 
-def error_response(err: PinwardenError) -> Response:
+def build_error_response(err: PinwardenError) -> Response:
     """An error as a JSON response. Details of internal failures are left out."""
-    status = status_code(err)
+    status = choose_status_code(err)
     message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
     body = encode_document({"error": {"code": err.code, "message": message, "hint": err.hint}})
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
@@ -81,7 +81,7 @@ def error_response(err: PinwardenError) -> Response:
 _MAX_SEARCH = 214
 
 
-def servers(registry: Registry, request: Request, _body: bytes) -> Response:
+def get_servers(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers``: one page of servers."""
     query = request.query_params
     limit = query.get("limit", "30")
@@ -91,25 +91,27 @@ def servers(registry: Registry, request: Request, _body: bytes) -> Response:
         search=query.get("search", "")[:_MAX_SEARCH],
         cursor=query.get("cursor", "")[: _MAX_SEARCH + 20],
         limit=int(limit),
-        latest=query.get("version") == "latest",
+        latest_only=query.get("version") == "latest",
     )
-    return _json_or_not_found(list_servers(registry, server_query, _base(registry, request)))
+    return _json_or_not_found(list_servers(registry, server_query, _find_base_url(registry, request)))
 
 
-def versions(registry: Registry, request: Request, _body: bytes) -> Response:
+def get_versions(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions``."""
-    return _json_or_not_found(server_versions(registry, request.path_params["name"], _base(registry, request)))
+    return _json_or_not_found(
+        list_server_versions(registry, request.path_params["name"], _find_base_url(registry, request))
+    )
 
 
-def version(registry: Registry, request: Request, _body: bytes) -> Response:
+def get_version(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions/{version}``."""
     parameters = request.path_params
     return _json_or_not_found(
-        server_version(registry, parameters["name"], parameters["version"], _base(registry, request))
+        find_server_version(registry, parameters["name"], parameters["version"], _find_base_url(registry, request))
     )
 
 
-def _base(registry: Registry, request: Request) -> str:
+def _find_base_url(registry: Registry, request: Request) -> str:
     """The base URL of files in entries. Behind a reverse proxy it comes from the operator's settings."""
     return registry.public_url or str(request.base_url)
 

@@ -29,7 +29,7 @@ _KEEP_ALIVE_SECONDS = 15
 _MAX_LOGGED_PATH = 200
 
 
-def listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
+def open_listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
     """A listening socket and its URL. It accepts connections before the URL is printed."""
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -53,7 +53,7 @@ def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=20,
-        http=bounded_protocol(),
+        http=build_bounded_protocol(),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
     server = uvicorn.Server(config)
@@ -119,7 +119,7 @@ MAX_PIPELINED = 32
 """Pipelined requests per connection."""
 
 
-class _Bounds:
+class _ConnectionLimits:
     """Adds limits to a uvicorn protocol. Tests lower `limit` and `head_seconds`."""
 
     cycle: Any
@@ -171,18 +171,18 @@ def _cancel_timer(timer: TimerHandle | None) -> TimerHandle | None:
     return None
 
 
-class _BoundedH11(_Bounds, H11Protocol):
+class _BoundedH11(_ConnectionLimits, H11Protocol):
     """h11 limits headers itself (``h11_max_incomplete_event_size``)."""
 
 
-def bounded_protocol() -> type[Any]:
+def build_bounded_protocol() -> type[Any]:
     """uvicorn's protocol with limits: httptools if it is installed, otherwise h11."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
         return _BoundedH11
 
-    class BoundedHttpTools(_Bounds, HttpToolsProtocol):
+    class BoundedHttpTools(_ConnectionLimits, HttpToolsProtocol):
         """httptools accepts headers of any size, so they are counted here."""
 
         _header_bytes: int | None = None

@@ -50,7 +50,7 @@ def create_log(transaction: Transaction, note: bytes) -> None:
     transaction.run("INSERT INTO log_head (id, size, edge, note) VALUES (?, ?, ?, ?)", (_HEAD, 0, b"", note))
 
 
-def append(transaction: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
+def append_entry(transaction: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
     """Append an entry and return the new edge. The head is unchanged until `move_head`."""
     grown, nodes = edge.append(hash_leaf(entry))
     transaction.run(
@@ -91,7 +91,7 @@ def read_tile(transaction: Transaction, size: int, level: int, index: int, width
     return join_hashes([bytes(row[0]) for row in rows])
 
 
-def entry_bundle(transaction: Transaction, size: int, index: int, width: int) -> bytes | None:
+def read_entry_bundle(transaction: Transaction, size: int, index: int, width: int) -> bytes | None:
     """The first ``width`` entries of an entry bundle; None if it has fewer."""
     if not 1 <= width <= tile_width(size, 0, index):
         return None
@@ -106,13 +106,13 @@ def read_entries(transaction: Transaction, start: int, stop: int) -> Sequence[by
     return [bytes(row[0]) for row in rows]
 
 
-def channel_entries(transaction: Transaction, tool: str, channel: str) -> list[bytes]:
+def list_channel_entries(transaction: Transaction, tool: str, channel: str) -> list[bytes]:
     """The entries about one channel, in order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
     return [bytes(row[0]) for row in transaction.rows(sql, (tool, channel))]
 
 
-def inclusion_path(transaction: Transaction, size: int, index: int) -> list[bytes]:
+def compute_inclusion_path(transaction: Transaction, size: int, index: int) -> list[bytes]:
     """The inclusion proof of an entry in the tree of ``size`` entries."""
 
     def fetch(level: int, tile_index: int, width: int) -> bytes:

@@ -31,7 +31,7 @@ class Channel(Record):
 def find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion | None:
     """One version."""
     row = transaction.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
-    return None if row is None else _with_attestations(transaction, _version(row))
+    return None if row is None else _with_attestations(transaction, _row_to_version(row))
 
 
 def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]:
@@ -40,7 +40,7 @@ def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]
     attested: dict[tuple[str, str], list[str]] = {}
     for root_cid, descriptor_cid, cid in transaction.rows(_ATTESTED, (tool,)):  # one query for all versions
         attested.setdefault((root_cid, descriptor_cid), []).append(cid)
-    versions = map(_version, rows)
+    versions = map(_row_to_version, rows)
     return [
         replace(version, attestations=tuple(attested.get((version.root_cid, version.descriptor_cid), ())))
         for version in versions
@@ -61,13 +61,13 @@ def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]
 
 def page_versions(transaction: Transaction, tool: str, seq: int, search: str, limit: int) -> list[PublishedVersion]:
     """One page of all versions of all tools after a given one, without attestations."""
-    pattern = _pattern(search)
+    pattern = _build_like_pattern(search)
     rows = transaction.rows(
         f"SELECT {_COLUMNS} FROM versions WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "  # noqa: S608
         "(tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? ESCAPE '!') ORDER BY tool, seq LIMIT ?",
         (tool, tool, seq, pattern, pattern, limit),
     )
-    return list(map(_version, rows))
+    return list(map(_row_to_version, rows))
 
 
 def add_version(transaction: Transaction, version: PublishedVersion) -> None:
@@ -86,13 +86,13 @@ def find_channel(transaction: Transaction, tool: str, channel: str) -> Channel |
     """One channel."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? AND channel = ?"
     row = transaction.row(sql, (tool, channel))
-    return None if row is None else _channel(row)
+    return None if row is None else _row_to_channel(row)
 
 
 def list_channels(transaction: Transaction, tool: str) -> list[Channel]:
     """All channels of a tool, by name."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? ORDER BY channel"
-    return [_channel(row) for row in transaction.rows(sql, (tool,))]
+    return [_row_to_channel(row) for row in transaction.rows(sql, (tool,))]
 
 
 def set_channel(transaction: Transaction, channel: Channel) -> None:
@@ -106,7 +106,7 @@ def set_channel(transaction: Transaction, channel: Channel) -> None:
 
 def page_tools(transaction: Transaction, *, search: str = "", after: str = "", limit: int = 100) -> list[str]:
     """One page of tool names after a given one. ``search`` matches names and descriptions."""
-    pattern = _pattern(search)
+    pattern = _build_like_pattern(search)
     rows = transaction.rows(
         "SELECT DISTINCT tool FROM versions WHERE tool > ? AND (tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? "
         "ESCAPE '!') ORDER BY tool LIMIT ?",
@@ -115,7 +115,7 @@ def page_tools(transaction: Transaction, *, search: str = "", after: str = "", l
     return [str(row[0]) for row in rows]
 
 
-def _pattern(search: str) -> str:
+def _build_like_pattern(search: str) -> str:
     """The `LIKE` pattern for texts that contain this one literally."""
     return f"%{search.lower().replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
 
@@ -139,7 +139,7 @@ def put_document(transaction: Transaction, cid: str, body: bytes) -> None:
 
 def find_document(transaction: Transaction, cid: str) -> bytes | None:
     """A descriptor, attestation or surface."""
-    return _body(transaction.row("SELECT body FROM documents WHERE cid = ?", (cid,)))
+    return _read_body(transaction.row("SELECT body FROM documents WHERE cid = ?", (cid,)))
 
 
 def put_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str, body: bytes) -> None:
@@ -152,7 +152,7 @@ def put_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str, b
 def find_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str) -> bytes | None:
     """A manifest."""
     sql = "SELECT body FROM manifests WHERE root_cid = ? AND descriptor_cid = ?"
-    return _body(transaction.row(sql, (root_cid, descriptor_cid)))
+    return _read_body(transaction.row(sql, (root_cid, descriptor_cid)))
 
 
 def add_attestations(
@@ -186,15 +186,15 @@ def _with_attestations(transaction: Transaction, version: PublishedVersion) -> P
     )
 
 
-def _version(row: Row) -> PublishedVersion:
+def _row_to_version(row: Row) -> PublishedVersion:
     return PublishedVersion(**dict(zip(_NAMES, row, strict=True)))
 
 
-def _channel(row: Row) -> Channel:
+def _row_to_channel(row: Row) -> Channel:
     tool, channel, version, root_cid, seq, pointer = row
     body = None if pointer is None else bytes(pointer)
     return Channel(tool=tool, channel=channel, version=version, root_cid=root_cid, seq=seq, pointer=body)
 
 
-def _body(row: Row | None) -> bytes | None:
+def _read_body(row: Row | None) -> bytes | None:
     return None if row is None else bytes(row[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.core.record import Record
-from pinwarden.registry.names import longest_namespace, possible_namespaces
+from pinwarden.registry.names import find_longest_namespace, list_possible_namespaces
 from pinwarden.system.database import ConflictError, Row, Transaction
 
 OWNER = "owner"
@@ -51,15 +51,15 @@ def list_namespaces(transaction: Transaction) -> list[str]:
     return [str(row[0]) for row in transaction.rows("SELECT name FROM namespaces ORDER BY name")]
 
 
-def namespace_for_tool(transaction: Transaction, tool: str) -> str | None:
+def find_namespace(transaction: Transaction, tool: str) -> str | None:
     """The namespace that a tool belongs to."""
-    possible = possible_namespaces(tool)
+    possible = list_possible_namespaces(tool)
     marks = ", ".join("?" for _ in possible)
     rows = transaction.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
-    return longest_namespace(tool, [str(row[0]) for row in rows])
+    return find_longest_namespace(tool, [str(row[0]) for row in rows])
 
 
-def namespace_keys(transaction: Transaction, namespace: str) -> dict[str, str]:
+def list_namespace_keys(transaction: Transaction, namespace: str) -> dict[str, str]:
     """The keys of a namespace and their roles."""
     rows = transaction.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
     return {str(key_id): str(role) for key_id, role in rows}
@@ -94,12 +94,12 @@ _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - co
 def find_token(transaction: Transaction, digest: str) -> PublisherToken | None:
     """The token with that digest."""
     row = transaction.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
-    return None if row is None else _token(row)
+    return None if row is None else _row_to_token(row)
 
 
 def list_tokens(transaction: Transaction) -> list[PublisherToken]:
     """All tokens."""
-    return [_token(row) for row in transaction.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
+    return [_row_to_token(row) for row in transaction.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
 
 
 def revoke_token(transaction: Transaction, token_id: str, moment: int) -> bool:
@@ -107,7 +107,7 @@ def revoke_token(transaction: Transaction, token_id: str, moment: int) -> bool:
     return transaction.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
 
 
-def _token(row: Row) -> PublisherToken:
+def _row_to_token(row: Row) -> PublisherToken:
     token_id, namespace, label, created_at, expires, revoked = row
     return PublisherToken(
         id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked
@@ -148,7 +148,7 @@ def list_audit(transaction: Transaction, limit: int = 1000) -> list[AuditRow]:
     return [AuditRow(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def usage_since(transaction: Transaction, token_id: str, moment: int) -> tuple[int, int]:
+def count_usage(transaction: Transaction, token_id: str, moment: int) -> tuple[int, int]:
     """The number of a token's requests since a time, and their total bytes."""
     sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
     row = transaction.row(sql, (token_id, moment)) or (0, 0)
