@@ -1,4 +1,4 @@
-"""Access control of a registry: tokens, rate limits, namespaces and signed requests; and the operator commands."""
+"""Access control of a registry: tokens, rate limits, namespaces, signed requests, and the operator's commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pinwarden.registry.store import publishers
 from pinwarden.registry.store.publishers import DONE, AuditRow, PublisherToken
 from pinwarden.system.database import ConflictError, Transaction
 
-_TOKEN_PREFIX = "pwt_"  # noqa: S105 - so that scanners of secrets find one
+_TOKEN_PREFIX = "pwt_"  # noqa: S105 - lets secret scanners recognise a token
 _HOUR = 3_600_000
 _TOKENS_LOCK = "registry tokens"
 _MAX_DAYS = 3650
@@ -74,7 +74,7 @@ def hash_token(text: str) -> str:
 
 
 def verify_statement(registry: Registry, document: object, action: str) -> PublisherStatement:
-    """Verify a signed request: for this registry, for this action, and recent."""
+    """Verify that a request was signed recently, for this registry and this action."""
     statement = statement_document.statement_from_json(document)
     if statement.log_id != registry.identity.log_id or statement.action != action:
         raise PinwardenError("REQUEST_STALE", "the request was signed for another registry or another action")
@@ -118,7 +118,7 @@ def record_success(
 
 
 def record_refusal(registry: Registry, caller: Caller | None, action: str, subject: str, err: PinwardenError) -> None:
-    """Write a refused request to the audit log. Unauthenticated requests could fill the disk and are not logged."""
+    """Write a refused request to the audit log, unless it is unauthenticated: such requests could fill the disk."""
     if caller is not None:
         with registry.database.transaction() as transaction:
             publishers.write_audit(
@@ -173,7 +173,7 @@ def _namespace_to_json(registry: Registry, name: str) -> dict[str, Any]:
 
 
 def add_token(registry: Registry, namespace: str, label: str, days: int) -> Report:
-    """Create a token for a namespace. This report is the only place that shows it."""
+    """Create a token for a namespace. Only this report shows the token."""
     if not 1 <= days <= _MAX_DAYS:
         raise PinwardenError("USAGE", f"a token is valid for 1 to {_MAX_DAYS} days")
     with registry.database.transaction(exclusive=_TOKENS_LOCK) as transaction:
@@ -193,7 +193,7 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
 def create_token(
     transaction: Transaction, registry_now: str, namespace: str, label: str, days: int
 ) -> tuple[str, PublisherToken]:
-    """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
+    """Create a token for a namespace. Return its text, which is not stored, and its record."""
     if namespace not in publishers.list_namespaces(transaction):
         raise PinwardenError(
             "NAMESPACE_REFUSED",

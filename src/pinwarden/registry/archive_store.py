@@ -1,4 +1,4 @@
-"""Where a registry keeps archives, by CID: the interface, and its implementation with a folder."""
+"""The archive store of a registry: its interface, and the implementation that uses a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ArchiveStore(ABC):
         return cid
 
     def _is_intact(self, cid: str, size: int) -> bool:
-        """Whether the bytes are stored and intact. Damaged bytes are replaced when they are uploaded again."""
+        """Whether the archive is stored and matches its CID. `put` replaces a damaged archive."""
         try:
             return self.has(cid) and self.get(cid, size) is not None
         except PinwardenError as err:
@@ -37,7 +37,7 @@ class ArchiveStore(ABC):
         return data
 
     def find_path(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
-        """The file with the bytes, if the store uses files, so that it can be sent without loading it into memory."""
+        """The file of an archive, to send it without loading it into memory; None if the store has no files."""
         return None
 
     def close(self) -> None:  # noqa: B027 - a folder has nothing to close
@@ -54,7 +54,7 @@ class ArchiveStore(ABC):
 
 
 class FolderArchiveStore(ArchiveStore):
-    """Stores archives in a folder, which processes may share: files are written atomically."""
+    """Stores archives in a folder. Several processes may share it, because files are written atomically."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -72,7 +72,7 @@ class FolderArchiveStore(ArchiveStore):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror}") from err
+            raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
         write_atomically(path, data)
 
     def _get(self, cid: str, max_bytes: int) -> bytes | None:

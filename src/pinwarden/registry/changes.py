@@ -47,7 +47,7 @@ def apply_change(registry: Registry, caller: Caller, request: bytes) -> ChangeRe
     statement = verify_statement(registry, document, action)
     with open_append_transaction(registry) as transaction:
         result = run(transaction, registry, caller, statement)
-        # A request that changed nothing is used up too, or it could be replayed when it would change something.
+        # A request that changed nothing counts as used too, so that an attacker cannot replay it later.
         mark_statement_used(transaction, registry, statement, again=not result.changed)
         if result.changed:
             record_success(transaction, registry, caller, statement, result.subject)
@@ -152,7 +152,7 @@ _ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement]
 
 
 def add_attestation(registry: Registry, caller: Caller, request: bytes) -> ChangeResult:
-    """Add an attestation to a published version. It carries its own signature; the token limits the rate."""
+    """Add an attestation to a published version. Its issuer signed it; the caller's token only limits the rate."""
     document = read_json(request)
     subject = DocumentReader(document, "attestation").object("subject")
     root_cid, descriptor_cid = subject.cid("root_cid"), subject.cid("descriptor_cid")

@@ -1,8 +1,8 @@
 """The last signed checkpoint, stored in a file next to the registry's key.
 
-A database can be restored without its newest transactions. Appending to it would reuse log indexes, which followers
-see as a fork. So a log that is shorter than the stored checkpoint, or inconsistent with it, is refused when the
-registry is opened and before every append.
+A restored backup of the database may lack the newest transactions. Appending to it would reuse log indexes, and
+followers would see a fork. Therefore the registry compares its log with the stored checkpoint when it opens and before
+every append, and refuses a log that is shorter or different.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WRITE_LOCK = Lock()
 
 @contextmanager
 def open_append_transaction(registry: Registry) -> Iterator[Transaction]:
-    """A transaction that may append to the log. After its commit the new checkpoint is stored in the file."""
+    """Open a transaction that may append to the log. After the commit, store the new checkpoint in the file."""
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         before = pointer_log.load_head(transaction)
         check_not_behind(transaction, registry.checkpoint, registry.identity.log_id, registry.identity.key)
@@ -72,7 +72,7 @@ def check_not_behind(transaction: Transaction, path: Path | None, log_id: str, k
     size = 0 if head is None else head.size
     if stored.origin != log_id:
         _refuse_behind(
-            f"{path} is of the log {stored.origin[:120]!a}, but the database contains the log {log_id[:120]!a}"
+            f"{path} belongs to the log {stored.origin[:120]!a}, but the database contains the log {log_id[:120]!a}"
         )
     if size < stored.size:
         _refuse_behind(f"the log in the database has {size} entries, but {stored.size} were signed according to {path}")

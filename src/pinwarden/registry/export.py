@@ -1,4 +1,4 @@
-"""Export a registry as static files, which any web server can serve and the installer accepts as a registry."""
+"""Export a registry as static files. Any web server can serve them, and installers use them like a registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pinwarden.system.database import Transaction
 
 
 def export_registry(registry: Registry, folder: Path, base_url: str | None = None) -> Report:
-    """The report of ``pinwarden registry export``.
+    """Write the registry's files to a folder, and report how many were new.
 
     Publishing waits while the files are written, so all of them belong to one head of the log. Content under a CID is
     written once. Other files are replaced one by one, referenced files first, so that a web server can keep serving the
@@ -45,7 +45,7 @@ def export_registry(registry: Registry, folder: Path, base_url: str | None = Non
 
 
 def _list_paths(transaction: Transaction, size: int) -> Iterator[str]:
-    """All paths, referenced files before those that refer to them."""
+    """All paths of the registry. A file comes after the files that it refers to."""
     tools = publications.list_tools(transaction)
     versions = [version for tool in tools for version in publications.list_versions(transaction, tool)]
     for version in versions:
@@ -89,7 +89,7 @@ def _write_file(registry: Registry, transaction: Transaction, folder: Path, path
 
 
 def _write_official_entries(transaction: Transaction, folder: Path, base: str) -> int:
-    """One file per version, as in the official API. Listings need queries, which static files cannot answer."""
+    """Write one file per version, as in the official API. Static files cannot answer its search queries."""
     written = 0
     for tool in publications.list_tools(transaction):
         versions = publications.list_versions(transaction, tool)
@@ -113,4 +113,4 @@ def _replace_file(path: Path, data: bytes) -> None:
         fresh.replace(path)
     except OSError as err:
         fresh.unlink(missing_ok=True)
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err

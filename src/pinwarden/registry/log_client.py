@@ -1,4 +1,4 @@
-"""Follow a registry's log from its last seen state: download new entries, verify, report and save them."""
+"""Follow a registry's log: download and verify the entries since the last saved state, and report new events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FollowOptions(Record):
     """Which log to follow, and which witnesses are required."""
 
     key: PublicKey | None = None
-    """The registry's key. Without one, the first key seen is trusted and required from then on."""
+    """The registry's key. If None, the first key that the registry shows is trusted from then on."""
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
     watch: tuple[str, ...] | None = None
@@ -100,7 +100,7 @@ def follow_log(files: RegistryReader, state: LogState | None, options: FollowOpt
 def _fetch_key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
     """The key changes to expect up to the head, and the state with the key to start from.
 
-    Downloaded only for a new state, and when another key than the known one signed the head.
+    The list is downloaded only for a new state, or if another key than the known one signed the head.
     """
     signed = is_note_signed(note, NoteKey(name=known.log_id, key=known.key))
     if known.edge.size and signed:
@@ -129,11 +129,11 @@ def _fetch_entries(files: RegistryReader, start: int, stop: int) -> Iterator[byt
             tile = files.find(f"{names.LOG}/{entries_path(index)}", _MAX_BUNDLE_BYTES)
         if tile is None:
             raise PinwardenError(
-                "LOG_PROOF_INVALID", f"the registry lacks the log entries from {index * TILE_WIDTH} on"
+                "LOG_PROOF_INVALID", f"{files} does not serve the log entries from {index * TILE_WIDTH} on"
             )
         entries = unpack_entries(tile)[:width]
         if len(entries) < width:
-            raise PinwardenError("LOG_PROOF_INVALID", f"the registry lacks log entries before {stop}")
+            raise PinwardenError("LOG_PROOF_INVALID", f"{files} does not serve all log entries before {stop}")
         yield from entries[max(0, start - index * TILE_WIDTH) :]
 
 
@@ -199,7 +199,7 @@ def save_log_state(path: Path, state: LogState) -> None:
 
 
 def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch: Sequence[str]) -> Report:
-    """The report of ``pinwarden log monitor``: new events of watched names."""
+    """Follow the log from the saved state, and report new events of watched names (``pinwarden log monitor``)."""
     before = load_log_state(path)
     followed = follow_log(files, before, replace(options, watch=tuple(watch)))
     save_log_state(path, followed.state)
@@ -216,12 +216,16 @@ def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch
         exit_code=EXIT_REFUSED if rows and not followed.is_first else EXIT_CLEAN,
         rows=rows,
         notes=notes if options.key is None else (),
-        facts={**_build_facts(followed), "new": followed.new_count, "events": [_event_to_json(event) for event in shown]},
+        facts={
+            **_build_facts(followed),
+            "new": followed.new_count,
+            "events": [_event_to_json(event) for event in shown],
+        },
     )
 
 
 def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
-    """The report of ``pinwarden log verify``: all entries, the tiles, and both forms of the head."""
+    """Verify all entries, the tiles and both forms of the head (``pinwarden log verify``)."""
     followed = follow_log(files, None, replace(options, watch=()))
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
@@ -241,7 +245,7 @@ def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
 
 
 def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
-    """The tiles must have the same root as the entries, or proofs from them would not verify."""
+    """Raise unless the tiles have the same root as the entries, because clients compute proofs from tiles."""
 
     def fetch(level: int, index: int, width: int) -> bytes:
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")

@@ -1,8 +1,8 @@
 """Verification of a registry's log: heads, new entries, events, and whether a pointer is the latest of its channel.
 
 Appending all new entries to the saved edge of the Merkle tree (`LogState`) proves two things: the old log is a prefix
-of the new one, and no entry was skipped. A pointer that is not its channel's latest event is a replay; one without an
-event was never published in the log.
+of the new one, and no entry was skipped. A pointer that is not the latest event of its channel is a replay. A pointer
+without an event was never logged.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def verify_head(
     note.verify([key])
     checkpoint = Checkpoint.parse(note.text)
     if checkpoint.origin != log_id:
-        raise PinwardenError("LOG_PROOF_INVALID", "the checkpoint is of another log")
+        raise PinwardenError("LOG_PROOF_INVALID", f"the checkpoint belongs to another log than {log_id[:120]}")
     cosigned = verify_cosignatures(note, witnesses)
     # One key under two names counts once, and the registry cannot be its own witness.
     count = len({cosignature.witness.key for cosignature in cosigned} - {key.key})
@@ -124,7 +124,7 @@ def follow_entries(
 
 
 def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEvent:
-    """Verify an entry: canonical form, this log, this index, and signed by the key of that time."""
+    """Verify the canonical form, log, index and signature of an entry. ``key`` is the registry's key at this index."""
     try:
         document = strict_json.parse_json(entry)
         event = log_documents.log_event_from_json(document)
@@ -169,7 +169,10 @@ class PointerTarget(Record):
 
 
 def check_pointer_is_latest(pointer: PointerTarget, state: LogState, index: int | None) -> int:
-    """The index of the pointer's event. Raises unless it is the latest of its channel. ``index`` is from its proof."""
+    """Return the index of the pointer's event. Raise unless it is the latest event of its channel.
+
+    ``index`` is the index in the pointer's inclusion proof; None if the pointer has no proof.
+    """
     newest = state.find_pointer(pointer.tool, pointer.channel)
     if newest is None:
         raise PinwardenError("POINTER_UNLOGGED", f"the log has no event for {pointer.tool} on {pointer.channel}")
@@ -184,7 +187,7 @@ def check_pointer_is_latest(pointer: PointerTarget, state: LogState, index: int 
             data={**data, "given": index},
         )
     raise PinwardenError(
-        "POINTER_UNLOGGED", f"the latest event for {pointer.tool} on {pointer.channel} is of another bundle", data=data
+        "POINTER_UNLOGGED", f"the latest event for {pointer.tool} on {pointer.channel} names another bundle", data=data
     )
 
 
@@ -202,7 +205,9 @@ def verify_proof(
     logged = verify_event(event, state.log_id, state.find_key(parsed.index), parsed.index)
     target = (logged.tool, logged.channel, logged.new_root_cid, logged.descriptor_cid)
     if target != (pointer.tool, pointer.channel, pointer.root_cid, pointer.descriptor_cid):
-        raise PinwardenError("POINTER_UNLOGGED", "the pointer's event is about another bundle")
+        raise PinwardenError(
+            "POINTER_UNLOGGED", f"the log event of the pointer {pointer.tool}@{pointer.channel} names another bundle"
+        )
     if proved.checkpoint.size > head.checkpoint.size:
         raise PinwardenError(
             "LOG_ROLLBACK",
@@ -219,7 +224,7 @@ def verify_proof(
 
 
 def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> None:
-    """Raise if a version was yanked, even if a pointer names it."""
+    """Raise VERSION_YANKED if the log records that the version was yanked."""
     mark = state.find_pointer(pointer.tool, f"{YANKED_PREFIX}{version}")
     if mark is not None and mark.root_cid is not None:
         raise PinwardenError(
@@ -228,7 +233,7 @@ def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> N
 
 
 def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
-    """Raise if the signed head is too old, because later events could be hidden, or from the future."""
+    """Raise LOG_FROZEN if the head is from the future, or so old that the registry may hide later events."""
     issued, present = parse_timestamp(issued_at), parse_timestamp(now)
     if issued is None or present is None or issued > present + _MAX_CLOCK_SKEW:
         raise PinwardenError(
@@ -257,7 +262,7 @@ def is_note_signed(note: Note, key: NoteKey) -> bool:
 
 
 def check_key_not_replaced(state: LogState, note: Note) -> None:
-    """Raise if a replaced key signed the head: it is a replay of an old head, or was signed with a stolen key."""
+    """Raise if a replaced key signed the head, which is then an old head or a forgery with a stolen key."""
     for change in state.key_changes:
         if not is_note_signed(note, NoteKey(name=state.log_id, key=change.old)):
             continue
@@ -287,12 +292,13 @@ def list_expected_key_changes(
             or not _starts_from_current_key(state, pending_changes)
         ):
             raise PinwardenError(
-                "LOG_PROOF_INVALID", "the registry's list of key changes contradicts the ones already seen"
+                "LOG_PROOF_INVALID",
+                "the registry's list of key changes contradicts the key changes in the saved log state",
             )
         return state, pending_changes
     keys = [change.old for change in earlier_changes] + [change.new for change in earlier_changes[-1:]]
     if not earlier_changes or state.key not in keys:
-        return state, ()  # the head must be signed by the known key
+        return state, ()  # the known key must have signed the head
     # Each key change is signed by both keys, so a follower may start with any key of the log.
     return replace(state, key=earlier_changes[0].old), earlier_changes
 
@@ -325,7 +331,7 @@ class LoggedPointer(Record):
     """None if the pointer was removed."""
     descriptor_cid: str | None
     reason: str | None = None
-    """The reason; stored only for yanked versions."""
+    """The reason of a yank; None for other events."""
 
 
 class LoggedKeyChange(Record):
@@ -337,11 +343,11 @@ class LoggedKeyChange(Record):
 
 
 class LogState(Record):
-    """How far a log was read. All entries up to there were verified against the root of ``edge``."""
+    """The state of a follower: the verified edge of the log, and the latest event of each channel."""
 
     log_id: str
     key: PublicKey
-    """The key of the head and of later entries."""
+    """The key that signs the head and later entries."""
     key_changes: tuple[LoggedKeyChange, ...] = ()
     """The rotations that led to ``key``."""
     edge: Frontier = field(default_factory=Frontier)
@@ -365,7 +371,7 @@ class LogState(Record):
 
 
 def encode_log_state(state: LogState) -> bytes:
-    """The file's bytes, including a digest that detects edits."""
+    """Encode a state as a file, with a digest that detects edits."""
     pointers: dict[str, dict[str, Any]] = {}
     for (tool, channel), pointer in sorted(state.pointers.items()):
         row = {"seq": pointer.seq, "root_cid": pointer.root_cid, "descriptor_cid": pointer.descriptor_cid}
@@ -389,7 +395,7 @@ def encode_log_state(state: LogState) -> bytes:
 
 
 def parse_log_state(data: bytes) -> LogState:
-    """Parse the file. Raises if it is damaged: starting over would lose the proof that the log was not rewritten."""
+    """Parse a saved state. Raises LOG_STATE_CORRUPT for a damaged file: without it, a rewritten log is not detected."""
     try:
         document = strict_json.parse_json(data, LOG_STATE_LIMITS)
     except PinwardenError as err:

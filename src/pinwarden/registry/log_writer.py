@@ -1,4 +1,4 @@
-"""Appends to the registry's log: pointer changes and key rotation, in one transaction with the rows they describe."""
+"""Append pointer changes and key rotations to the registry's log, in the transaction that changes the tables."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ class PointerChange(Record):
 def append_pointer_changes(transaction: Transaction, registry: Registry, changes: Sequence[PointerChange]) -> int:
     """Write the events, the channels and the new head. Return the index of the first event.
 
-    The transaction must hold `pointer_log.WRITE_LOCK`, so that every index is assigned only once. After a rollback, its
-    indexes are assigned again.
+    The transaction must hold `pointer_log.WRITE_LOCK`, so that every index is assigned only once.
     """
     check_current_key(transaction, registry)
     head = pointer_log.load_head(transaction)
@@ -99,7 +98,7 @@ def _append_event(
 
 
 def _is_installable(change: PointerChange) -> bool:
-    """Yanks are logged like channels, but have no pointer to install from."""
+    """Whether the change needs a pointer. Yanks are logged on a channel of their own, which has none."""
     return not change.channel.startswith(YANKED_PREFIX)
 
 
@@ -177,7 +176,7 @@ def _resign_pointers(transaction: Transaction, registry: Registry, now: str) -> 
 
 
 def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
-    """The same pointer, signed now by the new key."""
+    """The pointer of a channel, signed again with the registry's new key."""
     old = pointer_document.pointers_from_json(read_json(channel.pointer or b""))
     identity = registry.identity
     value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, old.pointers)

@@ -1,7 +1,7 @@
 """Names in a registry (namespaces, tools, channels, versions) and the paths of its files.
 
 Names are part of paths, so few characters are allowed. A live registry serves these paths; a static export has files
-there. Content under a CID never changes and may be cached forever; everything else is signed or a convenience.
+there. Content under a CID never changes and may be cached forever.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def is_in_namespace(tool: str, namespace: str) -> bool:
 
 
 def find_longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
-    """The namespace that a tool belongs to: the longest match, so that a part can be delegated."""
+    """The longest namespace that contains a tool; None if there is none. An owner may delegate a longer namespace."""
     return max((namespace for namespace in namespaces if is_in_namespace(tool, namespace)), key=len, default=None)
 
 
 def list_possible_namespaces(tool: str) -> list[str]:
-    """All namespaces that a tool could belong to."""
+    """All namespaces that a tool could belong to: ``acme`` and ``acme.notes`` for ``acme.notes``."""
     parts = tool.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
@@ -99,7 +99,7 @@ def proof_path(tool: str, channel: str) -> str:
 
 
 def event_path(tool: str, channel: str) -> str:
-    """The event that the proof is about, as it is in the log."""
+    """The log entry of the pointer's event, which the proof covers."""
     return f"pointers/{tool}/{channel}.event"
 
 

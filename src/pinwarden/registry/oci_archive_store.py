@@ -1,4 +1,4 @@
-"""Archives in an OCI registry, each as an artifact tagged with its CID, so that garbage collection keeps it."""
+"""An archive store in an OCI registry. Each archive has a tag with its CID, so that garbage collection keeps it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The official MCP registry API, so that its clients can list the tools of a registry.
 
-A tool ``com.acme.notes`` in the namespace ``com.acme`` is ``com.acme/notes`` there. Packages contain the archive's URL
-and digest; the other checks of an install are only made by ``pinwarden install``.
+A tool ``com.acme.notes`` in the namespace ``com.acme`` is ``com.acme/notes`` there. An entry has the
+archive's URL and digest; only ``pinwarden install`` verifies the log and the attestations.
 """
 
 from __future__ import annotations

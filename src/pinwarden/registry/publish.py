@@ -53,7 +53,12 @@ class PublishResult(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The ``event`` of the response."""
-        return {"channel": self.channel, "log_index": self.seq, "previous": self.previous_version, "changed": self.changed}
+        return {
+            "channel": self.channel,
+            "log_index": self.seq,
+            "previous": self.previous_version,
+            "changed": self.changed,
+        }
 
 
 class Submission(Record):
@@ -87,7 +92,7 @@ class ExaminedBundle(Record):
 
 
 def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
-    """Carry out a publish request.
+    """Publish a version.
 
     1. Check that the documents are consistent and that the request is signed for them.
     2. Check that caller and signer belong to the namespace.
@@ -124,7 +129,7 @@ def _parse_request(registry: Registry, request: bytes) -> Submission:
     reader = DocumentReader(read_json(request), "request")
     statement = verify_statement(registry, reader.value.get("statement"), PUBLISH)
     body = statement.reader
-    # Parsed again from their canonical bytes, so that what is checked is what is stored.
+    # The documents are parsed from their canonical bytes, because the registry stores those bytes.
     documents = check_documents(
         encode_document(reader.object("descriptor").value), encode_document(reader.object("manifest").value)
     )
@@ -132,7 +137,7 @@ def _parse_request(registry: Registry, request: bytes) -> Submission:
     if (body.cid("root_cid"), body.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
         raise PinwardenError("ROOT_CID_MISMATCH", "the request is signed for another bundle than the one submitted")
     if (body.text("tool"), body.text("version")) != (descriptor.name, descriptor.version):
-        raise PinwardenError("TOOL_NAME_MISMATCH", "the request is about another tool or version than the descriptor")
+        raise PinwardenError("TOOL_NAME_MISMATCH", "the request names another tool or version than the descriptor")
     check_tool(descriptor.name)
     check_version(descriptor.version)
     if len(descriptor.description) > registry.limits.description_chars or "\0" in descriptor.description:
@@ -171,7 +176,7 @@ def verify_attestation(registry: Registry, document: Any, root_cid: str, descrip
         raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {limit}")
     attestation = attestation_document.attestation_from_json(document)
     if (attestation.root_cid, attestation.descriptor_cid) != (root_cid, descriptor_cid):
-        raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
+        raise PinwardenError("DOCUMENT_INVALID", "an attestation names another bundle")
     for signature in document["signatures"]:
         key = PublicKey.from_did(signature["key_id"])
         if not is_document_signature_valid(document, signature, [key]):
@@ -238,7 +243,7 @@ def _probe_unpacked(descriptor: BundleDescriptor, folder: Path) -> Surface:
         raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")
     program, readable = _choose_program(descriptor.runtime)
     target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
-    # Publishing is consent to being started in the registry's sandbox, which contains no other files.
+    # By publishing a server, its publisher agrees that the registry starts it in a sandbox.
     sandbox = Sandbox(readable=(str(folder), *readable), limits=PROBE_SANDBOX_LIMITS)
     options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_PROBE_SECONDS)
     with _PROBE_SLOTS:
@@ -255,7 +260,7 @@ def _choose_program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _format_public_problem(err: PinwardenError) -> str:
-    """A reason that can be published: without the server's own output."""
+    """The reason for a failed probe, without the server's own output, because the reason is published."""
     return f"{err.code}: {err.message}"[:300]
 
 

@@ -32,7 +32,7 @@ _JSON = "application/json"
 
 
 class PublishOptions(Record):
-    """What to publish, where, and with which key."""
+    """The bundle to publish, the registry and channel, and the publisher's key."""
 
     registry: HttpRegistry
     files: BundleFiles
@@ -42,7 +42,7 @@ class PublishOptions(Record):
     allow_older: bool = False
     """Whether the channel may move from a newer version to this one."""
     registry_key: PublicKey | None = None
-    """The registry's key, if known. A request is signed for one log, so no other registry can use it."""
+    """The expected key of the registry; None accepts any key."""
 
 
 def publish_bundle(options: PublishOptions) -> Report:
@@ -114,14 +114,14 @@ def _parse_event(response: Any) -> dict[str, Any] | None:
 
 
 def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_cid: str, registry: HttpRegistry) -> None:
-    """Check that the registry published what was sent. Installers verify what it serves."""
+    """Raise ARTIFACT_MISMATCH if the registry's response describes another bundle than the uploaded one."""
     documents, descriptor = opened.documents, opened.documents.descriptor
     sent = (descriptor.name, descriptor.version, documents.root_cid, documents.descriptor_cid, archive_cid)
     published = (version.tool, version.version, version.root_cid, version.descriptor_cid, version.archive_cid)
     if published != sent or version.content_hash != str(opened.content_hash):
         raise PinwardenError(
             "ARTIFACT_MISMATCH",
-            f"the registry {registry} did not publish what was sent",
+            f"the registry {registry} published another bundle than the uploaded one",
             data={"sent": list(sent), "said": list(published)},
         )
 

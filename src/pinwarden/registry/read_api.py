@@ -1,4 +1,4 @@
-"""The files of a registry at each of its paths, for the live server and the static export; and tool search."""
+"""The files that a registry serves, by path, for the HTTP server and the static export; and tool search."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _serve_checkpoint(registry: Registry, transaction: Transaction) -> RegistryF
 
 
 def _serve_signed_checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
-    """Signed on every request: its timestamp shows that this is still the head."""
+    """Sign the head on every request, because its timestamp shows that it is still the head."""
     check_current_key(transaction, registry)
     head = Checkpoint.parse(read_head_note(registry, transaction).text)
     view = CheckpointDocument(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())

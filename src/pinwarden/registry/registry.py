@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SCHEMA_NAME = "registry"
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
-"""Whether a registry starts submitted servers to learn their surface."""
+"""Whether a registry probes submitted servers for their surface."""
 _IDENTITY = 0
 
 
@@ -51,7 +51,7 @@ class RegistryLimits(Record):
     """Per token. A pipeline that publishes every minute to two channels stays below."""
     bytes_per_hour: int = 4 * 1024 * 1024 * 1024
     statement_seconds: int = 600
-    """The largest clock difference between publisher and registry, including time in the queue."""
+    """How old a signed request may be, including the clock difference and the time in the queue."""
     attestations: int = 100
     """Per bundle."""
     attestation_bytes: int = 64 * 1024
@@ -61,7 +61,7 @@ class RegistryLimits(Record):
     compared_items: int = 5_000
     """Per compared surface. Real servers have up to hundreds of items; comparing this many takes seconds."""
     keys: int = 200
-    """Per namespace. Each is a row written while other publishers wait."""
+    """Per namespace. Other publishers wait while the registry writes the keys of a request."""
 
 
 class Registry(Record):
@@ -73,7 +73,7 @@ class Registry(Record):
     blobs: ArchiveStore
     limits: RegistryLimits = field(default_factory=RegistryLimits)
     checkpoint: Path | None = None
-    """The file with the last signed checkpoint; a log that is shorter or different is never appended to."""
+    """The file with the last signed checkpoint, which detects a restored or replaced database."""
     probing: str = AUTO
     """Whether submitted servers are probed for their surface, always in a sandbox: auto, required or never."""
     witnesses: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
     try:
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror or err}") from err
     database, blobs = open_registry_database(settings), open_archive_store(settings)
     try:
         return _open_with_stores(settings, signer, database, blobs)
@@ -246,7 +246,7 @@ def _open_exclusively(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
     try:
         while not try_lock_file(descriptor):
             if monotonic() > deadline:
@@ -258,7 +258,7 @@ def _open_exclusively(folder: Path) -> Iterator[None]:
 
 
 def prepare_next_key(folder: Path) -> Signer:
-    """The next key of the folder's registry. Created unless an earlier attempt already did."""
+    """Load the next key of the registry in a folder. Creates the key if there is none."""
     path = folder / NEXT_KEY_FILE
     if not path.exists():
         create_key_file(path, generate_key())
@@ -266,15 +266,15 @@ def prepare_next_key(folder: Path) -> Signer:
 
 
 def activate_next_key(folder: Path) -> None:
-    """Replace the key file with the next key. The old key is deleted: it is useful only to an attacker."""
+    """Replace the key file with the next key. The old key is deleted, because only an attacker could use it."""
     try:
         (folder / NEXT_KEY_FILE).replace(folder / KEY_FILE)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder / KEY_FILE}: {err.strerror}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder / KEY_FILE}: {err.strerror or err}") from err
 
 
 def _load_own_key(folder: Path, database: Database) -> Signer:
-    """The key in the folder. Completes a key rotation that was interrupted after it was logged."""
+    """Load or create the key in the folder. Completes a key rotation that was interrupted after it was logged."""
     path = folder / KEY_FILE
     if (folder / NEXT_KEY_FILE).exists():
         with database.transaction() as transaction:

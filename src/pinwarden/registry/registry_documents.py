@@ -18,7 +18,7 @@ VERSION_SIGNED_FIELDS = (
     *("/schema_version", "/tool", "/version", "/namespace", "/root_cid", "/descriptor_cid", "/archive", "/surface"),
     *("/published_at_utc", "/published_by", "/log_index"),
 )
-"""The members that never change. The registry signs them, so that a mirror cannot alter a surface."""
+"""The members that never change. The registry signs them, so that a mirror cannot alter them."""
 IDENTITY_SCHEMA = f"{_SCHEMAS}.identity.v1"
 
 
@@ -120,7 +120,7 @@ def _parse_version(reader: DocumentReader) -> PublishedVersion:
 
 
 class RegistryIdentity(Record):
-    """A registry's name, log and key, as it states them. Only a pinned key proves an identity."""
+    """A registry's name, log and key, as the registry states them. Compare the key with a pinned one."""
 
     name: str
     log_id: str
@@ -183,8 +183,7 @@ class PublisherStatement(Record):
 
     @property
     def digest(self) -> Digest:
-        """Identifies the request, to refuse it a second time: the signer and the signed members, and nothing that an
-        eavesdropper could change without breaking the signature."""
+        """The digest of the signer and the signed members. The registry stores it to refuse repeated requests."""
         return Digest.of_bytes(
             self.key_id.encode() + b"\0" + signing_preimage(dict(self.document), STATEMENT_SIGNED_FIELDS)
         )

@@ -1,4 +1,4 @@
-"""``/api/compare``: what changed between two versions (files, API surface hash, surface drift).
+"""``/api/compare``: the changes between two versions (files, API surface hash, surface drift).
 
 A comparison can take seconds, so clients take turns, each pair of digests is compared once, and results are cached.
 """
@@ -33,7 +33,7 @@ _MAX_CACHE_BYTES = 32 * 1024 * 1024
 _MAX_RESULT_BYTES = 4 * 1024 * 1024
 _FAILURE_BYTES = 512  # size of a cached failure
 _PERMANENT = frozenset({"INPUT_LIMIT", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "SURFACE_INVALID"})
-"""Failures that depend only on the two versions."""
+"""Codes of failures that are cached, because they depend only on the two versions."""
 _MAX_WAITING = 16  # per client
 _MAX_ALL_WAITING = 64
 _WAIT_SECONDS = 20.0
@@ -109,7 +109,7 @@ class Comparisons:
 
 
 def _compare_to_json(registry: Registry, pair: VersionPair) -> ComparisonMembers:
-    """Runs on a thread of the executor."""
+    """Compare two versions, on a thread of the executor."""
     return {name: canonicalize(value, "rulebook") for name, value in compare_pair(registry, pair).items()}
 
 

@@ -1,4 +1,4 @@
-"""The write operations of the HTTP API: authentication, size limits, and what each does."""
+"""The write operations of the HTTP API, each with its authentication, size limit and function."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _require_token(name: str) -> Callable[[Registry, Request, int], Caller]:
 
 
 def _require_no_token(_registry: Registry, _request: Request, _size: int) -> None:
-    """Cosignatures are authenticated by their signature."""
+    """Accept a request without a token. Cosignatures are authenticated by their signature."""
 
 
 def _get_request_limit(registry: Registry) -> int:

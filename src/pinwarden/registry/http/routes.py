@@ -1,4 +1,4 @@
-"""Read-only routes besides files: health, search and the official MCP registry API; and error responses."""
+"""Read-only routes for health, search and the official MCP registry API; and error responses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def choose_status_code(err: PinwardenError) -> int:
 
 
 def build_error_response(err: PinwardenError) -> Response:
-    """An error as a JSON response. Details of internal failures are left out."""
+    """An error as a JSON response, without details of internal failures."""
     status = choose_status_code(err)
     message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
     body = encode_document({"error": {"code": err.code, "message": message, "hint": err.hint}})
@@ -112,7 +112,7 @@ def get_version(registry: Registry, request: Request, _body: bytes) -> Response:
 
 
 def _find_base_url(registry: Registry, request: Request) -> str:
-    """The base URL of files in entries. Behind a reverse proxy it comes from the operator's settings."""
+    """The base URL for links to files: the operator's ``--public-url``, or the address of the request."""
     return registry.public_url or str(request.base_url)
 
 

@@ -30,7 +30,7 @@ _MAX_LOGGED_PATH = 200
 
 
 def open_listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
-    """A listening socket and its URL. It accepts connections before the URL is printed."""
+    """Open a listening socket, and return it with its URL."""
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)

@@ -149,7 +149,7 @@ def list_audit(transaction: Transaction, limit: int = 1000) -> list[AuditRow]:
 
 
 def count_usage(transaction: Transaction, token_id: str, moment: int) -> tuple[int, int]:
-    """The number of a token's requests since a time, and their total bytes."""
+    """The number of requests with a token since ``moment`` (milliseconds), and their total bytes."""
     sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
     row = transaction.row(sql, (token_id, moment)) or (0, 0)
     return int(row[0]), int(row[1])
