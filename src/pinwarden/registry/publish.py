@@ -313,12 +313,12 @@ def _add_version(
     if examined is None:
         raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} is missing although it was just found")
     head = pointer_log.load_head(transaction)
-    published = _version(registry, submitted, examined, namespace, head.size if head else 0)
-    _store(transaction, submitted, examined, published)
+    published = _build_version(registry, submitted, examined, namespace, head.size if head else 0)
+    _store_version(transaction, submitted, examined, published)
     return published
 
 
-def _version(
+def _build_version(
     registry: Registry, submitted: Submission, examined: ExaminedBundle, namespace: str, seq: int
 ) -> PublishedVersion:
     descriptor = submitted.descriptor
@@ -342,7 +342,7 @@ def _version(
     )
 
 
-def _store(
+def _store_version(
     transaction: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion
 ) -> None:
     root, described = published.root_cid, published.descriptor_cid
