@@ -93,10 +93,10 @@ class TestOneKey:
         digest = envelope.lock_digest
         assert lock_signature.verify(envelope, digest, ADA.public_key) is None
         for problem, word in (
-            (lock_signature.verify(envelope, POLICY, ADA.public_key), "over the lock"),
-            (lock_signature.verify(envelope, digest, ADA.public_key, policy_digest=POLICY), "over the policy"),
+            (lock_signature.verify(envelope, POLICY, ADA.public_key), "for the lock"),
+            (lock_signature.verify(envelope, digest, ADA.public_key, policy_digest=POLICY), "for the policy"),
             (lock_signature.verify(envelope, digest, BOB.public_key), "by the key"),
-            (lock_signature.verify(replace(envelope, signature=b"\0" * 64), digest, ADA.public_key), "not made by"),
+            (lock_signature.verify(replace(envelope, signature=b"\0" * 64), digest, ADA.public_key), "did not make"),
         ):
             assert word in str(problem)
 
