@@ -96,13 +96,14 @@ class SessionHarness:
         self.to_server: list[bytes] = []
         self.steps: list[SessionOutput] = []
         self.stateless = era == "2026-07-28"
+        self.client_name = "test-client"
         self._last = 0
 
     def open(self) -> dict[str, Any]:
         """Send the first request of the protocol era, and return its response."""
         if self.stateless:
             return self.request("server/discover")
-        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test-client"}}
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": self.client_name}}
         answer = self.request("initialize", about)
         self.notify("notifications/initialized")
         return answer
@@ -194,7 +195,7 @@ class SessionHarness:
     def _params(self, params: dict[str, Any] | None) -> dict[str, Any]:
         if not self.stateless:
             return params or {}
-        about = {"protocolVersion": "2026-07-28", "clientInfo": {"name": "test-client"}, "clientCapabilities": {}}
+        about = {"protocolVersion": "2026-07-28", "clientInfo": {"name": self.client_name}, "clientCapabilities": {}}
         return {**(params or {}), "_meta": {f"{META}{name}": value for name, value in about.items()}}
 
 

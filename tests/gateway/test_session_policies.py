@@ -198,3 +198,21 @@ def test_a_removed_published_digest_is_reported_as_changed() -> None:
     harness.open()
     assert harness.list_names() == []
     assert refusal_code(harness.call_tool("search_notes")) == "published_digest_changed"
+
+
+@pytest.mark.parametrize("first_method", ["tools/list", "tools/call"])
+def test_a_client_that_changes_its_name_in_a_session_gets_the_verdicts_for_its_new_name(first_method: str) -> None:
+    """Also if the first message under the new name is a call, which could take the fast path."""
+    rules = policy(allow=[{**allowed(NEWER, "pinwarden"), "client": "trusted-client"}])
+    harness = SessionHarness({"tools": [NEWER, DELETE]}, lock=approved_surface(HONEST), rules=rules, era="2026-07-28")
+    harness.client_name = "trusted-client"
+    harness.open()
+    assert harness.call_tool("search_notes")["result"]
+    assert harness.call_tool("search_notes")["result"]
+    harness.client_name = "other-client"
+    if first_method == "tools/list":
+        assert harness.list_names() == ["delete_note"]
+    assert refusal_code(harness.call_tool("search_notes")) == "text_changed"
+    assert [event.client for event in harness.events if event.kind == "blocked"][-1] == "other-client"
+    harness.client_name = "trusted-client"
+    assert harness.list_names() == ["search_notes", "delete_note"]

@@ -24,9 +24,10 @@ from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.lists import CheckedLists
 from pinwarden.gateway.session.messages import CALL, ForwardedRequest
+from pinwarden.gateway.session.output import SessionAudit
 from pinwarden.gateway.session.responses import ResponseDecider
 from pinwarden.gateway.session.server import CheckedServer
-from pinwarden.surface.protocol import PROGRESS
+from pinwarden.surface.protocol import CLIENT_META, PROGRESS
 from pinwarden.surface.surface import TOOL
 
 LONGEST_TEXT_ID = 256
@@ -49,18 +50,20 @@ class CallFastPath:
 
     __slots__ = (
         *("events", "generation", "guard", "max_open", "open", "progressed", "relays_results", "remaining", "until"),
-        *("_granted", "_id_prefix", "_is_strict", "_lists", "_responses", "_server"),
+        *("_audit", "_client", "_granted", "_id_prefix", "_is_strict", "_lists", "_responses", "_server"),
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  the objects of one session
         self,
         guard: Guard,
+        audit: SessionAudit,
         lists: CheckedLists,
         server: CheckedServer,
         responses: ResponseDecider,
         open_requests: dict[Any, ForwardedRequest | str],
     ) -> None:
         self.guard = guard
+        self._audit = audit
         self._lists = lists
         self._server = server
         self._responses = responses
@@ -71,6 +74,8 @@ class CallFastPath:
         """By tool, the audit event of a call. The request id at the end of ``call`` is missing."""
         self.generation = -1
         """The guard's generation when `refresh` ran; -1 after `invalidate`."""
+        self._client = ""
+        """The name of the client to which the audit events apply."""
         self.until = 0.0
         self._granted = self.remaining = 0
         self.progressed = False
@@ -107,8 +112,16 @@ class CallFastPath:
             if len(message) != 4 or message["method"] != CALL or "jsonrpc" not in message:
                 return None
             count = len(params)
-            if (count != 2 or "arguments" not in params) and not params.keys() <= _PARAMS:
-                return None
+            if count != 2 or "arguments" not in params:
+                if not params.keys() <= _PARAMS:
+                    return None
+                if (
+                    "_meta" in params
+                    and (about := params["_meta"].get(CLIENT_META)) is not None
+                    and about["name"] != self._client
+                    and not self._audit.owner
+                ):
+                    return None  # the policy may have other rules for the new name
             if text is not None:
                 members = 4 + count
                 if type(arguments := params.get("arguments")) is dict:
@@ -213,7 +226,7 @@ class CallFastPath:
         if tools is None:
             return
         policy = guard.policy
-        self.events = self._lists.find_call_events(tools)
+        self.events, self._client = self._lists.find_call_events(tools), self._audit.client
         self.until = min(tools.received_at + policy.relist_seconds, guard.next_refresh)
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
         self.relays_results = self._responses.may_relay()

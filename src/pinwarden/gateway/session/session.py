@@ -103,7 +103,7 @@ class Session:
         self._server_requests = self._responses.server_requests
         self._open: dict[Any, ForwardedRequest | str] = {}
         """By id, the requests that wait for the server's response. A call on the fast path is only the tool's name."""
-        self.fast_path = CallFastPath(guard, self._lists, self._server, self._responses, self._open)
+        self.fast_path = CallFastPath(guard, self._audit, self._lists, self._server, self._responses, self._open)
         """Transports try the fast path before they pass a message to the session."""
         self._deferred = DeferredMessages(guard.limits, self._audit)
         self._cancelled: set[Any] = set()
