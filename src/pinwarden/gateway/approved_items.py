@@ -62,14 +62,14 @@ def is_approved(definition: Definition, approved: Surface) -> bool:
 
 
 def can_be_added(definition: Definition, approved: Surface) -> bool:
-    """Whether the definition may be added: it already is, or the approval has not changed since it was compared."""
+    """Whether the surface already has the definition, or still has a definition that this one replaces."""
     expected = set(definition.expected.split())
     digests = approved_digests(definition, approved)
     return definition.digest in digests or bool(digests & expected if expected else not digests)
 
 
 def approved_digests(definition: Definition, approved: Surface) -> set[str]:
-    """Return the surface's digests of the item."""
+    """Return the digests that the surface has for the item."""
     if definition.entity == SERVER_ITEM:
         server = approved.server or {}
         return {str(Digest.of_bytes(canonicalize(server[definition.item])))} if definition.item in server else set()
@@ -78,7 +78,7 @@ def approved_digests(definition: Definition, approved: Surface) -> set[str]:
 
 
 def add_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
-    """Return the approved surface with these definitions, which replace those with the same key."""
+    """Return the approved surface with these definitions added. Each replaces the definition with the same key."""
     server = approved.server
     items = dict(approved.items)
     for definition in definitions:

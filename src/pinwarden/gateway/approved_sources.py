@@ -1,4 +1,4 @@
-"""Where a gateway reads approved surfaces: the lock with shared approvals, or the trust-on-first-use store."""
+"""Reads approved surfaces for a gateway: from the lock with shared approvals, or from the trust-on-first-use store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LockApprovals:
         self._known: ApprovedSurface | None = None
 
     def current(self) -> ApprovedSurface | None:
-        """The approved surface. Cheap while the file is unchanged."""
+        """Return the approved surface. Cheap while the file is unchanged."""
         with self._lock:
             stamp = _read_file_stamp(self._path)
             generation = 0 if self._shared is None else self._shared.generation
@@ -50,7 +50,7 @@ class LockApprovals:
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Raises: a lock changes only by approval."""
+        """Raise ``SERVER_NOT_LOCKED``, because a lock never trusts on first use."""
         del surface
         raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {self._server[:120]!a}")
 
@@ -71,7 +71,7 @@ class LockApprovals:
 
 
 def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
-    """The approved surface of a server, and the digest of its file."""
+    """Return the approved surface of a server, and the digest of its file."""
     from pinwarden.lock import lock_store
     from pinwarden.lock.extension import read_extension
     from pinwarden.lock.lockfile import refuse_if_tampered, verify
@@ -114,7 +114,7 @@ class FirstUseApprovals:
         self._generation = 0
 
     def current(self) -> ApprovedSurface | None:
-        """The trusted surface; None if the server was never used."""
+        """Return the trusted surface; None if the server was never used."""
         with self._lock:
             if self._next_refresh is None or self._clock() >= self._next_refresh:
                 pause = self._refresh()

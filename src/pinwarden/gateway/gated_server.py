@@ -123,7 +123,7 @@ def _record_lifecycle(log: AuditLog, kind: str, session: Session, reason: str) -
     event = AuditEvent(
         kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=reason
     )
-    with suppress(PinwardenError):  # if the log fails, messages fail too, and their senders get the error
+    with suppress(PinwardenError):  # if the log fails, every message gets an error that says so
         log.record(event)
 
 
@@ -140,7 +140,7 @@ def _open_source(
 
 
 def load_gateway_policy(project: Project) -> GatewayPolicy:
-    """The ``gateway`` section of the project's policy; without one, the default, which blocks every change."""
+    """Return the ``gateway`` section of the project's policy, or the default, which blocks every change."""
     from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
     from pinwarden.project.project import load_policies
 
@@ -149,7 +149,7 @@ def load_gateway_policy(project: Project) -> GatewayPolicy:
 
 
 def name_command(words: tuple[str, ...], cwd: str) -> str:
-    """A name for a command without a lock entry: its program and a digest of its command line and working directory.
+    """Return a name for a command without a lock entry: its program, and a digest of command line and folder.
 
     Secrets are masked before hashing, because a short secret could be guessed from the digest.
     """
@@ -178,7 +178,7 @@ class ServerCommand(Record):
 
 
 def build_server_command(prepared: PreparedStart, server: str) -> ServerCommand:
-    """The command of a prepared start, with a variable that marks the process as a gated server (`inside_server`)."""
+    """Return the command of a prepared start, with a variable that marks the process as a server (`inside_server`)."""
     environment = {**prepared.environment, MARK: server}
     return ServerCommand(words=prepared.command, environment=environment, cwd=prepared.cwd)
 

@@ -1,12 +1,14 @@
 """Refuses approvals from inside a server or a client of the gateway.
 
-Two signs are checked: an environment variable that every started server gets, in this process and its ancestors; and
-the processes themselves. A descendant of a running gateway or of its client, or a process in the session of one, may
-not approve. Gateways register both processes. On Linux, an ancestor with a gateway as a child is detected even without
-registration.
+A process must not approve in two cases:
 
-This is a tripwire, not a security boundary. A program that runs as the same user without a sandbox can remove both
-signs, and can write to the lock and the store directly. docs/guides/gateway.md says what such a program cannot do.
+- It or an ancestor has the environment variable that every started server gets.
+- It descends from a running gateway or from the client of one, or is in the login session of such a process. Gateways
+  register their own process and their client's. On Linux, an ancestor that has a gateway as a child is detected even if
+  it is not registered.
+
+This is a tripwire, not a security boundary. A program that runs as the same user without a sandbox can evade both
+checks, and can write to the lock and the store directly. docs/guides/gateway.md says how to prevent that.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def register_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
         folder.mkdir(mode=0o700, exist_ok=True)
         registration.write_text("\n".join(line for line in lines if line) + "\n")
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{registration}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"the gateway cannot register itself in {registration}: {err}") from err
     try:
         yield
     finally:
@@ -57,7 +59,7 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
 
 
 def _list_ancestors() -> Iterator[int]:
-    """The ancestors of this process and of its session leader.
+    """Yield the ancestors of this process and of its session leader.
 
     A process whose parent ended stays in its session, and every server has its own session.
     """
@@ -73,7 +75,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _read_registered_identities(folder: Path) -> set[str]:
-    """The identities that running gateways registered. They include the start time, because pids are reused."""
+    """Return the process identities that running gateways registered. They include the start time: pids are reused."""
     identities: set[str] = set()
     for registration in folder.glob("*.gateway") if folder.is_dir() else ():
         try:

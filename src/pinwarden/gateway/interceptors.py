@@ -23,7 +23,7 @@ REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"
 
 RunInterceptor = Callable[[str, str, Any], Mapping[str, Any]]
-"""Gets event, phase and payload. Returns ``valid`` for a validation, ``modified`` and ``payload`` for a mutation."""
+"""Function of event, phase and payload. Its result has ``valid``, or ``modified`` and ``payload`` for a mutation."""
 
 
 class Interceptor(Record):
@@ -43,11 +43,11 @@ class Interceptor(Record):
     description: str = ""
 
     def handles(self, event: str, phase: str | None = None) -> bool:
-        """Whether it handles this event, in this phase or in any."""
+        """Whether the interceptor handles an event, in this phase or in any."""
         return (event in self.events or "*" in self.events) and (phase is None or phase in self.phases)
 
     def to_json(self) -> dict[str, Any]:
-        """The descriptor, without members that have their default value."""
+        """Return the descriptor, without members that have their default value."""
         descriptor: dict[str, Any] = {
             "name": self.name,
             "type": self.kind,
@@ -81,12 +81,12 @@ class InterceptorHost:
         self._interceptors = {interceptor.name: interceptor for interceptor in interceptors}
 
     def list_interceptors(self, event: str | None = None) -> dict[str, Any]:
-        """The result of ``interceptors/list``."""
+        """Return the result of ``interceptors/list``."""
         hooked = (entry for entry in self._interceptors.values() if event is None or entry.handles(event))
         return {"interceptors": [interceptor.to_json() for interceptor in hooked]}
 
     def invoke(self, params: Any) -> dict[str, Any]:
-        """The result of ``interceptor/invoke``; raises `InterceptorError`."""
+        """Return the result of ``interceptor/invoke``. Raises `InterceptorError`."""
         name, event, phase = _parse_params(params)
         interceptor = self._interceptors.get(name)
         if interceptor is None:
@@ -145,7 +145,7 @@ class ListPendingError(Exception):
 def build_gateway_host(
     guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]
 ) -> InterceptorHost:
-    """The interceptors of a session, for lists, for the use of items and for server requests.
+    """Return the interceptors of a session: for lists, for the use of items and for server requests.
 
     ``verdict_of`` returns None while the server's list is pending; then an invocation raises `ListPendingError`.
     """

@@ -57,14 +57,14 @@ class GeneratedPolicy(Record):
 
 
 class PolicyScope(Record):
-    """The servers that a policy covers."""
+    """The servers that a generated policy covers."""
 
     servers: tuple[str, ...] = ()
-    """By name; empty for all."""
+    """The names of the servers; empty for all observed servers."""
     lock: str | None = None
-    """The file name of the lock that the servers were taken from, if the user named none."""
+    """The file name of the lock, if the servers are those of a lock."""
     baseline: str = ""
-    """The baseline of that lock, because another project may have another server of the same name."""
+    """The baseline of the lock. It excludes servers of the same name in other projects."""
 
     def covers(self, server: str) -> bool:
         """Whether the policy covers a server."""
@@ -72,7 +72,7 @@ class PolicyScope(Record):
 
 
 def scope_of_lock(project: Project) -> PolicyScope:
-    """The servers in the project's lock; all observed servers if there is no lock."""
+    """Return the scope of the servers in the project's lock; of all observed servers if there is no lock."""
     lock = lock_store.read(project.lock)
     if lock is None:
         return PolicyScope()
@@ -145,7 +145,7 @@ def _build_notes(observed: Sequence[Observation], scope: PolicyScope, all_server
 
 
 def render_policy(proposal: PolicyProposal) -> str:
-    """The proposal as TOML, with comments about definitions that were left out."""
+    """Return the proposal as TOML, with comments about omitted definitions."""
     lines = [_HEAD, *_render_period(proposal)]
     server = None
     for allowed in proposal.allow:
@@ -178,7 +178,7 @@ def render_policy(proposal: PolicyProposal) -> str:
 
 
 def _render_period(proposal: PolicyProposal) -> list[str]:
-    """The period of the observations, so that a reviewer sees whether it was long enough."""
+    """Return a comment with the period of the observations, so that a reviewer sees whether it was long enough."""
     observed = [*proposal.allow, *(left_out.observation for left_out in proposal.omitted)]
     if not observed:
         return []
@@ -195,7 +195,7 @@ def _render_totals(allowed: Sequence[Observation]) -> str:
 
 
 def _collect_observations(state: GatewayState, scope: PolicyScope) -> tuple[list[Observation], int]:
-    """The observations, and the number of definitions of covered servers that were only seen in other projects."""
+    """Return the observations, and how many definitions of covered servers only other projects observed."""
     uses = _UsageIndex(state)
     reviews: _Reviews = {}
     for review in state.reviews.select(STATES):  # several locks may have reviews of the same content
@@ -218,7 +218,7 @@ def _content_key(stored: Sighting | Review) -> tuple[str, str, str, str]:
 
 
 def _may_belong_to_project(reviews: Sequence[Review], baseline: str) -> bool:
-    """Whether a definition may come from a server of this project. Only its reviews state the project."""
+    """Whether a definition may come from this project. Only reviews state a project."""
     return not (baseline and reviews) or any(review.baseline in (baseline, FIRST_USE) for review in reviews)
 
 
@@ -233,17 +233,17 @@ class _Usage(Record):
     last: str = ""
 
     def with_call(self, at: str) -> _Usage:
-        """One more call."""
+        """Return the usage with one more call."""
         return _Usage(calls=self.calls + 1, first=self.first or at, last=at)
 
     def merge(self, other: _Usage) -> _Usage:
-        """The usage of both."""
+        """Return the sum of both usages."""
         times = sorted(time for time in (self.first, self.last, other.first, other.last) if time)
         return _Usage(calls=self.calls + other.calls, first=times[0], last=times[-1]) if times else self
 
 
 class _UsageIndex:
-    """The usage of items in the audit log, by the digest of their definition at that time."""
+    """The usage of items according to the audit log, by the digest of the definition that was used."""
 
     def __init__(self, state: GatewayState) -> None:
         self._usage: dict[tuple[str, str, str], dict[str, _Usage]] = {}
@@ -259,14 +259,14 @@ class _UsageIndex:
                 by_digest[event.observed] = by_digest.get(event.observed, _Usage()).with_call(entry.at)
 
     def find_usage(self, sighting: Sighting) -> _Usage:
-        """The usage of one definition, including uses without a digest."""
+        """Return the usage of one definition, including uses without a recorded digest."""
         item = make_storable_name(mask_item_key(sighting.entity, sighting.item))  # events have masked keys
         by_digest = self._usage.get((sighting.server, sighting.entity, item), {})
         usage = by_digest.get(sighting.digest, _Usage())
         return usage.merge(by_digest.get("", _Usage())) if sighting.digest else usage
 
     def list_unlisted(self, known: Collection[tuple[str, str, str]]) -> Iterator[Observation]:
-        """Tools and prompts that were called but never listed. Resources need not be listed."""
+        """Yield observations of tools and prompts that were called but never listed."""
         for item, by_digest in sorted(self._usage.items()):
             server, entity, name = item
             if entity in ("tool", "prompt") and item not in known:
@@ -330,7 +330,7 @@ def _render_comment(seen: Observation) -> str:
 
 
 def _render_danger_hints(observation: Observation) -> str:
-    """The annotations by which a tool declares itself dangerous, which deserve a second look."""
+    """Return the annotations with which a tool declares itself dangerous, for a comment."""
     value = observation.value
     annotations = value.get("annotations") if isinstance(value, dict) else None
     if observation.entity != "tool" or not isinstance(annotations, dict):
@@ -343,22 +343,22 @@ _DANGER_HINTS = ("destructiveHint", "openWorldHint")
 
 
 def _find_full_name(observation: Observation) -> str:
-    """The original name, which the database may have truncated."""
+    """Return the original name. The database may have truncated it."""
     return str(observation.value[_KEY_OF[observation.entity]])
 
 
 def _escape_wildcards(server: str) -> str:
-    """A server's name as a pattern. Wildcards in it become ``?``, which matches one character."""
+    """Return a pattern for a server's name. Wildcards in the name become ``?``, which matches one character."""
     return "".join("?" if character in "*?" else character for character in server)
 
 
 def _escape_for_comment(text: str) -> str:
-    """A text for a comment, with invisible characters and log commands of build servers escaped."""
+    """Escape invisible characters and the log commands of build servers in a comment."""
     return neutralize_log_commands(show_invisible(text))
 
 
 def _quote_toml(text: str) -> str:
-    """A TOML string on one line, with invisible characters escaped."""
+    """Return a TOML string on one line, with invisible characters escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
     escaped = INVISIBLE.sub(lambda match: f"\\U{ord(match[0]):08X}" if match[0] != " " else " ", quoted)
-    return escaped.replace("##", "#\\u0023")  # some build servers run text after ## as a command
+    return escaped.replace("##", "#\\u0023")  # some build servers execute text after ## as a command

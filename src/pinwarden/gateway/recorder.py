@@ -1,7 +1,7 @@
 """Records the decisions of sessions: audit events in the log, definitions in the store for review.
 
-`Recorder` is for the sessions of one server, on any transport. `LoopRecorder`, for the HTTP gateway, never blocks the
-event loop and counts events for the metrics.
+`Recorder` records for all sessions of one server. `LoopRecorder` wraps it for the HTTP gateway: it never blocks the
+event loop, and counts events for the metrics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog
     from pinwarden.gateway.store.reviews import SightingRecorder
 
-_MAX_QUEUED = 1_000  # outputs with definitions that wait for the store
+_MAX_QUEUED = 1_000  # outputs whose definitions wait to be stored
 
 
 class OutputRecorder(Protocol):
@@ -40,7 +40,7 @@ class Recorder:
     def __init__(
         self, log: AuditLog | None, sightings: Callable[[], SightingRecorder] | None, print_line: Callable[[str], None]
     ) -> None:
-        """``sightings`` opens the review store. It is called on the thread, when the first definition is seen."""
+        """``sightings`` opens the review store. The recorder's thread calls it for the first definition."""
         self.log = log
         self._open_store = sightings
         self._print_line = print_line

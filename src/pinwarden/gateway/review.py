@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def list_reviews(
     state: GatewayState, *, include_decided: bool = False, server: str | None = None, levels: Collection[str] = ()
 ) -> Report:
-    """The report of ``pinwarden review list``."""
+    """Return the report of ``pinwarden review list``."""
     unapplied = _find_unapplied(state)
     reviews = [
         review
@@ -69,7 +69,7 @@ def list_reviews(
         exit_code=EXIT_CLEAN,
         facts={"reviews": [{**review_to_json(review), **_build_not_followed(review, unapplied)} for review in reviews]},
         notes=tuple(
-            f"{review.name} is approved, but {place} does not apply it yet"
+            f"{review.name} is approved, but the gateway of {place} does not apply it yet"
             for review in reviews
             for place in _build_not_followed(review, unapplied).get("not_followed_by", ())
         ),
@@ -84,7 +84,7 @@ def _content_key(decision: Review | StoredApproval) -> _ContentKey:
 
 
 def _find_unapplied(state: GatewayState) -> dict[_ContentKey, list[str]]:
-    """By content, the locations of running gateways with a server of that name that do not apply an approval."""
+    """Return, by definition, the running gateways that have a server of that name but do not apply the approval."""
     places: dict[_ContentKey, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
         places.setdefault(_content_key(approval), []).extend(follower.place for follower in followers)
@@ -97,7 +97,7 @@ def _build_not_followed(review: Review, unapplied: Mapping[_ContentKey, Sequence
 
 
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
-    """The report of ``pinwarden review show``: what approving would change."""
+    """Return the report of ``pinwarden review show``: what approving would change."""
     review = state.reviews.find(name)
     baseline = _open_baseline(state, project, review.server, review.baseline)
     key = next(iter(_find_matching_surfaces(review, baseline.surfaces) or baseline.surfaces))
@@ -105,7 +105,7 @@ def show_review(state: GatewayState, project: Project, name: str) -> tuple[Revie
 
 
 def build_review_report(review: Review, approved: Surface, place: str) -> Report:
-    """What approving a review would change in the approved surface, and where the approval would be stored."""
+    """Report what approving a review would change in the approved surface, and where the approval would be stored."""
     facts = {
         "review": review_to_json(review),
         "definition": strict_json.parse_json(review.definition.encode()),
@@ -150,7 +150,8 @@ def approve_reviews(
     2. Compute the new surface of each server, and check that it can be written.
     3. Record the approval in the audit log.
     4. Mark the reviews as approved, if they are still pending.
-    5. Write the locks and the store. If that fails, the affected reviews are pending again.
+    5. Share the approvals of locks with other gateways, and write the locks and the store. If that fails, the affected
+       reviews are pending again.
     """
     for name in names:
         state.reviews.get(name)  # fail before the state folder is created
@@ -169,7 +170,7 @@ def approve_reviews(
 
 
 def _build_shared_approvals(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
-    """The approvals for other gateways with the same database. Only those of locks are shared."""
+    """Return the approvals for other gateways with the same database. Approvals of first-use servers are not shared."""
     if plan.baseline.lock is None:
         return []
     place = state.lock_location(plan.baseline.lock)
@@ -200,7 +201,7 @@ def _build_shared_approvals(state: GatewayState, plan: _Plan, approver: Approver
 def _build_follower_notes(
     state: GatewayState, plans: Sequence[_Plan], shared: Sequence[StoredApproval]
 ) -> tuple[str, ...]:
-    """Notes about which running gateways apply the approval."""
+    """Return notes about which running gateways apply the approval."""
     if any(plan.baseline.lock is None for plan in plans) and not shared:
         return (_ALL_FOLLOW,)
     own = {state.lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
@@ -228,7 +229,7 @@ _MAX_PLACES = 5  # gateways in a report
 
 
 class _Plan(Record):
-    """The changes of one server's approved surfaces."""
+    """The new approved surfaces of one server, and the reviews that change them."""
 
     reviews: tuple[Review, ...]
     baseline: _Baseline
@@ -289,7 +290,7 @@ def _add_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) 
 
 
 def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
-    """Undo the decisions with these names. The changes are pending review and blocked again.
+    """Undo the decisions about the reviews with these names. The changes are blocked and pending review again.
 
     The previously approved definition is approved again, if there was one.
     """
@@ -322,7 +323,7 @@ def _check_decided(review: Review) -> Review:
 def _remove_approved(
     state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]
 ) -> dict[str, Surface]:
-    """The approved surfaces that contain what these reviews approved, without it."""
+    """Return the approved surfaces that these reviews changed, with the previous definitions."""
     changed: dict[str, Surface] = {}
     for review in reviews:
         previous = _find_previous(state, review)
@@ -336,7 +337,7 @@ def _remove_approved(
 
 
 def _find_previous(state: GatewayState, review: Review) -> Review | None:
-    """The review with the previously approved definition; None if the item was new."""
+    """Return the review with the definition that was approved before; None if the item was new."""
     if not review.expected:
         return None
     for digest in review.expected.split() if " " not in review.expected else ():
@@ -371,7 +372,7 @@ def _build_candidate(approver: Approver, server: str, served: Surface, approved:
 
 
 def _build_restored_candidate(server: str, served: Surface, _: Surface) -> ApprovalCandidate:
-    """Restored definitions were approved before, so they are not scanned."""
+    """Return a candidate without a scan, because its definitions were approved before."""
     return ApprovalCandidate(server=server, surface=served)
 
 
@@ -404,7 +405,7 @@ DEFAULT_REASON = "reviewed"
 
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
-    """Reject the pending changes with these names. They stay blocked, and the same content is not pending again."""
+    """Reject the pending changes with these names. They stay blocked, and the same content is not reviewed again."""
     reviews = [_check_pending(state.reviews.get(name)) for name in dict.fromkeys(names)]
     _record_decision(state, reviews, approver, REJECTED)
     _withdraw(state, reviews, approver, now)
@@ -419,7 +420,7 @@ _STAYS_BLOCKED = "it stays blocked, and the same content will not be pending rev
 
 
 def review_to_json(review: Review) -> dict[str, Any]:
-    """A review as JSON, without its definition."""
+    """Return a review as JSON, without its definition."""
     facts = as_dict(review)
     del facts["definition"]
     return {**facts, "expected": review.expected.split(), "digest": review.digest or None}
@@ -457,7 +458,7 @@ def _check_approvable(review: Review) -> Review:
 
 
 def _add_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
-    """The approved surfaces that these reviews change, with the reviewed definitions."""
+    """Return the approved surfaces that these reviews change, with the reviewed definitions."""
     changed: dict[str, Surface] = {}
     for review in reviews:
         fitting = _find_matching_surfaces(review, approved)
@@ -472,7 +473,7 @@ def _add_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) ->
 
 
 def _find_matching_surfaces(review: Review, approved: Mapping[str, Surface]) -> list[str]:
-    """The approved surfaces that the review was compared with, or that already contain its definition."""
+    """Return the keys of the approved surfaces to which the reviewed definition can be added."""
     return [key for key, surface in approved.items() if can_be_added(review, surface)]
 
 
@@ -507,15 +508,15 @@ class _Baseline(Protocol):
     """The approved surfaces of one server, in a lock or in the trust-on-first-use store."""
 
     surfaces: Mapping[str, Surface]
-    """By lock entry: a server may have different approvals for different clients."""
+    """Approved surfaces by lock entry. A server may have one entry for each client."""
     kind: str
     """lock or store."""
     place: str
-    """Where approvals are stored, for display."""
+    """The name of the lock or store, for display."""
     lock: Path | None
     """The lockfile; None for the store."""
     identities: Mapping[str, str]
-    """By lock entry, the identity of the server; empty if it cannot be determined."""
+    """The identity of the server by lock entry; an empty text if it cannot be determined."""
 
     def refuse_unwritable(self) -> None:
         """Raise if an approval could not be written."""
@@ -583,7 +584,7 @@ class _FirstUseBaseline:
         self.surfaces: Mapping[str, Surface] = {server: trusted.surface}
 
     def refuse_unwritable(self) -> None:
-        """The database is writable: it has just stored the decision."""
+        """Do nothing: the database that stored the review is writable."""
 
     def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Write the trusted surface."""
@@ -594,7 +595,7 @@ class _FirstUseBaseline:
 
 
 def _open_baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:
-    """The approved surfaces that a review changes. The lock may be that of another project."""
+    """Return the approved surfaces that a review changes. Their lock may belong to another project."""
     if name == FIRST_USE:
         return _FirstUseBaseline(state, server)
     lock = Path(name.removeprefix("lock:"))

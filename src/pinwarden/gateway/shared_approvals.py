@@ -1,8 +1,8 @@
 """Approvals from the database that gateways share, in addition to those in the lock.
 
 Approving a change on one host writes the lock of that host and the shared database. Another gateway applies the
-approval if it is for the same server (not just a server of the same name) and replaces exactly the definition in the
-gateway's own lock. For everything else, its lock decides.
+approval if it has the same server (not just a server of the same name), and if its own lock approves the definition
+that the change replaced. Otherwise only its lock counts.
 
 While the database is unavailable, the known approvals still apply. If a row does not match its name, the gateway blocks
 everything from that server.
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
 
 POLL_SECONDS = 0.5
-"""Interval of queries. An approval applies within about a second."""
+"""Seconds between queries. An approval takes effect within about a second."""
 REPORT_SECONDS = 20.0
-"""Interval of reports without news."""
-_MAX_DEFINITION = 4 * 1024 * 1024  # characters; longer items are not checked either
+"""Seconds between reports of a gateway whose status does not change."""
+_MAX_DEFINITION = 4 * 1024 * 1024  # characters
 
 
 class SharedSurface(Record):
-    """An approved surface including shared approvals."""
+    """An approved surface with shared approvals applied."""
 
     surface: Surface
     names: tuple[str, ...]
-    """The approvals that changed it."""
+    """The names of the shared approvals that changed the surface."""
 
 
 def compute_server_identity(entries: Iterable[Entry], name: str, client: str | None = None) -> str:
-    """A digest of the command or URL that a lock has for a name; empty if it is ambiguous or unknown.
+    """Return a digest of the command or URL that a lock has for a server name; empty if there is none or several.
 
     ``client`` selects one of several different servers of that name.
     """
@@ -76,9 +76,9 @@ class SharedApprovals:
         *,
         applies: bool = True,
     ) -> None:
-        """``place`` is the host and lock of the gateway. Its own approvals are in its lock and not applied again.
+        """``place`` is the host and lockfile of the gateway. Approvals from there are in the lock already.
 
-        Without ``applies``, the gateway applies no shared approvals and only reports this to the database.
+        Without ``applies``, the gateway applies no shared approvals, and only reports that to the database.
         """
         self._open_table = approvals
         self._place = place
@@ -86,12 +86,12 @@ class SharedApprovals:
         self._applies = applies
         self._lock = Lock()
         self._servers: dict[str, str] = {}
-        """The servers of this gateway by storable name, with their identities."""
+        """The identities of this gateway's servers, by storable name."""
         self._by_server: dict[str, tuple[StoredApproval, ...]] = {}
         self._failures: dict[str, PinwardenError] = {}
         self._refused: dict[str, str] = {}
         self._applied: dict[str, int] = {}
-        """By server, the last decision that was applied."""
+        """By server, the sequence number of the last decision that was applied."""
         self._sequence = 0
         self._change: ChangeMark | None = None
         self._reported: tuple[object, ...] = ()
@@ -115,7 +115,7 @@ class SharedApprovals:
             self._thread.join(1.0)
 
     def apply(self, server: str, identity: str, approved: Surface) -> SharedSurface:
-        """The surface that a lock approves, with the shared approvals for this server applied."""
+        """Return the approved surface of a lock with the shared approvals for this server applied."""
         name, identity = make_storable_name(server), identity if self._applies else ""
         with self._lock:
             if self._servers.get(name) != identity:
@@ -137,7 +137,7 @@ class SharedApprovals:
         return SharedSurface(surface=surface, names=tuple(names))
 
     def refresh(self) -> None:
-        """Query the database once. Raises if it is unavailable."""
+        """Query the database once, and report this gateway's status. Raises if the database is unavailable."""
         approvals = self._open_table()
         with self._lock:
             servers, last_change = dict(self._servers), self._change
@@ -191,7 +191,7 @@ class SharedApprovals:
             try:
                 self._open_table().remove_followers(self._place)
             except PinwardenError:
-                return  # it counts as running until its last report is outdated
+                return  # the gateway counts as running until its last report is too old
 
     def _fail(self, err: PinwardenError) -> None:
         with self._lock:

@@ -30,8 +30,8 @@ FIRST_USE = "first-use"
 class GatewayState:
     """The state of one user's gateways: a folder on this machine, and a database in it or elsewhere.
 
-    Files and databases are opened on first use. With ``read_only``, a missing database is an error instead of being
-    created; with ``absent``, it counts as empty.
+    Files and databases are opened on first use. A missing database is created, unless ``read_only`` makes that an error
+    or ``absent`` treats it as empty.
     """
 
     def __init__(self, folder: Path, url: str | None = None, *, read_only: bool = False, absent: bool = False) -> None:
@@ -59,7 +59,7 @@ class GatewayState:
 
     @property
     def display_name(self) -> str:
-        """The database for display, without its password."""
+        """The address of the database without its password, for display."""
         return str(self._database)
 
     @property
@@ -75,7 +75,7 @@ class GatewayState:
     def open_audit_log(
         self, *, gateway: str = "", when_unavailable: WhenUnavailable = "refuse", limits: AuditLimits | None = None
     ) -> AuditLog:
-        """The log for a process that records events. The caller closes it."""
+        """Open the log for a process that records events. The caller closes it."""
         from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 
         prepare_state_folder(self.folder)
@@ -89,7 +89,7 @@ class GatewayState:
 
     @cached_property
     def audit_database(self) -> Database:
-        """The audit log for reading, after recovering the journals of killed gateways."""
+        """The database of the audit log, for reading. Recovers the journals of killed gateways first."""
         from pinwarden.gateway.audit.log import recover_journals
 
         database = self._open("audit")
@@ -147,12 +147,12 @@ class GatewayState:
         return Approvals(self._approvals_database)
 
     def lock_location(self, lock: Path) -> str:
-        """The host and path of a lock, which identify it among all hosts that share the database."""
+        """Return host and path of a lockfile, which identify it among all hosts that share the database."""
         prepare_state_folder(self.folder)
         return f"{_read_host_id(self.folder)}:{lock.resolve()}"
 
     def open_shared_approvals(self, lock: Path, *, applies: bool = True) -> SharedApprovals:
-        """The shared approvals, for the gateway of a lock."""
+        """Return the shared approvals for the gateway of a lockfile."""
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
         return SharedApprovals(
@@ -161,7 +161,7 @@ class GatewayState:
 
     @contextmanager
     def exclude_other_approvals(self) -> Iterator[None]:
-        """Exclude concurrent approvals, because each builds on the last. ``LOCK_BUSY`` if one is in progress."""
+        """Prevent concurrent approvals in this context. Raises ``LOCK_BUSY`` if another approval is in progress."""
         from pinwarden.system.files import try_lock_file
 
         if self._absent:
@@ -192,23 +192,24 @@ class GatewayState:
         return Tokens(self._tokens_database)
 
     def open_sighting_recorder(self, server: str, baseline: str) -> SightingRecorder:
-        """Stores what sessions of a server observe."""
+        """Return a recorder for the definitions that a server serves."""
         from pinwarden.gateway.store.reviews import SightingRecorder
 
         return SightingRecorder(server, baseline, self.observed, self.reviews)
 
 
 def open_state(project: Project, url: str | None = None) -> GatewayState:
-    """The state of this user. ``PINWARDEN_STATE`` names another folder, ``PINWARDEN_DATABASE`` another database."""
+    """Return the state of this user. ``PINWARDEN_STATE`` and ``PINWARDEN_DATABASE`` can name another one."""
     return GatewayState(
         find_state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
     )
 
 
 def open_state_for_reading(project: Project, url: str | None = None, *, needed: bool = False) -> GatewayState:
-    """The state of this user, to read it without creating anything.
+    """Return the state of this user for reading. Nothing is created.
 
-    If no gateway was used yet, it is empty. With ``needed``, or if the user names a folder or database, it must exist.
+    If no gateway was used yet, the state is empty. With ``needed``, or if the user names a folder or database, the
+    database must exist.
     """
     state = open_state(project, url)
     is_named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
@@ -217,7 +218,7 @@ def open_state_for_reading(project: Project, url: str | None = None, *, needed: 
 
 
 def find_state_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """The folder with the state of this user's gateways."""
+    """Return the folder with the state of this user's gateways."""
     named = variables.get("PINWARDEN_STATE")
     if named:
         return Path(named)
@@ -226,7 +227,7 @@ def find_state_folder(variables: Mapping[str, str], home: Path) -> Path:
 
 
 def find_running_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """The folder in which all running gateways of this user register, whatever database they use."""
+    """Return the folder in which all running gateways of this user register, whatever database they use."""
     return _running_folder(find_state_folder(variables, home))
 
 
@@ -235,7 +236,7 @@ def _running_folder(folder: Path) -> Path:
 
 
 def _check_url(url: str) -> None:
-    """Raise ``USAGE`` unless the URL can be that of a database."""
+    """Raise ``USAGE`` if the URL is malformed or its database is not supported."""
     from urllib.parse import urlsplit
 
     scheme, separator, _ = url.partition("://")
@@ -251,7 +252,7 @@ def _check_url(url: str) -> None:
 
 
 def _name_journal_folder(url: str) -> str:
-    """A folder name for a database: a digest of its address without the password."""
+    """Return a folder name for a database: a digest of its address without the password."""
     from hashlib import sha256
     from urllib.parse import urlsplit
 
@@ -264,7 +265,7 @@ def _name_journal_folder(url: str) -> str:
 
 
 def _read_host_id(folder: Path) -> str:
-    """The host name with a random suffix from the state folder, because host names are not unique."""
+    """Return the host name with a random suffix from the state folder, because host names are not unique."""
     from socket import gethostname
 
     path = folder / "host"
@@ -289,17 +290,17 @@ _SUFFIX_LENGTH = 16
 
 
 def name_lock_baseline(lock: Path) -> str:
-    """The baseline of a server with a lock entry."""
+    """Return the baseline of servers with an entry in this lockfile."""
     return f"lock:{lock.resolve()}"
 
 
 def prepare_state_folder(folder: Path) -> None:
-    """Create the state folder if needed. ``STORE_UNSAFE`` if other users could write to it."""
+    """Create the state folder if needed. Raises ``STORE_UNSAFE`` if other users can write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as err:
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"the state folder {folder} cannot be used: {err}") from err
     if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
         from shlex import quote
 

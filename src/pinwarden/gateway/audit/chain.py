@@ -29,15 +29,15 @@ _SEARCHED_PAGE = 20_000  # entries searched by one query with conditions: some t
 
 
 def load_audit_schema() -> Schema:
-    """The tables of the audit log."""
+    """Return the tables of the audit log."""
     return load_schema("audit")
 
 
 def append_events(database: Database, batch: JournalBatch, last: int | None = None) -> AuditHead:
     """Append events in one commit, except those that the chain already has. Returns the new head.
 
-    Exclusive across processes, because several gateways write to one chain. ``last`` is the number of events that a
-    running gateway has recorded; the chain cannot have more events of that gateway.
+    Locks the chain, because several gateways may write to it. ``last`` is the number of events that the running gateway
+    has recorded so far. Raises ``AUDIT_TAMPERED`` if the chain has more events of that gateway.
     """
     with database.transaction(exclusive="audit") as transaction:
         head = _read_last_head(transaction)
@@ -58,14 +58,14 @@ def append_events(database: Database, batch: JournalBatch, last: int | None = No
 
 
 class _EntryEncoder:
-    """Encodes the entries of a batch. For calls with the same template, only five values are filled in."""
+    """Encodes the entries of a batch. Calls with the same template share a line with five placeholders."""
 
     def __init__(self, batch: JournalBatch) -> None:
         self._batch = batch
         self._templates: dict[int, str] = {}
 
     def encode(self, recorded: JournalEvent, number: int, previous: str, nth: int) -> str:
-        """The line of an entry."""
+        """Return the line of an entry."""
         at = format_time(recorded.at)
         if not recorded.request_id:
             return self._encode_entry(recorded.event, number, previous, at, nth)
@@ -85,7 +85,7 @@ class _EntryEncoder:
         return encode_entry(entry).decode()
 
     def _make_template(self, event: AuditEvent) -> str:
-        """The line with placeholders, in alphabetical order because members are sorted."""
+        """Return a line with placeholders for the values of a call. They are in the order of the sorted members."""
         mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
         marked = replace(event, call=f"{event.call}{mark}c")
@@ -106,7 +106,7 @@ def read_head(database: Database) -> AuditHead:
 
 
 def read_lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The encoded entries after a number, in order, a page at a time."""
+    """Yield number and line of the entries after a number, in order. Reads a page at a time."""
     while True:
         page = database.rows(
             f"SELECT number, entry FROM audit_entry WHERE number > ? ORDER BY number LIMIT {_PAGE}",  # noqa: S608
@@ -120,16 +120,16 @@ def read_lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]
 
 
 def read_entries(database: Database) -> Iterator[LogEntry]:
-    """The entries in order. Raises ``AUDIT_INVALID`` for an entry that no gateway wrote."""
+    """Yield the entries in order. Raises ``AUDIT_INVALID`` for an entry that no gateway wrote."""
     for _, line in read_lines(database):
         yield parse_entry(line)
 
 
 def read_newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
-    """The entries, the newest first, a page at a time.
+    """Yield the entries, the newest first. Reads a page at a time.
 
-    ``members`` lets the database skip most entries that do not match: an entry must have at least one member (name and
-    value) of each group. Some entries that do not match may be returned too.
+    ``members`` has groups of members (name and value). The database skips most entries that lack every member of a
+    group, but not all of them: the caller has to check each entry.
     """
     where = "".join(f" AND ({' OR '.join('entry LIKE ?' for _ in group)})" for group in members if group)
     patterns = [_build_like_pattern(name, text) for group in members for name, text in group]
@@ -158,7 +158,7 @@ def _build_like_pattern(name: str, text: str) -> str:
 
 
 def read_rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:
-    """All rows in order: number, line, and the run and count in its columns. Includes rows with invalid numbers."""
+    """Yield all rows in order: number, line, and the columns for run and count. Includes rows with invalid numbers."""
     columns = "SELECT number, entry, source, nth FROM audit_entry"
     page = database.rows(f"{columns} WHERE number < 1 ORDER BY number LIMIT {_PAGE}")
     after = 0
@@ -172,7 +172,7 @@ def read_rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]
 
 
 def format_time(nanoseconds: int) -> str:
-    """The time in the format of entries."""
+    """Format a time, in nanoseconds since 1970, as entries have it."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     return f"{_format_second(seconds)}.{rest // 1000:06d}Z"
 
@@ -183,7 +183,7 @@ def _format_second(seconds: int) -> str:
 
 
 def _count_recorded(transaction: Transaction, source: str, last: int | None) -> int:
-    """How many events of a run the chain has.
+    """Return the number of events of a run that the chain has.
 
     Raises ``AUDIT_TAMPERED`` if the columns of its last row contradict the entry. A forged row would prevent later
     events of the run from being appended.

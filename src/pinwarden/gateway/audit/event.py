@@ -24,9 +24,9 @@ OBSERVED = "observed"
 CALLED = "called"
 """The client used an item, or the server sent the client a request, and the gateway forwarded it unchanged."""
 ALLOWED = "allowed"
-"""The gateway forwarded something that is not approved, because the policy only records (``audit``)."""
+"""The gateway forwarded an unapproved item or message, because the policy only records it (``audit``)."""
 WARNED = "warned"
-"""The gateway forwarded something that is not approved, and warned the client."""
+"""The gateway forwarded an unapproved item or message, and warned the client."""
 BLOCKED = "blocked"
 """The gateway removed an item from a list, or refused a message."""
 HELD = "held"
@@ -43,7 +43,7 @@ STARTED = "started"
 STOPPED = "stopped"
 """A server ended, or the gateway closed a client's connection; ``reason`` says why."""
 SPOOLED = "spooled"
-"""Written by the log itself: a journal, the file in which events wait for the database, is damaged."""
+"""A journal, the file in which events wait for the database, is damaged. The log itself records this."""
 
 KINDS = (
     OBSERVED,
@@ -87,7 +87,7 @@ _EVENT_MEMBERS = frozenset({"kind", "expected", "arguments", *_TEXT_MEMBERS, *_D
 
 
 class AuditEvent(Record):
-    """One thing that the gateway observed or did. Members that do not apply are empty."""
+    """An observation or action of the gateway. Members that do not apply are empty."""
 
     kind: str
     """One of `KINDS`."""
@@ -123,7 +123,7 @@ class AuditEvent(Record):
 
 
 def event_to_json(event: AuditEvent) -> dict[str, Any]:
-    """The event as JSON members. Empty ones are omitted; long texts are truncated and state their length."""
+    """Return the event as JSON. Empty members are omitted; long texts are truncated, and state their length."""
     members: dict[str, Any] = {"kind": event.kind}
     for name in _TEXT_MEMBERS + _DECISION_MEMBERS:
         text = getattr(event, name)
@@ -174,7 +174,7 @@ def event_from_json(members: Any) -> AuditEvent:
 
 
 def _truncate(text: str, length: int) -> str:
-    """Truncate a text and escape what UTF-8 cannot encode, so that every event can be recorded."""
+    """Truncate a text, and escape characters that UTF-8 cannot encode, so that every event can be recorded."""
     if len(text) > length:
         text = f"{text[:length]}… ({len(text)} characters)"
     if text.isascii():
@@ -212,7 +212,7 @@ class LogEntry(Record):
 
 
 class AuditHead(Record):
-    """The last entry of a log at some time. Kept outside the log, it proves that earlier entries did not change."""
+    """The number and hash of the last entry of a log. Kept outside the log, it proves that no earlier entry changed."""
 
     number: int
     hash: str
@@ -241,12 +241,12 @@ def encode_entry(entry: LogEntry) -> bytes:
 
 
 def hash_entry(line: bytes) -> str:
-    """The hash of an encoded entry, which the next entry contains."""
+    """Return the hash of an encoded entry. The next entry contains it."""
     return f"sha256:{sha256(line).hexdigest()}"
 
 
 def parse_entry(line: bytes) -> LogEntry:
-    """Parse a line. Raises ``AUDIT_INVALID`` unless it is exactly what `encode_entry` writes."""
+    """Parse a line of the log. Raises ``AUDIT_INVALID`` if `encode_entry` would write it differently."""
     members = strict_json.parse_json(line)
     if not isinstance(members, dict) or members.keys() != _ENTRY_MEMBERS or members["format"] != FORMAT:
         _raise_invalid_entry(f"it is not an entry of format {FORMAT}")
@@ -287,9 +287,9 @@ MESSAGES = {
     "unreadable": "was not written by a gateway",
     "gap": "does not follow the previous entry: entries were removed",
     "moved": "was written at another position",
-    "broken_link": "contains another hash than that of the previous entry: one of the two was changed",
-    "misfiled": "is stored under another run or count than it states, which could suppress other events",
-    "lost_event": "is not preceded by the previous event of its gateway",
+    "broken_link": "does not contain the hash of the previous entry: one of the two was changed",
+    "misfiled": "is stored with another run or count than it states, which could suppress other events",
+    "lost_event": "does not follow the previous event of its gateway: events are missing",
     "cut_off": "is missing: the log ends before the given head",
     "rewritten": "differs from the given head or export: the log was rewritten",
 }
@@ -297,7 +297,7 @@ _MAX_BREAKS = 100  # in a report
 
 
 class ChainBreak(Record):
-    """An entry that shows that the log was changed."""
+    """An entry that does not fit into the chain, so the log was changed."""
 
     number: int
     code: str
@@ -316,7 +316,7 @@ class ChainVerifier:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
     def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY_HEAD) -> None:
-        """``start`` is the head before the first entry; ``heads`` must not be older."""
+        """``start`` is the head before the first entry that is checked. No head in ``heads`` may be older."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)
@@ -345,14 +345,14 @@ class ChainVerifier:
                 self._add_break(number, "misfiled")
 
     def finish(self) -> ChainResult:
-        """Return the result. Call it after the last entry."""
+        """Report heads that the chain does not reach, and return the result. Call it after the last entry."""
         for number in sorted(self._heads):
             self._add_break(number, "cut_off")
         self._heads.clear()
         return ChainResult(entries=self._entries, head=self._head, breaks=tuple(self._breaks))
 
     def report_rewritten(self, number: int) -> None:
-        """Report that the entry differs from an earlier export."""
+        """Report that an entry differs from an earlier export."""
         self._add_break(number, "rewritten")
 
     def _compare_with_heads(self, head: AuditHead) -> None:

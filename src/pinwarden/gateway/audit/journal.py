@@ -1,17 +1,17 @@
-"""The file that events go to before they reach the database.
+"""The journal: a file to which events are written before they reach the database.
 
-An event is in the file when `Journal.append` returns, so a killed gateway loses none; after `sync` it also survives a
-power cut. Events are removed once the database has them. While the database is unavailable, the file grows.
+An event is in the file when `Journal.append` returns, so a killed gateway loses no events. After `sync`, events also
+survive a power cut. They are removed when the database has them. While the database is unavailable, the file grows.
 
-The file is mapped into memory and allocated in advance: an event costs a copy and no system call, and the kernel keeps
-mapped pages when the process is killed. Disk blocks are reserved, because writing to a map on a full disk would end
-the process.
+The file is mapped into memory, so adding an event is a copy without a system call, and the kernel keeps the mapped
+pages when the process is killed. Disk blocks are reserved in advance, because writing to a map on a full disk would
+kill the process.
 
-A record consists of 8-byte words in the byte order of this machine, because a journal is never moved to another one.
-The first word has the length and a checksum of everything so far, which detects damage and edits. The most frequent
-event, a tool call,
-takes three words if its request id is an integer: template, id and time. If the id is a string, the record has the
-template, the time and the string. The tamper-evident hash chain is built when events are written to the database.
+A record consists of 8-byte words in the byte order of this machine, because journals never move to another machine. The
+first word has the length of the record, and a checksum of all records so far, which detects damage and edits. The most
+frequent event, a tool call, takes three words if its request id is an integer: template, id and time. If the id is
+a string, the record has the template, the time and the string. The tamper-evident hash chain is built when events are
+written to the database.
 
 A running gateway holds a lock on its journal file. An unlocked file was abandoned by a killed process, and the next
 reader of the log recovers it. docs/reference/audit-log.md describes the format.
@@ -64,9 +64,9 @@ class JournalEvent(NamedTuple):
 
     at: int
     event: AuditEvent
-    """For a call its template, whose ``call`` lacks the request id at the end."""
+    """The event. For a call, the template: the request id at the end of its ``call`` is missing."""
     request_id: str = ""
-    """The request id of a call, to be appended to ``call``."""
+    """The request id of a call, which belongs at the end of ``call``."""
 
 
 class JournalBatch(Record):
@@ -84,7 +84,7 @@ class JournalPosition(Record):
 
     offset: int
     nth: int
-    """The count of the last event before it."""
+    """The number of events of the run before this position."""
     checksum: int
 
 
@@ -103,11 +103,11 @@ class Journal:
         self.words: Any = ()
         """The map as 8-byte words."""
         self.templates: list[AuditEvent] = []
-        """The members that calls share, by template number."""
+        """The templates of calls, by number: the members that all calls of one tool in one session share."""
         self.damaged = False
-        """Whether the last event is followed by data that no gateway wrote."""
+        """Whether there is data after the last event that no gateway wrote."""
         self._header = b""
-        """A header that is not in the file yet."""
+        """The header, if it is not in the file yet."""
         self._descriptor = descriptor
         self._step = STEP
         self.end = start
@@ -142,11 +142,11 @@ class Journal:
             journal._grow(_HEADER)
             new.rename(path)
         except (OSError, ValueError) as err:
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{path} cannot be written: {err}") from err
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"the journal {path} cannot be written: {err}") from err
         return journal
 
     def append(self, packed: list[bytes]) -> int:
-        """Add events and return the count of the last. If the disk is full, none is added.
+        """Add events, and return the number of events in this run so far. If the disk is full, none is added.
 
         If the process is killed during the call, the file may contain only the first of them.
         """
@@ -155,7 +155,7 @@ class Journal:
         return self.count
 
     def add_template(self, event: AuditEvent) -> int:
-        """Add the members that calls share. Returns the first word of such a call, without its checksum."""
+        """Add a template. Returns the first word of the records of its calls, without the checksum."""
         if len(self.templates) > _MAX_RECORD:
             raise PinwardenError("AUDIT_UNAVAILABLE", "the journal has too many templates")
         self._write_records([b"#" + pack_event(0, event)])
@@ -163,7 +163,7 @@ class Journal:
         return _CALL_BIT | (len(self.templates) - 1) << 32
 
     def add_call(self, template: int, request_id: int, at: int) -> None:
-        """Add a call. The caller has ensured the capacity.
+        """Add a call. Call `ensure_capacity` before.
 
         The first word is written last, so a killed process leaves either a complete record or none.
         """
@@ -192,7 +192,7 @@ class Journal:
             self._write_record(data)
 
     def _write_record(self, data: bytes) -> None:
-        """Write one record so that an incomplete one can be distinguished from damage if the process is killed.
+        """Write one record in an order that distinguishes damage from a record that a killed process did not finish.
 
         A memory copy may store its bytes in any order. So the first word is written before the copy, with the length
         and an inverted checksum, and again after the copy, with the valid checksum.
@@ -210,7 +210,7 @@ class Journal:
             try:
                 self._grow(self.size + length)
             except (OSError, ValueError) as err:
-                raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err}") from err
+                raise PinwardenError("AUDIT_UNAVAILABLE", f"the journal {self.path} cannot be extended: {err}") from err
 
     def _grow(self, size: int) -> None:
         """Map at least ``size`` bytes of the file, with disk blocks reserved for all of them."""
@@ -234,12 +234,12 @@ class Journal:
                 self.map.flush()
             os.fsync(self._descriptor)
         except OSError as err:
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"the journal {self.path} cannot be used: {err}") from err
 
     def read(
         self, since: JournalPosition, until: JournalPosition, max_bytes: int
     ) -> tuple[JournalBatch, JournalPosition]:
-        """The events after a position, at least one and at most ``max_bytes``, and the position after them."""
+        """Return the events after a position, at least one and at most ``max_bytes``, and the position after them."""
         length = until.offset - since.offset
         data = _read_at(self._descriptor, min(length, max(max_bytes, _MAX_RECORD)), since.offset)
         events, position = _parse_records(data, since, self.templates, max_bytes=max_bytes)
@@ -257,7 +257,7 @@ class Journal:
             self._unmap()
             os.ftruncate(self._descriptor, _HEADER)
         except OSError as err:
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"the journal {self.path} cannot be used: {err}") from err
         self.templates = []
         self._header = _build_header(self.gateway, self.source, self.count)
         self.start = self.end = JournalPosition(offset=_HEADER, nth=self.count, checksum=adler32(self._header))
@@ -265,7 +265,7 @@ class Journal:
             self._grow(_HEADER)
 
     def build_tampered_error(self, nth: int) -> PinwardenError:
-        """The error for a file that has other data than gateway events after event ``nth``."""
+        """Return the error for a journal with invalid data after event ``nth``."""
         return PinwardenError(
             "AUDIT_TAMPERED",
             f"{self.path} was damaged or changed after event {nth}",
@@ -297,7 +297,7 @@ class Journal:
 def open_abandoned_journal(path: Path) -> Iterator[Journal | None]:
     """Open the journal of a killed process; None if another process has it locked, or if it is empty.
 
-    Its last record may be incomplete and is then ignored: the gateway acts on an event only after it is recorded.
+    An incomplete last record is ignored: the gateway never acted on its event.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
@@ -305,7 +305,7 @@ def open_abandoned_journal(path: Path) -> Iterator[Journal | None]:
         yield None
         return
     except OSError as err:
-        raise PinwardenError("AUDIT_UNAVAILABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("AUDIT_UNAVAILABLE", f"the journal {path} cannot be used: {err}") from err
     try:
         yield _read_journal(path, descriptor) if try_lock_file(descriptor) else None
     finally:
@@ -313,7 +313,7 @@ def open_abandoned_journal(path: Path) -> Iterator[Journal | None]:
 
 
 def pack_event(at: int, event: AuditEvent) -> bytes:
-    """Encode an event. Takes one or two microseconds, because the message waits for it."""
+    """Encode an event. Takes one or two microseconds, which delay the message."""
     if event.arguments is None:
         text = _SEPARATOR.join((*_get_texts(event), _DIGEST_SEPARATOR.join(event.expected)))
         separators = max(0, len(event.expected) - 1)
@@ -375,8 +375,8 @@ def _parse_records(
 ) -> tuple[list[JournalEvent], JournalPosition]:
     """The events at the start of ``data``, up to the first invalid record, and the position after them.
 
-    With ``max_bytes``, at least one event and at most that many bytes; ``templates`` is complete then. Without,
-    templates in ``data`` are added to it.
+    With ``max_bytes``, returns at least one event and at most that many bytes, and ``templates`` must be complete.
+    Without ``max_bytes``, adds the templates in ``data`` to ``templates``.
     """
     words = memoryview(data[: len(data) // WORD * WORD]).cast("Q")
     events: list[JournalEvent] = []
@@ -412,7 +412,7 @@ def _parse_records(
 
 
 def _unpack_known_event(body: bytes) -> JournalEvent | None:
-    """Decode an event; None if no gateway of this release writes such an event, even if the checksum is valid."""
+    """Decode an event; None if no gateway of this release writes such an event."""
     try:
         event = unpack_event(body)
     except (PinwardenError, ValueError):
@@ -421,10 +421,10 @@ def _unpack_known_event(body: bytes) -> JournalEvent | None:
 
 
 def _ends_incomplete(descriptor: int, position: JournalPosition, size: int) -> bool:
-    """Whether the last complete record is followed by nothing, or by a record that a killed process did not finish.
+    """Whether there is no more data after a position, or only a record that a killed process did not finish.
 
-    Bytes that were not written are zero. Without its first word, the length of a record is unknown. A record without
-    zeros was copied completely, so only its checksum may be missing.
+    Bytes that were not written are zero. If the first word is missing, the length of the record is unknown. A record
+    without zeros was copied completely, so only its checksum may be missing.
     """
     data = _read_at(descriptor, WORD + _MAX_RECORD, position.offset)
     first = int.from_bytes(data[:WORD], byteorder)
@@ -458,7 +458,7 @@ def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
     is_journal = header.startswith((_MAGIC, _OLDER_MAGIC))
     if is_journal and len(words) == 3 and words[1].isdigit() and int(words[1]) < _MAX_COUNT:
         gateway, source = words[2].decode("utf-8", "replace").rstrip(), words[0].decode("utf-8", "replace")
-        # A file that states another run could take that run's positions in the chain.
+        # A forged journal could otherwise take the place of another run's events in the chain.
         if source.isascii() and source.isalnum() and source == path.stem:
             return gateway, source, int(words[1])
     raise PinwardenError("AUDIT_TAMPERED", f"{path} is not a journal of the audit log")

@@ -2,11 +2,11 @@
 
 1. `AuditLog.record` appends events to a journal file and returns. A killed process loses none.
 2. A thread writes the journal's events to the hash chain in the database, many in one commit.
-3. `AuditLog.record_durably` returns when the events are committed. The gateway uses it before it answers a refusal.
+3. `AuditLog.record_durably` returns when the events are committed. The gateway calls it before it sends a refusal.
 
-While the database is unavailable, events wait in the journal and reach the chain later, in order. Meanwhile `record`
-raises with ``when_unavailable="refuse"``, so that no message passes unrecorded; with ``"spool"`` it continues until the
-journal is full. Refusals are recorded in either case.
+While the database is unavailable, events wait in the journal and reach the chain later, in order. With
+``when_unavailable="refuse"``, `record` raises in that time, so that the gateway forwards nothing. With ``"spool"``, it
+records until the journal is full. Refusals are recorded in either case.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class AuditLimits(Record):
     gather_seconds: float = 0.05
     """Seconds in which events are collected for one commit."""
     batch_bytes: int = 1 << 20
-    """Bytes of the journal in one commit, which are in memory at once."""
+    """Maximum size of one commit, which is in memory at once."""
     max_backlog_bytes: int = 16 << 20
-    """Bytes in the journal above which `record` waits for the database."""
+    """Size of the journal above which `record` waits for the database."""
     max_journal_bytes: int = 256 << 20
-    """Bytes in the journal while the database is unavailable, about a million events. Beyond that `record` raises."""
+    """Maximum size of the journal while the database is unavailable: about a million events. Then `record` raises."""
     commit_seconds: float = 5.0
-    """Seconds to wait for a commit. After that, the journal is synced instead, which is as durable."""
+    """Seconds to wait for a commit. Then the journal is synced to disk instead, which is just as durable."""
     retry_seconds: float = 0.2
-    """Seconds between attempts to reach the database, doubled up to `longest_retry`."""
+    """Seconds between attempts to reach the database. Doubled after each failure, up to ``max_retry_seconds``."""
     max_retry_seconds: float = 5.0
 
 
@@ -90,19 +90,19 @@ class AuditLog:
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._templates: dict[int, int] = {}
-        """By the ``id()`` of a template, the first word of its calls in the journal."""
+        """By the ``id()`` of a template, the first word of its call records in the journal."""
         self._fast_until = 0
         """The journal size up to which `record_call` needs no checks; 0 if it needs them now."""
         self._changed = threading.Condition(self._lock)
-        """Notified after every commit and failure."""
+        """Notified after every commit and every failure."""
         self._committed_end = self._journal.start
-        """The database has all events up to here."""
+        """The journal position up to which the database has all events."""
         self._open_count = 0
-        """How often the database was opened when `_committed_end` was set."""
+        """How often the database had been opened when ``_committed_end`` was set."""
         self._failure: PinwardenError | None = None
         self._was_tried = False
         self._is_stuck = False
-        """Whether a commit timed out: the database neither responds nor fails. Later callers do not wait."""
+        """Whether a commit timed out because the database does not respond. Later callers do not wait for it."""
         self._is_closing = False
         self._reported_damage = False
         self._is_asleep = False
@@ -133,7 +133,7 @@ class AuditLog:
         return self._journal.count - self._committed_end.nth
 
     def record(self, *events: AuditEvent) -> None:
-        """Record events before their message is forwarded. ``AUDIT_UNAVAILABLE`` if it must not be forwarded."""
+        """Record the events of a message. Raises ``AUDIT_UNAVAILABLE`` if the message must not be forwarded."""
         now = time_ns()
         packed = [pack_event(now, event) for event in events]
         with self._lock:
@@ -146,8 +146,8 @@ class AuditLog:
     def record_call(self, template: AuditEvent, request_id: int | str) -> None:
         """Record a call. Its event is ``template`` with the request id appended to ``call``.
 
-        The call waits for this, so the code is inlined: up to the size `_fast_until` the checks of `record` are known
-        to pass, and `Journal.add_call` only copies into the map.
+        This delays the call, so the code is inlined: up to the journal size ``_fast_until``, the checks of `record` are
+        known to pass, and adding a call only copies words into the map (`Journal.add_call`).
         """
         self._acquire()  # a with statement takes three times as long
         try:
@@ -265,7 +265,7 @@ class AuditLog:
             with self._lock:
                 self._journal.sync()
             return
-        with self._lock:  # a late event is either in the journal that stays, or refused
+        with self._lock:  # an event that is recorded now stays in the journal, or is refused
             complete = self._committed_end.nth == self._journal.count
             if not complete:
                 self._journal.sync()
@@ -284,7 +284,7 @@ class AuditLog:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log cannot be written: {reason}")
 
     def _wait_for_capacity(self) -> None:
-        """Wait for the database if it is only slow. While it is unavailable, the journal may grow up to its limit."""
+        """Wait until the database has caught up. While it is unavailable, the journal may grow up to its limit."""
         backlog = self._limits.max_backlog_bytes
         if self._failure is None:
             self._is_urgent.set()
@@ -313,7 +313,7 @@ class AuditLog:
                 if not self._was_tried or self._failure is not None:
                     self._recover_abandoned_journals(database)
                 self._write_events(database)
-            except Exception as err:  # noqa: BLE001 - the thread must survive: without it nothing is logged
+            except Exception as err:  # noqa: BLE001 - the thread must survive, or the log stops
                 self._set_failure(_to_pinwarden_error(err))
                 if self._is_closing:
                     return
@@ -339,10 +339,10 @@ class AuditLog:
         self._has_events.clear()
 
     def _recover_abandoned_journals(self, database: Database) -> None:
-        """Write the journals of killed gateways to the database. A damaged one is reported in the log, and stays.
+        """Write the journals of killed gateways to the database. A damaged journal is recorded in the log, and stays.
 
-        Without journals this does not contact the database, unless the log refuses events while the database is
-        unavailable: then the database must answer a query first.
+        If the log refuses events while the database is unavailable, the database must respond to a query first.
+        Otherwise the database is not contacted without journals.
         """
         if self._refuses_when_unavailable:
             database.row("SELECT 1")
@@ -374,7 +374,7 @@ class AuditLog:
             append_events(database, batch, until.nth)
             self._on_committed(position)
             if self._journal.size <= self._limits.batch_bytes:
-                return  # the next commit takes events that arrived meanwhile
+                return  # events that arrived meanwhile are written with the next commit
 
     def _on_committed(self, position: JournalPosition) -> None:
         with self._changed:
@@ -400,9 +400,9 @@ class AuditLog:
 
 
 def recover_journals(database: Database, folder: Path) -> int:
-    """Write the journals of killed gateways to the database, oldest first. Returns how many there were.
+    """Write the journals of killed gateways to the database, the oldest first. Returns the number of journals.
 
-    For a damaged journal, the events before the damage are written; ``AUDIT_TAMPERED`` is raised after all journals.
+    Of a damaged journal, the events before the damage are written. After all journals, raises ``AUDIT_TAMPERED``.
     """
     count = 0
     damaged: PinwardenError | None = None

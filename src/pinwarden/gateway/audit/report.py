@@ -41,7 +41,7 @@ class EntryFilter(Record):
         return self.server in ("", entry.event.server) and (not self.kinds or entry.event.kind in self.kinds)
 
     def required_members(self) -> list[list[tuple[str, str]]]:
-        """Members that selected entries have, for `chain.read_newest_entries`."""
+        """Return groups of members that selected entries have, for `chain.read_newest_entries`."""
         server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
         return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
 
@@ -78,7 +78,7 @@ _EXPORT_HINT = "Name a file that pinwarden audit export wrote."
 
 
 class _EarlierExport:
-    """An earlier export. The log must contain every line of it.
+    """An earlier export, whose every line the log must contain.
 
     The file is read twice, line by line: first to verify it, then in parallel with the log.
     """
@@ -125,13 +125,13 @@ def _build_empty_error(path: Path) -> PinwardenError:
 
 
 def read_last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
-    """The newest selected entries, oldest first."""
+    """Return the newest selected entries, the oldest of them first."""
     entries = audit_chain.read_newest_entries(state.audit_database, selected.required_members())
     return list(reversed(list(_select_entries(entries, count, selected))))
 
 
 def read_later_entries(state: GatewayState, after: int) -> Iterator[LogEntry]:
-    """All entries after a number."""
+    """Yield all entries after a number."""
     for _, line in audit_chain.read_lines(state.audit_database, after):
         yield parse_entry(line)
 
@@ -148,7 +148,7 @@ def build_tail_report(entries: Sequence[LogEntry]) -> Report:
 
 
 def export_entries(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> AuditHead:
-    """Write the entries after a number, one per line, exactly as stored. Returns the head."""
+    """Write the entries after a number, one per line, exactly as they are stored. Returns the head."""
     head = EMPTY_HEAD
     for number, line in audit_chain.read_lines(state.audit_database, after):
         write(line + b"\n")
@@ -169,7 +169,7 @@ def build_export_report(subject: str, after: int, head: AuditHead) -> Report:
 
 
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
-    """An entry as JSON."""
+    """Return an entry as JSON."""
     return {
         "number": entry.number,
         "at": entry.at,

@@ -1,7 +1,7 @@
-"""Approvals in a database: those that gateways share, and surfaces that were trusted on first use.
+"""The tables of shared approvals, and of surfaces that were trusted on first use.
 
-A trusted surface changes only by approval. Later lists of the server are compared with it. A list that the server did
-not offer on first use is not trusted when it appears.
+Later lists of a server are compared with its trusted surface, which changes only by approval. A list that the server
+did not have on first use is not trusted when it appears later.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ APPROVED = "approved"
 WITHDRAWN = "withdrawn"
 
 _NAME_LENGTH = 32  # hex digits
-_MAX_APPROVALS = 5000  # of one server, more than people approve
+_MAX_APPROVALS = 5000  # of one server; people approve fewer
 _MAX_REFUSED = 200  # names that one gateway reports
 FRESH_SECONDS = 120
-"""How long a gateway counts as running after its last report. It reports far more often, but clocks differ."""
+"""How long a gateway counts as running after its last report. Gateways report more often, but clocks differ."""
 
 
 class StoredApproval(Record):
@@ -38,11 +38,11 @@ class StoredApproval(Record):
     item: str
     digest: str
     expected: str
-    """The previously approved digests that it replaces, separated by spaces; empty for a new item."""
+    """The approved digests that this definition replaces, separated by spaces; empty for a new item."""
     definition: str
-    """As canonical JSON."""
+    """The definition as canonical JSON."""
     place: str
-    """The host and lock of the approver."""
+    """The host and lockfile of the approver."""
     state: str
     decided: str
     decided_by: str
@@ -56,11 +56,11 @@ class Follower(Record):
     server: str
     identity: str
     sequence: int
-    """The last decision that it has applied."""
+    """The sequence number of the last decision that the gateway has applied."""
     refused: str
-    """Names of approvals that do not apply to its lock, separated by spaces."""
+    """Names of approvals that the gateway does not apply, separated by spaces."""
     seen: int
-    """The time of its last report, in seconds since 1970."""
+    """The time of the gateway's last report, in seconds since 1970."""
 
 
 _COLUMNS = ", ".join(field_names(StoredApproval))
@@ -68,11 +68,11 @@ _MARKS = ", ".join("?" for _ in field_names(StoredApproval))
 _FOLLOWER_COLUMNS = ", ".join(field_names(Follower))
 _FOLLOWER_MARKS = ", ".join("?" for _ in field_names(Follower))
 ChangeMark = tuple[int, int, int]
-"""Count, maximum and sum of the sequence numbers, which differ after every change."""
+"""Count, maximum and sum of the sequence numbers. At least one of them differs after every change."""
 
 
 def with_name(approval: StoredApproval) -> StoredApproval:
-    """The approval with its name, a digest of its content."""
+    """Return the approval with its name, a digest of its content."""
     content = [approval.server, approval.identity, approval.entity, approval.item, approval.digest]
     return replace(approval, name=Digest.of_bytes(canonicalize(content)).hex[:_NAME_LENGTH])
 
@@ -87,7 +87,7 @@ class Approvals:
         return str(self._database)
 
     def record(self, approvals: Iterable[StoredApproval]) -> None:
-        """Store approvals as the newest decisions about their content."""
+        """Store approvals as the newest decisions about their definitions."""
         with self._database.transaction(exclusive="approvals") as transaction:
             for unnamed in approvals:
                 approval = replace(with_name(unnamed), sequence=_next_sequence(transaction))
@@ -108,14 +108,14 @@ class Approvals:
                 )
 
     def read_change_mark(self) -> ChangeMark:
-        """A value that differs after every decision."""
+        """Return a value that differs after every decision."""
         row = self._database.row(
             "SELECT COUNT(*), COALESCE(MAX(sequence), 0), COALESCE(SUM(sequence), 0) FROM approval"
         )
         return (0, 0, 0) if row is None else (int(row[0]), int(row[1]), int(row[2]))
 
     def list_for_servers(self, servers: Iterable[str]) -> list[StoredApproval]:
-        """The approvals that apply to servers of these names, the oldest first."""
+        """Return the approvals for servers with these names, the oldest first."""
         approvals: list[StoredApproval] = []
         for server in servers:
             rows = self._database.rows(
@@ -131,7 +131,7 @@ class Approvals:
         return approvals
 
     def report_followers(self, followers: Iterable[Follower]) -> None:
-        """Report which decisions a gateway has applied."""
+        """Store which decisions a gateway has applied, for each of its servers."""
         with self._database.transaction(exclusive="followers") as transaction:
             for follower in followers:
                 refused = " ".join(follower.refused.split()[:_MAX_REFUSED])
@@ -157,7 +157,7 @@ class Approvals:
             transaction.run("DELETE FROM approval_follower WHERE place = ?", (place,))
 
     def list_followers(self, now: int) -> list[Follower]:
-        """The running gateways: those that reported within `FRESH_SECONDS`."""
+        """Return the followers that reported within `FRESH_SECONDS`, so their gateways are running."""
         rows: list[Row] = self._database.rows(
             f"SELECT {_FOLLOWER_COLUMNS} FROM approval_follower WHERE seen > ? ORDER BY place, server",  # noqa: S608
             (now - FRESH_SECONDS,),
@@ -165,7 +165,7 @@ class Approvals:
         return [Follower(**dict(zip(field_names(Follower), row, strict=True))) for row in rows]
 
     def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
-        """Approvals that a running gateway with a server of that name does not apply, with these gateways."""
+        """Return, by approval, the running gateways that have a server of that name but do not apply the approval."""
         followers = self.list_followers(now)
         approvals = self.list_for_servers(sorted({follower.server for follower in followers}))
         behind = {
@@ -213,21 +213,21 @@ class TrustedSurfaces:
         self._database = database
 
     def read_generation(self, server: str) -> int:
-        """A number that changes with the trusted surface of a server; 0 if there is none. Cheap."""
+        """Return a number that changes with the trusted surface of a server; 0 if there is none. A cheap query."""
         row = self._database.row("SELECT generation FROM trusted WHERE server = ?", (server,))
         return 0 if row is None else int(row[0])
 
     def find(self, server: str) -> TrustedSurface | None:
-        """The trusted surface of a server, if any."""
+        """Return the trusted surface of a server; None if there is none."""
         with self._database.transaction() as transaction:
             return _find_trusted(transaction, server)
 
     def list_servers(self) -> list[str]:
-        """The servers with a trusted surface."""
+        """Return the names of the servers with a trusted surface."""
         return [name for (name,) in self._database.rows("SELECT server FROM trusted ORDER BY server")]
 
     def trust_first_use(self, server: str, surface: Surface, now: str) -> TrustedSurface:
-        """Trust a surface if the server has none yet. Returns the trusted one, which may be an earlier one."""
+        """Trust a surface if the server has no trusted surface yet. Returns the trusted surface, old or new."""
         _refuse_undigestable(surface)
         with self._database.transaction(exclusive="trusted") as transaction:
             if _find_trusted(transaction, server) is None:
@@ -241,7 +241,7 @@ class TrustedSurfaces:
         return trusted
 
     def approve(self, before: TrustedSurface, surface: Surface, *, by: str, why: str, now: str) -> None:
-        """Replace a trusted surface by an approved one. ``REVIEW_STALE`` if another process changed it meanwhile."""
+        """Replace a trusted surface by an approved one. Raises ``REVIEW_STALE`` if another process changed it."""
         _refuse_undigestable(surface)
         with self._database.transaction(exclusive="trusted") as transaction:
             changed = transaction.run(

@@ -1,8 +1,8 @@
-"""Observed definitions, changes pending review, and the decisions about them.
+"""The tables of reviews and of observed definitions.
 
-A review is named by a digest of its subject: the server, the item, the approved digest and the observed one. Approving
-that name approves exactly this change. When the server serves something else, the old review is superseded and can no
-longer be approved.
+A review is a change that is pending review, or a decision about one. Its name is a digest of the server, the item, the
+approved digest and the served digest, so approving a name approves exactly that change. When the server serves another
+definition, the old review is superseded and can no longer be approved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATES = (PENDING, APPROVED, REJECTED, SUPERSEDED)
 
 _MAX_SUPERSEDED = 20  # of one item, so that a server that always changes does not fill the disk
 _MAX_PENDING = 2000  # of one server; further changes are blocked and recorded in the audit log only
-_NAME_LENGTH = 32  # hex digits, so that no server can find two changes with the same name
+_NAME_LENGTH = 32  # hex digits, so that no server can construct two changes with the same name
 _MIN_PREFIX = 4  # hex digits of an abbreviated name
 
 
@@ -64,7 +64,7 @@ _MARKS = ", ".join("?" for _ in field_names(Review))
 
 
 def with_name(review: Review) -> Review:
-    """The review with its name, a digest of its content."""
+    """Return the review with its name, a digest of its content."""
     content = [review.server, review.baseline, review.entity, review.item, review.digest, review.expected]
     if not review.digest:
         content.append(review.definition)
@@ -78,10 +78,10 @@ class Reviews:
         self._database = database
 
     def add(self, reviews: Iterable[Review]) -> list[Review]:
-        """Add changes as pending. Returns those that are new.
+        """Add changes that are pending review. Returns those that are new.
 
-        A change that a person has decided stays decided. A pending change of the same item is superseded; if the server
-        serves it again, it is pending again.
+        A change that a person approved or rejected keeps that decision. Another pending change of the same item is
+        superseded; if the server serves it again, it is pending again.
         """
         added: list[Review] = []
         with self._database.transaction(exclusive="reviews") as transaction:
@@ -103,7 +103,7 @@ class Reviews:
         return added
 
     def supersede(self, server: str, baseline: str, served: Collection[tuple[str, str]]) -> None:
-        """Supersede pending changes of items (entity, key) that the server serves as approved again."""
+        """Supersede the pending changes of these items (entity and key), which the server again serves as approved."""
         with self._database.transaction(exclusive="reviews") as transaction:
             rows = transaction.rows(
                 "SELECT name, entity, item FROM review WHERE server = ? AND baseline = ? AND state = ?",
@@ -115,7 +115,7 @@ class Reviews:
             )
 
     def select(self, states: Sequence[str] = (PENDING,)) -> list[Review]:
-        """The reviews in these states, oldest first."""
+        """Return the reviews in these states, the oldest first."""
         marks = ", ".join("?" for _ in states)
         rows = self._database.rows(
             f"SELECT {_COLUMNS} FROM review WHERE state IN ({marks}) ORDER BY opened, server, entity, item, name",  # noqa: S608
@@ -124,14 +124,14 @@ class Reviews:
         return [_parse_review(row) for row in rows]
 
     def get(self, name: str) -> Review:
-        """The review with this full name. Decisions need the full name, because it identifies the content."""
+        """Return the review with this full name. Decisions need the full name, because it identifies the content."""
         rows = self._database.rows(f"SELECT {_COLUMNS} FROM review WHERE name = ?", (name[:_NAME_LENGTH],))  # noqa: S608
         if not rows or len(name) != _NAME_LENGTH:
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} is not the full name of a review")
         return _parse_review(rows[0])
 
     def find(self, name: str) -> Review:
-        """The review with this name or unique prefix, to display it."""
+        """Return the review with this name or unique prefix, to display it."""
         if not name.isascii() or not name.isalnum():
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} is not the name of a review")
         if len(name) < _MIN_PREFIX:
@@ -146,7 +146,7 @@ class Reviews:
         return _parse_review(rows[0])
 
     def decide(self, reviews: Sequence[Review], state: str, *, by: str, why: str, now: str) -> None:
-        """Store a decision about pending reviews. ``REVIEW_STALE``, and no change, if one is no longer pending."""
+        """Store a decision about reviews. Raises ``REVIEW_STALE``, and stores nothing, if one is no longer pending."""
         with self._database.transaction(exclusive="reviews") as transaction:
             for review in reviews:
                 _refuse_unless_pending(transaction, review)
@@ -204,7 +204,7 @@ def _parse_review(row: Row) -> Review:
 
 
 class SightingRecorder:
-    """Stores the definitions that one server serves, and opens reviews for unapproved ones."""
+    """Stores the definitions that one server serves, and adds reviews for unapproved ones."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class SightingRecorder:
         self._now = clock
 
     def record(self, verdicts: Iterable[Verdict]) -> tuple[AuditEvent, ...]:
-        """Store the definitions. Returns an event for each change that is newly pending review."""
+        """Store the definitions. Returns an audit event for each new review."""
         checked = tuple(verdicts)
         time = self._now()
         reviews = [
@@ -269,7 +269,7 @@ class SightingRecorder:
 
 
 def build_review_event(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
-    """An audit event about a review. Its correlation id is the name of the review."""
+    """Return an audit event about a review. Its correlation id is the name of the review."""
     return AuditEvent(
         kind=kind,
         server=review.server,
@@ -286,17 +286,17 @@ def build_review_event(review: Review, kind: str, reason: str, by: str = "") -> 
 
 
 def _is_served(verdict: Verdict) -> bool:
-    """Whether the server served something. A removed member of its description cannot be approved."""
+    """Whether the verdict is about a served definition, and not about a removed member of the server's description."""
     return verdict.value is not None or verdict.digest is not None
 
 
 def _is_pinned(verdict: Verdict) -> bool:
-    """Whether an item with this key is approved, not only allowed by a policy."""
+    """Whether a definition of the item is approved, and not only allowed by a policy."""
     return not any(change.kind == "item_added" for change in verdict.changes)
 
 
 def encode_definition(verdict: Verdict) -> str:
-    """The served definition as canonical JSON; for an undigestable definition, an escaped excerpt."""
+    """Return the served definition as canonical JSON; for an undigestable definition, an escaped excerpt."""
     try:
         return canonicalize(verdict.value).decode()
     except PinwardenError:
@@ -310,15 +310,15 @@ class Sighting(Record):
     entity: str
     item: str
     digest: str
-    """Empty if it has none."""
+    """The digest of the definition; empty if it is undigestable."""
     definition: str
-    """As canonical JSON; for an undigestable one an excerpt."""
+    """The definition as canonical JSON; for an undigestable definition, an excerpt."""
     action: str
-    """The last decision of the gateway about it: allow, audit, warn or block."""
+    """The last decision of the gateway about the definition: allow, audit, warn or block."""
     first_seen: str
     last_seen: str
     sessions: int = 1
-    """The number of sessions that saw it; 0 to update a sighting of a session that is already counted."""
+    """The number of sessions in which the definition was served; 0 in an update by a session that already counts."""
 
 
 _MAX_DIGESTS = 20  # of one item, so that a server that always changes does not fill the disk
@@ -357,13 +357,13 @@ class ObservedDefinitions:
                     )
 
     def list_all(self) -> list[Sighting]:
-        """All sightings, by server, item and time."""
+        """Return all sightings, ordered by server, item and time."""
         query = f"SELECT {_SIGHTING_COLUMNS} FROM sighting ORDER BY server, entity, item, first_seen, digest"  # noqa: S608
         rows = self._database.rows(query)
         return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
 
     def find_definition(self, server: str, entity: str, item: str, digest: str) -> str | None:
-        """The definition with a digest, as canonical JSON; None if it was not seen or does not have the digest."""
+        """Return the stored definition with this digest, as canonical JSON; None if there is none."""
         row = self._database.row(
             "SELECT definition FROM sighting WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
             (server, entity, item, digest),
@@ -372,7 +372,7 @@ class ObservedDefinitions:
 
 
 def _may_add_sighting(transaction: Transaction, sighting: Sighting) -> bool:
-    """Whether the limits allow another sighting. The first digests of an item are kept, not the last."""
+    """Whether the limits allow another sighting. At the limit, earlier sightings are kept."""
     item = (sighting.server, sighting.entity, sighting.item)
     same = transaction.row("SELECT COUNT(*) FROM sighting WHERE server = ? AND entity = ? AND item = ?", item)
     total = transaction.row("SELECT COUNT(*) FROM sighting WHERE server = ?", (sighting.server,))
@@ -380,9 +380,9 @@ def _may_add_sighting(transaction: Transaction, sighting: Sighting) -> bool:
 
 
 def make_storable_name(text: str) -> str:
-    """A name that both databases can store and index: without NUL, valid UTF-8, truncated with a digest.
+    """Convert a name so that both databases can store and index it: no NUL, valid UTF-8, and limited length.
 
-    The original name is in the definition.
+    A long name is truncated and gets a digest of the full name. The definition still has the original name.
     """
     escaped = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
     if len(escaped) <= _MAX_NAME:

@@ -1,4 +1,4 @@
-"""Tokens of the gateway's clients: create, list and revoke. Only their hashes are stored."""
+"""Creates, lists and revokes the tokens of the gateway's clients. Only their hashes are stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GatewayToken(Record):
     """SHA-256 of the token, in hex."""
     client: str
     servers: tuple[str, ...]
-    """The servers that it gives access to; empty for all."""
+    """The servers that the token gives access to; empty for all."""
     made_at: str
     revoked_at: str | None = None
 
@@ -43,12 +43,12 @@ class GatewayToken(Record):
 
 
 def load_tokens_schema() -> Schema:
-    """The tables of this store."""
+    """Return the tables of this store."""
     return load_schema("tokens")
 
 
 def generate_token() -> str:
-    """A new token with 256 random bits."""
+    """Return a new token with 256 random bits."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
@@ -75,21 +75,21 @@ class Tokens:
         return token
 
     def list_all(self) -> list[GatewayToken]:
-        """All tokens, including revoked ones, oldest first."""
+        """Return all tokens, including revoked ones, the oldest first."""
         rows = self._database.rows(
             "SELECT digest, client, servers, made_at, revoked_at FROM token ORDER BY made_at, digest"
         )
         return [_parse_token(*row) for row in rows]
 
     def list_valid(self) -> list[GatewayToken]:
-        """The tokens that are not revoked."""
+        """Return the tokens that are not revoked."""
         return [token for token in self.list_all() if token.revoked_at is None]
 
     def revoke(self, name: str, at: str) -> list[GatewayToken]:
-        """Revoke the token with an id, or all tokens of a client. Returns those that were valid."""
+        """Revoke the token with this id, or all tokens of the client with this name. Returns those that were valid."""
         tokens = [token for token in self.list_all() if name in (token.client, token.id, token.digest)]
         if not tokens:
-            raise PinwardenError("TOKEN_UNKNOWN", f"there is no token or client {name[:80]!a}")
+            raise PinwardenError("TOKEN_UNKNOWN", f"there is no token or client {name[:80]!a}", hint=_LIST_HINT)
         valid = [token for token in tokens if token.revoked_at is None]
         with self._database.transaction() as transaction:
             for token in valid:
@@ -103,19 +103,20 @@ def _parse_token(digest: str, client: str, servers: str, made_at: str, revoked_a
     try:
         names = json.loads(servers)
     except (ValueError, TypeError) as err:
-        raise PinwardenError("DATABASE_CORRUPT", "the servers of a token cannot be read") from err
+        raise PinwardenError("DATABASE_CORRUPT", "the server names of a token in the database are malformed") from err
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PinwardenError("DATABASE_CORRUPT", "the servers of a token cannot be read")
+        raise PinwardenError("DATABASE_CORRUPT", "the server names of a token in the database are malformed")
     if not isinstance(client, str):
-        raise PinwardenError("DATABASE_CORRUPT", "the client of a token cannot be read")
+        raise PinwardenError("DATABASE_CORRUPT", "the client name of a token in the database is malformed")
     return GatewayToken(digest=digest, client=client, servers=tuple(names), made_at=made_at, revoked_at=revoked_at)
 
 
 _COMMAND = "gateway token"
+_LIST_HINT = "See pinwarden gateway token list."
 
 
 def hash_token(token: str) -> str:
-    """The SHA-256 of a token. A plain hash suffices, because a token has 256 random bits."""
+    """Return the SHA-256 of a token. A plain hash suffices, because a token has 256 random bits."""
     return hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
 
 
@@ -124,7 +125,7 @@ def add_token(
 ) -> tuple[Report, str]:
     """Create a token for a client. Returns the report and the token, which is not stored.
 
-    ``SERVER_NOT_LOCKED`` for a server that the project's lock does not have, which is probably misspelled.
+    Raises ``SERVER_NOT_LOCKED`` for a server that the project's lock does not have.
     """
     notes = _check_servers(project, servers)
     token = generate_token()
