@@ -1,1 +1,1 @@
-"""What the handlers of a Python server can reach, from source. Start with ``analysis.py``. Pure."""
+"""Analyse the source of a Python server for the entitlements of its handlers. Start with ``analysis.py``. Pure."""

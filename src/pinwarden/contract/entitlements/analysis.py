@@ -24,16 +24,16 @@ from pinwarden.contract.entitlements.values import (
 from pinwarden.core.record import Record
 
 MAX_REPORTED = 200
-"""Limit of the findings reported per handler; its entitlement kinds are always complete."""
+"""The limit of findings in the result for one handler. Its list of entitlements is always complete."""
 
 
-_KINDS = {
+_REGISTRATION_KINDS = {
     "prompt": ("prompt", False),
     "resource": ("resource", False),
     "get_prompt": ("prompt", True),
     "read_resource": ("resource", True),
 }
-"""By registration kind: the kind of handler, and whether one function serves all items of that kind."""
+"""The kind of handler for each registration method, and whether one function handles all items of that kind."""
 
 
 def analyse(
@@ -41,24 +41,24 @@ def analyse(
     handlers: Iterable[Handler] | None = None,
     packages: Mapping[str, Source] | None = None,
 ) -> Analysis:
-    """What each handler can do, by tool name, and what the server does while it is imported.
+    """Find the entitlements of each handler, and of the code that runs when the server is imported.
 
-    ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to those that the source
-    registers. ``packages`` are modules of third-party packages to analyse if the catalogue has no entry; only its
-    ``get`` is used, so it may read lazily.
+    ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to the handlers that the
+    source registers. ``packages`` are modules of third-party packages, to analyse those that the catalogue does not
+    have. Only its ``get`` is used, so it may read files on demand.
     """
     interpreter = AbstractInterpreter(sources, packages)
-    selected = _registered(interpreter) if handlers is None else tuple(handlers)
+    selected = _list_registered_handlers(interpreter) if handlers is None else tuple(handlers)
     roots = interpreter.follow(selected)
     at_start = [module.activation for handler in selected if (module := interpreter.module(handler.module)) is not None]
-    started = _reached(dict.fromkeys(at_start), set())
+    started = _find_reachable(dict.fromkeys(at_start), set())
     modules = {activation for activation in started if activation.label == "<module>"}
     by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
     for handler in selected:
         by_kind[handler.kind].setdefault(handler.name, []).append(handler)
     by_kind_and_name = {
         kind: {
-            name: _handler_entitlements(same_name, roots, modules, interpreter) for name, same_name in by_name.items()
+            name: _combine_entitlements(same_name, roots, modules, interpreter) for name, same_name in by_name.items()
         }
         for kind, by_name in by_kind.items()
     }
@@ -66,24 +66,24 @@ def analyse(
         handlers=by_kind_and_name["tool"],
         prompts=by_kind_and_name["prompt"],
         resources=by_kind_and_name["resource"],
-        startup=_entitlements(started),
+        startup=_collect_entitlements(started),
     )
     interpreter.clear()
     return analysis
 
 
 def find_handlers(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
-    """The tools, prompts and resources that the source registers, with where their code begins.
+    """Find the functions that the source registers as tools, prompts and resources.
 
-    A name can occur more than once. One function that serves all prompts or all resources has the name ``*``.
+    A name can occur more than once. A function that handles all prompts or all resources has the name ``*``.
     """
     interpreter = AbstractInterpreter(sources, None)
-    handlers = _registered(interpreter)
+    handlers = _list_registered_handlers(interpreter)
     interpreter.clear()
     return handlers
 
 
-def _registered(interpreter: AbstractInterpreter) -> tuple[Handler, ...]:
+def _list_registered_handlers(interpreter: AbstractInterpreter) -> tuple[Handler, ...]:
     interpreter.discover()
     handlers: dict[Handler, None] = {}
     for registration in interpreter.registrations.values():
@@ -102,8 +102,8 @@ def _registered(interpreter: AbstractInterpreter) -> tuple[Handler, ...]:
                     case=name,
                 )
                 handlers[handler] = None
-        elif registration.kind in _KINDS:
-            kind, serves_all = _KINDS[registration.kind]
+        elif registration.kind in _REGISTRATION_KINDS:
+            kind, serves_all = _REGISTRATION_KINDS[registration.kind]
             name = "*" if serves_all else registration.name or registration.qualname.rpartition(".")[2]
             handlers[
                 Handler(
@@ -117,35 +117,39 @@ def _registered(interpreter: AbstractInterpreter) -> tuple[Handler, ...]:
     return tuple(handlers)
 
 
-def _handler_entitlements(
+def _combine_entitlements(
     handlers: list[Handler],
     roots: Mapping[Handler, dict[Activation, None]],
     at_start: set[Activation],
     interpreter: AbstractInterpreter,
 ) -> Entitlements:
-    """What the handlers of one tool can do. Several with the same name are combined."""
+    """The entitlements of all handlers that are registered under one name."""
     first_activations = {activation: None for handler in handlers for activation in roots[handler]}
-    entitlements = _entitlements(_reached(first_activations, at_start))
-    notes = [_note("the handler was not found in the source", handler) for handler in handlers if not roots[handler]]
+    entitlements = _collect_entitlements(_find_reachable(first_activations, at_start))
+    notes = [
+        _build_unknown_reach("the handler was not found in the source", handler)
+        for handler in handlers
+        if not roots[handler]
+    ]
     if interpreter.exhausted:
-        notes.append(_note("the program is too large to be followed to its end", handlers[0]))
+        notes.append(_build_unknown_reach("the program is too large to analyse completely", handlers[0]))
     return Entitlements(
         kinds=entitlements.kinds, findings=entitlements.findings, unknown=(*notes, *entitlements.unknown)
     )
 
 
-def _note(reason: str, handler: Handler) -> UnknownReach:
+def _build_unknown_reach(reason: str, handler: Handler) -> UnknownReach:
     return UnknownReach(reason=reason, path="", line=handler.line, what=handler.function, evidence="", call_path=())
 
 
-def _reached(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
+def _find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
     """The activations reachable from the roots, each with its shortest call path."""
     call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
     while queue:
         caller = queue.popleft()
         call_path = call_paths[caller]
-        for called, line in sorted(caller.calls.items(), key=_by_line):
+        for called, line in sorted(caller.calls.items(), key=_call_sort_key):
             if called not in call_paths and called not in skipped:
                 step = Step(function=caller.label, path=caller.module.source.path, line=line)
                 call_paths[called] = (*call_path, step)
@@ -153,16 +157,16 @@ def _reached(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Ac
     return call_paths
 
 
-def _by_line(call: tuple[Activation, int]) -> tuple[int, str, str]:
+def _call_sort_key(call: tuple[Activation, int]) -> tuple[int, str, str]:
     called, line = call
     return line, called.module.name, called.label
 
 
-def _location(finding: EntitlementFinding | UnknownReach) -> tuple[str, int, str]:
+def _finding_sort_key(finding: EntitlementFinding | UnknownReach) -> tuple[str, int, str]:
     return finding.path, finding.line, finding.kind if isinstance(finding, EntitlementFinding) else finding.reason
 
 
-def _entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
+def _collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
     findings: dict[tuple[str, str, int], EntitlementFinding] = {}
     unknown: dict[tuple[str, str, int], UnknownReach] = {}
     for activation, call_path in call_paths.items():
@@ -192,15 +196,15 @@ def _entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlement
     kinds = {finding.kind for finding in findings.values()}
     return Entitlements(
         kinds=tuple(kind for kind in KINDS if kind in kinds),
-        findings=tuple(sorted(findings.values(), key=_location)[:MAX_REPORTED]),
-        unknown=tuple(sorted(unknown.values(), key=_location)[:MAX_REPORTED]),
+        findings=tuple(sorted(findings.values(), key=_finding_sort_key)[:MAX_REPORTED]),
+        unknown=tuple(sorted(unknown.values(), key=_finding_sort_key)[:MAX_REPORTED]),
     )
 
 
 READ_ONLY_BROKEN = "read_only_contradicted"
 GAINED = "entitlement_gained"
 
-_CHANGES_SOMETHING = (FILESYSTEM_WRITE, SUBPROCESS, CODE_EVALUATION, NATIVE)
+_NOT_READ_ONLY = (FILESYSTEM_WRITE, SUBPROCESS, CODE_EVALUATION, NATIVE)
 
 
 class Contradiction(Record):
@@ -216,27 +220,27 @@ class Contradiction(Record):
 def find_contradictions(
     tool: str, annotations: Mapping[str, object], entitlements: Entitlements
 ) -> tuple[Contradiction, ...]:
-    """The entitlements that a tool with ``readOnlyHint: true`` must not have."""
+    """The entitlements that contradict ``readOnlyHint: true`` in the tool's annotations."""
     if annotations.get("readOnlyHint") is not True:
         return ()
     return tuple(
-        _contradiction(
+        _build_contradiction(
             READ_ONLY_BROKEN, tool, kind, f"{tool} declares readOnlyHint, but its code has {kind}", entitlements
         )
-        for kind in _CHANGES_SOMETHING
+        for kind in _NOT_READ_ONLY
         if kind in entitlements.kinds
     )
 
 
 def find_gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
-    """The entitlements that the code has and the lock does not."""
+    """The entitlements that the code has but the lock does not record."""
     return tuple(
-        _contradiction(GAINED, tool, kind, f"{tool} now has {kind}, which is not in the lock", entitlements)
+        _build_contradiction(GAINED, tool, kind, f"{tool} now has {kind}, which is not in the lock", entitlements)
         for kind in KINDS
         if kind in entitlements.kinds and kind not in locked
     )
 
 
-def _contradiction(code: str, tool: str, kind: str, message: str, entitlements: Entitlements) -> Contradiction:
+def _build_contradiction(code: str, tool: str, kind: str, message: str, entitlements: Entitlements) -> Contradiction:
     findings = tuple(finding for finding in entitlements.findings if finding.kind == kind)
     return Contradiction(code=code, tool=tool, kind=kind, message=message, findings=findings)

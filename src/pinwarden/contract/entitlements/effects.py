@@ -17,14 +17,14 @@ class Effect(Record):
     """The entitlements that one call needs."""
 
     kinds: tuple[str, ...]
-    """Entitlements, or one rule ``mode@N`` or ``sql@N`` that depends on an argument."""
+    """Entitlements, or one rule that depends on argument N: ``mode@N`` or ``sql@N``."""
     stated: bool
-    """The catalogue names exactly this path, not only a prefix of it."""
+    """Whether the catalogue has exactly this path, not only a prefix of it."""
     known: bool = True
     """Whether the catalogue or the standard library covers the path."""
 
 
-def _pairs(text: str) -> list[tuple[tuple[str, ...], str]]:
+def _parse_rows(text: str) -> list[tuple[tuple[str, ...], str]]:
     pairs = []
     for line in text.strip().splitlines():
         stated, _, names = line.partition(": ")
@@ -33,28 +33,30 @@ def _pairs(text: str) -> list[tuple[tuple[str, ...], str]]:
     return pairs
 
 
-_ROWS: Final = {
-    name: kinds for text in (catalogue.STANDARD_LIBRARY, catalogue.PACKAGES) for kinds, name in _pairs(text)
+_KINDS_BY_PATH: Final = {
+    name: kinds for text in (catalogue.STANDARD_LIBRARY, catalogue.PACKAGES) for kinds, name in _parse_rows(text)
 }
-_ALIASES: Final = {name: kinds[0] for kinds, name in _pairs(catalogue.ALIASES)}
-_METHODS: Final = {name: kinds for kinds, name in _pairs(catalogue.METHODS)}
+_ALIASES: Final = {name: kinds[0] for kinds, name in _parse_rows(catalogue.ALIASES)}
+_METHODS: Final = {name: kinds for kinds, name in _parse_rows(catalogue.METHODS)}
 _NEEDS_NO_CALL: Final = frozenset(catalogue.NEEDS_NO_CALL.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
 _MAX_STEPS: Final = 8
-MAX_REMEMBERED: Final = 20_000
-"""Limit of cached paths, because a hostile source can contain any number of different ones."""
+MAX_CACHED_PATHS: Final = 20_000
+"""The limit of cached paths, because hostile source code can contain any number of different paths."""
 
 
-def _prefixes(path: str) -> Iterator[str]:
+def _list_prefixes(path: str) -> Iterator[str]:
     """The path and all its prefixes, longest first."""
     while path:
         yield path
         path = path[:-2] if path.endswith("()") else path.rpartition(".")[0]
 
 
-_PREFIXES_WITH_KINDS: Final = frozenset(above for row, kinds in _ROWS.items() if kinds for above in _prefixes(row))
-"""All prefixes of paths that need an entitlement."""
-_PREFIXES: Final = frozenset(above for row in _ROWS for above in _prefixes(row))
+_PREFIXES_WITH_KINDS: Final = frozenset(
+    above for row, kinds in _KINDS_BY_PATH.items() if kinds for above in _list_prefixes(row)
+)
+"""The prefixes of all paths that need an entitlement."""
+_PREFIXES: Final = frozenset(above for row in _KINDS_BY_PATH for above in _list_prefixes(row))
 
 
 def is_covered(package: str) -> bool:
@@ -62,41 +64,41 @@ def is_covered(package: str) -> bool:
     return package in sys.stdlib_module_names or package in _PACKAGES
 
 
-_PACKAGES: Final = frozenset(name.partition(".")[0].removesuffix("()") for name in _ROWS)
+_PACKAGES: Final = frozenset(name.partition(".")[0].removesuffix("()") for name in _KINDS_BY_PATH)
 
 
-_REEXPORTED: Final = frozenset(
+_OFTEN_IMPORTED: Final = frozenset(
     ("os", "sys", "subprocess", "socket", "ctypes", "shutil", "builtins", "importlib", "pickle", "posix", "pty")
 )
-"""Modules that many others import, so that they can be accessed through those: ``logging.os``."""
+"""Modules that many other modules import, so that code can access them indirectly, as in ``logging.os``."""
 
 
-@lru_cache(MAX_REMEMBERED)
-def canonical_path(path: str) -> str:
+@lru_cache(MAX_CACHED_PATHS)
+def canonicalize_path(path: str) -> str:
     """The form of a path that the catalogue uses."""
     if canonical := _ALIASES.get(path):
         return canonical
     if path in _PREFIXES:  # ``socket.socket`` is a class, not the module again
         return path
     head, dot, last = path.rpartition(".")
-    if last in _REEXPORTED and "(" not in head:
+    if last in _OFTEN_IMPORTED and "(" not in head:
         return last
     if dot and (shorter := _ALIASES.get(head)):
         return f"{shorter}.{last}"
     if "(" in head and not is_covered(path.partition(".")[0]):  # the result is unknown
         return path.partition("(")[0] + "()"
-    if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a chain that grows by itself, as in a loop
+    if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a path that a loop makes longer in each round
         return head
     if path.count("(") > _MAX_STEPS:
         return path.partition("(")[0] + "()"
     return path
 
 
-@lru_cache(MAX_REMEMBERED)
-def effect_of(path: str) -> Effect:
-    """What calling ``path`` needs, according to its longest prefix in the catalogue."""
-    for prefix in _prefixes(path):
-        kinds = _ROWS.get(prefix)
+@lru_cache(MAX_CACHED_PATHS)
+def find_effect(path: str) -> Effect:
+    """The entitlements that a call of ``path`` needs, according to its longest prefix in the catalogue."""
+    for prefix in _list_prefixes(path):
+        kinds = _KINDS_BY_PATH.get(prefix)
         if kinds is not None:
             stated = prefix == path
             if not stated and _only_constructs(path, kinds):
@@ -114,45 +116,47 @@ def _only_constructs(path: str, kinds: tuple[str, ...]) -> bool:
     return kinds == ("network",) and last[:1].isupper() and not last.isupper()
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_CACHED_PATHS)
 def has_reach(path: str) -> bool:
-    """Whether ``path`` or something below it may need an entitlement."""
+    """Whether a call of ``path``, or of one of its attributes, may need an entitlement."""
     package = path.partition(".")[0].removesuffix("()")
     if not is_covered(package):
         return True
     if package not in _PACKAGES:
         return False
-    if effect_of(path).kinds or effect_of(path + ".x").kinds or f"{path}()" in _ALIASES:
+    if find_effect(path).kinds or find_effect(path + ".x").kinds or f"{path}()" in _ALIASES:
         return True
     if package in ("mcp", "fastmcp"):  # only methods that register handlers matter
-        return "()." not in path or path.rpartition(".")[2] in REGISTERING
+        return "()." not in path or path.rpartition(".")[2] in REGISTRATION_METHODS
     return path in _PREFIXES_WITH_KINDS
 
 
-@lru_cache(MAX_REMEMBERED)
-def result_of(path: str) -> str | None:
+@lru_cache(MAX_CACHED_PATHS)
+def find_result(path: str) -> str | None:
     """The path of the object that a call returns; None if it returns data."""
-    after = canonical_path(f"{path}()")
+    after = canonicalize_path(f"{path}()")
     if not has_reach(after):
         return None
     package, last = path.partition(".")[0], path.rpartition(".")[2]
-    returns_data = package in sys.stdlib_module_names or package in _RETURN_DATA
+    returns_data = package in sys.stdlib_module_names or package in _PACKAGES_RETURNING_DATA
     if returns_data and not last[:1].isupper() and after not in _PREFIXES:
         return None
     return after
 
 
-_RETURN_DATA: Final = frozenset(("requests", "httpx", "httpx2", "aiohttp", "urllib3", "curl_cffi", "dotenv", "jwt"))
+_PACKAGES_RETURNING_DATA: Final = frozenset(
+    ("requests", "httpx", "httpx2", "aiohttp", "urllib3", "curl_cffi", "dotenv", "jwt")
+)
 """Packages whose functions return data; only objects of their classes can send further requests."""
 
-REGISTERING: Final = (
+REGISTRATION_METHODS: Final = (
     *("tool", "call_tool", "list_tools", "add_tool"),
     *("prompt", "get_prompt", "add_prompt"),
     *("resource", "read_resource", "add_resource", "add_template"),
 )
-"""Methods of servers that register functions."""
+"""The methods of MCP servers that register handlers."""
 
-_INTERPRETED: Final = frozenset(
+_MODELLED_MODULES: Final = frozenset(
     (
         "builtins",
         "functools",
@@ -171,7 +175,7 @@ _INTERPRETED: Final = frozenset(
 
 def is_modelled(path: str) -> bool:
     """Whether the interpreter models what functions of this module do with their arguments."""
-    return path.partition(".")[0] in _INTERPRETED
+    return path.partition(".")[0] in _MODELLED_MODULES
 
 
 def needs_no_call(path: str) -> bool:
@@ -179,7 +183,7 @@ def needs_no_call(path: str) -> bool:
     return path in _NEEDS_NO_CALL
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_CACHED_PATHS)
 def never_calls(path: str) -> bool:
     """Whether a function never calls the functions passed to it."""
     return path in _NEVER_CALLS or path.partition(".")[0] in _NEVER_CALLS
@@ -195,13 +199,13 @@ def may_call_methods(base: str) -> bool:
     return not shape and not last.endswith(("Error", "Exception", "Warning"))
 
 
-def kinds_of_method(name: str) -> tuple[str, ...]:
+def find_method_kinds(name: str) -> tuple[str, ...]:
     """The entitlements that a method of an unknown object needs, according to the method's name."""
     return _METHODS.get(name, ())
 
 
-def kinds_of_mode(mode: str | None) -> tuple[str, ...]:
-    """What opening a file needs; ``None`` is an unknown mode."""
+def find_mode_kinds(mode: str | None) -> tuple[str, ...]:
+    """The entitlements for opening a file in this mode. None means that the mode is unknown."""
     if mode is None:
         return ("filesystem:read", "filesystem:write")
     writes = any(letter in mode for letter in "wax+")
@@ -209,8 +213,8 @@ def kinds_of_mode(mode: str | None) -> tuple[str, ...]:
     return (("filesystem:read",) if reads else ()) + (("filesystem:write",) if writes else ())
 
 
-def kinds_of_sql(text: str | None) -> tuple[str, ...]:
-    """What a SQL statement on a database file needs; ``None`` is an unknown statement."""
+def find_sql_kinds(text: str | None) -> tuple[str, ...]:
+    """The entitlements for a SQL statement on a database file. None means that the statement is unknown."""
     if (
         text is not None
         and text.lstrip().lower().startswith(_READING_SQL)

@@ -47,9 +47,9 @@ class Handler(Record):
     function: str
     """Qualified name within the module, as ``__qualname__`` has it: ``serve.<locals>.call_tool``."""
     line: int = 0
-    """Of the ``def`` or its first decorator; 0 if unknown. Distinguishes functions of the same name."""
+    """The line of the ``def`` or of its first decorator; 0 if unknown. Distinguishes functions of the same name."""
     case: str | None = None
-    """If one function dispatches to several tools by name: the name of this tool."""
+    """The name of this tool, if one function handles several tools and chooses by name."""
     kind: str = "tool"
     """``tool``, ``prompt`` or ``resource``; a resource template is a resource, and its name is its URI template."""
 
@@ -70,17 +70,17 @@ class EntitlementFinding(Record):
     path: str
     line: int
     what: str
-    """The full name of what is called: ``subprocess.run``."""
+    """The full name of the called function, for example ``subprocess.run``."""
     evidence: str
     """The source line."""
     call_path: tuple[Step, ...]
-    """From the handler to this line."""
+    """The calls from the handler to this line."""
     third_party: bool = False
-    """The line is in a package that was scanned on request, not in the server's own code."""
+    """Whether the line is in an installed package instead of the server's own code."""
 
 
 class UnknownReach(Record):
-    """A line that the analysis cannot follow, so what happens there is unknown."""
+    """A line of code that the analysis cannot follow, so its entitlements are unknown."""
 
     reason: str
     path: str
@@ -91,7 +91,7 @@ class UnknownReach(Record):
 
 
 class Entitlements(Record):
-    """What one handler can do."""
+    """The entitlements of one handler, with the lines of code that need them."""
 
     kinds: tuple[str, ...] = ()
     """Members of ``KINDS``."""
@@ -100,7 +100,7 @@ class Entitlements(Record):
 
     @property
     def filesystem(self) -> bool:
-        """Reads or writes files."""
+        """Whether the code reads or writes files."""
         return FILESYSTEM_READ in self.kinds or FILESYSTEM_WRITE in self.kinds
 
     def has(self, kind: str) -> bool:
@@ -109,11 +109,12 @@ class Entitlements(Record):
 
 
 class Analysis(Record):
-    """What all handlers of a server can do, and what happens before the first call."""
+    """The entitlements of all handlers of a server, and of the code that runs on import."""
 
     handlers: Mapping[str, Entitlements]
+    """By the tool's name."""
     startup: Entitlements
-    """What the code does that runs when the modules are imported."""
+    """The entitlements of the code that runs when the modules are imported."""
     prompts: Mapping[str, Entitlements] = field(default_factory=dict)
     """By the prompt's name."""
     resources: Mapping[str, Entitlements] = field(default_factory=dict)

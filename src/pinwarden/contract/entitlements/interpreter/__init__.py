@@ -1,1 +1,1 @@
-"""An abstract interpreter for Python source. Start with ``engine.py``."""
+"""An abstract interpreter for Python source. Start with ``interpreter.py``."""

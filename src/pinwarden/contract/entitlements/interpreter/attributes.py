@@ -38,31 +38,31 @@ _TEXT_TO_TEXT = frozenset(terms.TEXT_METHODS.split())
 class Attributes(InterpreterBase):
     """Mixin that evaluates attribute access."""
 
-    def attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def read_attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of an attribute."""
         if name in BACK_DOORS:
-            self.note_unknown(frame, "reaches into the interpreter", node, name)
+            self.record_unknown(frame, "reaches into the interpreter", node, name)
             return EMPTY
         result: AbstractValue = EMPTY
         for item in value:
-            result |= self._of_item(item, name, node, frame)
+            result |= self._read_from_item(item, name, node, frame)
         return result
 
-    def _of_item(self, item: PythonObject, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _read_from_item(self, item: PythonObject, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if isinstance(item, ExternalName):
-            return self._of_external(item, name, node, frame)
+            return self._read_from_external(item, name, node, frame)
         if isinstance(item, Instance):
-            return self._of_instance(item, name, node, frame)
+            return self._read_from_instance(item, name, node, frame)
         if isinstance(item, ModuleItem):
-            return self._of_module(item, name, node, frame)
+            return self._read_from_module(item, name, node, frame)
         if isinstance(item, Class):
-            return self._of_class(item, name, node, frame)
+            return self._read_from_class(item, name, node, frame)
         if isinstance(item, Super):
-            return self._of_super(item, name, node, frame)
+            return self._read_from_super(item, name, node, frame)
         if isinstance(item, Container):
             return AbstractValue((ContainerMethod(item, name),))
         if isinstance(item, Text | ParameterMark):
-            return self._of_text(item, name)
+            return self._read_from_text(item, name)
         if isinstance(item, ToolCallParams):
             return (
                 AbstractValue((Text(item.tool), ParameterMark(_TOOL_REQUEST, "name")))
@@ -70,26 +70,26 @@ class Attributes(InterpreterBase):
                 else AbstractValue((item,))
             )
         if isinstance(item, Function | BoundMethod | Partial):
-            return self._of_function(item, name)
+            return self._read_from_function(item, name)
         return EMPTY
 
-    def _of_external(self, item: ExternalName, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _read_from_external(self, item: ExternalName, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if name == "__dict__":
-            self.note_unknown(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
+            self.record_unknown(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
             return EMPTY
         if name in ("__wrapped__", "__func__", "__self__"):
             return AbstractValue((item,))
-        return self.external_value(f"{item.path}.{name}", node, frame)
+        return self.evaluate_external(f"{item.path}.{name}", node, frame)
 
-    def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _read_from_module(self, item: ModuleItem, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if name == "__dict__":
             return AbstractValue((Namespace(item.module),))
-        result = self.member(item.module, name, frame)
+        result = self.read_member(item.module, name, frame)
         if not result and (fallback := item.module.frame.all_values.get("__getattr__")):
             return self.invoke(fallback, CallArguments(positional=(AbstractValue((Text(name),)),)), node, frame)
         return result
 
-    def _of_text(self, item: PythonObject, name: str) -> AbstractValue:
+    def _read_from_text(self, item: PythonObject, name: str) -> AbstractValue:
         """Members of enumerations, and methods of constant texts."""
         if name in ("value", "name", "_value_"):
             return AbstractValue((item,))
@@ -99,7 +99,7 @@ class Attributes(InterpreterBase):
             return AbstractValue((KnownResult(AbstractValue((item,))),))
         return EMPTY
 
-    def _of_function(self, item: Function | BoundMethod | Partial, name: str) -> AbstractValue:
+    def _read_from_function(self, item: Function | BoundMethod | Partial, name: str) -> AbstractValue:
         if name in ("__call__", "__wrapped__", "__func__", "__get__", "func"):
             return item.target if isinstance(item, Partial) and name == "func" else AbstractValue((item,))
         function = item.function if isinstance(item, BoundMethod) else item
@@ -110,36 +110,36 @@ class Attributes(InterpreterBase):
         if isinstance(function, Function):  # attributes set on a function
             stored = function.defining_frame.tables.get((id(function.node), f"attribute {name}"))
             if stored is not None:
-                return self.content(stored)
+                return self.read_content(stored)
         return EMPTY
 
     # Classes in the source
 
-    def _of_instance(self, item: Instance, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _read_from_instance(self, item: Instance, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         cls = item.cls
         if name == "__class__":
             return AbstractValue((cls,))
         if name == "__dict__":
             return AbstractValue((Namespace(cls.module),))
-        result = self._stored(cls, name, node, frame, set())
+        result = self._read_stored(cls, name, node, frame, set())
         for child in cls.children:
-            self.note_read(child.readers, name)
+            self.record_read(child.readers, name)
             result |= child.attributes.get(name, EMPTY)
-        in_class = self.in_class(cls, name, set())
+        in_class = self.find_in_class(cls, name, set())
         if self._is_abstract(in_class):
             for child in cls.children:
-                result |= self._of_instance(Instance(child), name, node, frame)
+                result |= self._read_from_instance(Instance(child), name, node, frame)
         for function in in_class:
-            result |= self._bound(function, item, node, frame)
+            result |= self._bind_to_receiver(function, item, node, frame)
         if not result:
-            result = self._of_outer_bases(cls, name, node, frame, set())
+            result = self._read_from_external_bases(cls, name, node, frame, set())
         if not result and name == "start":  # of a thread or process
-            run = self.in_class(cls, "run", set())
+            run = self.find_in_class(cls, "run", set())
             result = AbstractValue(BoundMethod(function, item) for function in run if isinstance(function, Function))
-        if not result and (fallback := self.in_class(cls, "__getattr__", set())):
+        if not result and (fallback := self.find_in_class(cls, "__getattr__", set())):
             args = CallArguments(positional=(AbstractValue((Text(name),)),))
             for candidate in fallback:
-                result |= self.invoke(self._bound(candidate, item, node, frame), args, node, frame)
+                result |= self.invoke(self._bind_to_receiver(candidate, item, node, frame), args, node, frame)
         return result
 
     def _is_abstract(self, value: AbstractValue) -> bool:
@@ -154,28 +154,28 @@ class Attributes(InterpreterBase):
                     return True
         return False
 
-    def _stored(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame, seen: set[Class]) -> AbstractValue:
+    def _read_stored(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame, seen: set[Class]) -> AbstractValue:
         if cls in seen:
             return EMPTY
         seen.add(cls)
-        self.note_read(cls.readers, name)
+        self.record_read(cls.readers, name)
         if name not in cls.setters_followed:
             cls.setters_followed.add(name)
             self.follow_setters(cls, name, node, frame)
         value = cls.attributes.get(name, EMPTY)
         for base in cls.bases:
             if isinstance(base, Class):
-                value |= self._stored(base, name, node, frame, seen)
+                value |= self._read_stored(base, name, node, frame, seen)
         return value
 
     def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame) -> None:
         """Follow the methods that set ``self.name``, with arguments according to their annotations."""
-        for method in methods_that_set(cls, name):
+        for method in find_setters(cls, name):
             for item in cls.body.all_values.get(method, EMPTY):
-                for candidate in self._plain(item):
+                for candidate in self._unwrap_functions(item):
                     self._follow_stores(candidate, Instance(cls), node, frame)
 
-    def _plain(self, item: PythonObject) -> list[Function]:
+    def _unwrap_functions(self, item: PythonObject) -> list[Function]:
         if isinstance(item, WrappedMethod):
             return [inner for inner in item.value if isinstance(inner, Function)]
         return [item] if isinstance(item, Function) else []
@@ -186,7 +186,7 @@ class Attributes(InterpreterBase):
         detached.activation = type(frame.activation)("<aside>", frame.module, detached)
         self.call_function(function, CallArguments(positional=(AbstractValue((receiver,)),)), node, detached)
 
-    def in_class(self, cls: Class, name: str, seen: set[Class]) -> AbstractValue:
+    def find_in_class(self, cls: Class, name: str, seen: set[Class]) -> AbstractValue:
         """The value of a name in a class or its nearest base that has it."""
         if cls in seen:
             return EMPTY
@@ -195,11 +195,11 @@ class Attributes(InterpreterBase):
         if value is not None:
             return value
         for base in cls.bases:
-            if isinstance(base, Class) and (value := self.in_class(base, name, seen)):
+            if isinstance(base, Class) and (value := self.find_in_class(base, name, seen)):
                 return value
         return EMPTY
 
-    def _of_outer_bases(
+    def _read_from_external_bases(
         self, cls: Class, name: str, node: ast.AST, frame: PythonFrame, seen: set[Class]
     ) -> AbstractValue:
         if cls in seen:
@@ -208,12 +208,14 @@ class Attributes(InterpreterBase):
         result: AbstractValue = EMPTY
         for base in cls.bases:
             if isinstance(base, ExternalName):
-                result |= self.external_value(f"{base.path}().{name}", node, frame)
+                result |= self.evaluate_external(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
-                result |= self._of_outer_bases(base, name, node, frame, seen)
+                result |= self._read_from_external_bases(base, name, node, frame, seen)
         return result
 
-    def _bound(self, item: PythonObject, receiver: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _bind_to_receiver(
+        self, item: PythonObject, receiver: PythonObject, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         """A class attribute accessed through an object or the class."""
         if isinstance(item, Function):
             return AbstractValue((BoundMethod(item, receiver),))
@@ -230,27 +232,31 @@ class Attributes(InterpreterBase):
             return result
         return AbstractValue((item,))
 
-    def _of_class(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _read_from_class(self, cls: Class, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if name == "__dict__":
             return AbstractValue((Namespace(cls.module),))
         if name == "__name__":
             return AbstractValue((Text(cls.node.name),))
         result: AbstractValue = EMPTY
-        for item in self.in_class(cls, name, set()):
+        for item in self.find_in_class(cls, name, set()):
             if isinstance(item, WrappedMethod):
-                result |= self._bound(item, cls, node, frame) if item.kind != "property" else AbstractValue((item,))
+                result |= (
+                    self._bind_to_receiver(item, cls, node, frame)
+                    if item.kind != "property"
+                    else AbstractValue((item,))
+                )
             else:
                 result |= AbstractValue((item,))
-        self.note_read(cls.readers, name)
+        self.record_read(cls.readers, name)
         result |= cls.attributes.get(name, EMPTY)
         if result:
             return result
         for base in cls.bases:
             if isinstance(base, ExternalName):
-                result |= self.external_value(f"{base.path}.{name}", node, frame)
+                result |= self.evaluate_external(f"{base.path}.{name}", node, frame)
         return result
 
-    def super_value(self, frame: PythonFrame) -> AbstractValue:
+    def evaluate_super(self, frame: PythonFrame) -> AbstractValue:
         """The value of ``super()`` in a frame."""
         method: PythonFrame | None = frame
         while method is not None and (method.function is None or method.function.in_class is None):
@@ -263,18 +269,18 @@ class Attributes(InterpreterBase):
         receivers = [item for item in first if isinstance(item, Instance | Class)]
         return AbstractValue(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
 
-    def _of_super(self, item: Super, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _read_from_super(self, item: Super, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         result: AbstractValue = EMPTY
         for base in item.cls.bases:
             if isinstance(base, ExternalName):
-                result |= self.external_value(f"{base.path}().{name}", node, frame)
+                result |= self.evaluate_external(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
-                for function in self.in_class(base, name, {item.cls}):
-                    result |= self._bound(function, item.receiver, node, frame)
+                for function in self.find_in_class(base, name, {item.cls}):
+                    result |= self._bind_to_receiver(function, item.receiver, node, frame)
         return result
 
 
-def methods_that_set(cls: Class, name: str) -> list[str]:
+def find_setters(cls: Class, name: str) -> list[str]:
     """The methods of a class that assign ``self.name``."""
     return [
         method.name
@@ -282,11 +288,11 @@ def methods_that_set(cls: Class, name: str) -> list[str]:
         if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
         and method.args.args
         and cls.module.mentions(name, method)
-        and name in _set_by(cls, method)
+        and name in _list_assigned_attributes(cls, method)
     ]
 
 
-def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+def _list_assigned_attributes(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     names = cls.attributes_set.get(id(method))
     if names is None:
         receiver = method.args.args[0].arg

@@ -22,7 +22,7 @@ from pinwarden.contract.entitlements.interpreter.objects import (
     order,
 )
 from pinwarden.contract.entitlements.interpreter.program import Activation, Module, PythonFrame
-from pinwarden.contract.entitlements.interpreter.terms import MAX_ITEMS, CallArguments, Registration
+from pinwarden.contract.entitlements.interpreter.terms import MAX_OBJECTS, CallArguments, Registration
 from pinwarden.contract.entitlements.values import Source
 
 _NODE = ast.Pass(lineno=0, col_offset=0)
@@ -40,9 +40,9 @@ class InterpreterBase:
         """The value of each ``def`` after its decorators, by module and qualified name."""
         self.registrations: dict[tuple[str, str, int, str | None], Registration] = {}
         self.tool_names: dict[str, None] = {}
-        """Names in ``Tool(name=…)``, in order."""
+        """The names in calls of ``Tool(name=…)``, in the order of the source."""
         self.parsed_annotations: dict[str, ast.expr | None] = {}
-        """Quoted annotations, parsed."""
+        """The syntax trees of annotations that are written as strings."""
         self.shapes: dict[int, int] = {}
         """The number of argument combinations of each function."""
         self.runs = 0
@@ -51,7 +51,7 @@ class InterpreterBase:
         self.current = Activation("<none>", NOWHERE, NOWHERE.frame)
         """The activation being followed."""
         self.pending: dict[Activation, None] = {}
-        """Activations to follow, or to follow again because a value they read got more possibilities."""
+        """Activations to follow, or to follow again because a value that they read may refer to more objects."""
 
     # Implemented by the other mixins
 
@@ -64,7 +64,7 @@ class InterpreterBase:
         raise NotImplementedError
 
     def invoke(self, callee: AbstractValue, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The result of a call. Records what the call needs."""
+        """The result of a call. Records the entitlements that the call needs."""
         raise NotImplementedError
 
     def call_function(
@@ -73,49 +73,49 @@ class InterpreterBase:
         """Follow the call of a function in the source, and return its result."""
         raise NotImplementedError
 
-    def attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def read_attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of an attribute."""
         raise NotImplementedError
 
-    def annotated_value(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
+    def evaluate_annotation(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
         """The value that a type annotation implies."""
         raise NotImplementedError
 
     def module(self, name: str) -> Module | None:
-        """A module of the server or of an analysed package. Followed once, like an import."""
+        """A module of the server or of an analysed package. Its code is followed once, like an import."""
         raise NotImplementedError
 
     # Recording
 
-    def note_entitlement(self, frame: PythonFrame, kind: str, node: ast.AST, what: str) -> None:
+    def record_entitlement(self, frame: PythonFrame, kind: str, node: ast.AST, what: str) -> None:
         """Record that a line needs an entitlement."""
         frame.activation.effects.setdefault((kind, getattr(node, "lineno", 0), what))
 
-    def note_unknown(self, frame: PythonFrame, reason: str, node: ast.AST, what: str) -> None:
+    def record_unknown(self, frame: PythonFrame, reason: str, node: ast.AST, what: str) -> None:
         """Record code that the analysis cannot follow."""
         frame.activation.unknown.setdefault((reason, getattr(node, "lineno", 0), what))
 
-    def note_call(self, frame: PythonFrame, activation: Activation, node: ast.AST) -> None:
-        """Record a call with its first line."""
+    def record_call(self, frame: PythonFrame, activation: Activation, node: ast.AST) -> None:
+        """Record the first line on which a function calls an activation."""
         line = getattr(node, "lineno", 0)
         known = frame.activation.calls.get(activation)
         if known is None or line < known:
             frame.activation.calls[activation] = line
 
-    def external_value(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The value of an external path. Records entitlements that mere access needs."""
-        path = effects.canonical_path(path)
+    def evaluate_external(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        """The value of an external path. Records entitlements that reading it needs, without a call."""
+        path = effects.canonicalize_path(path)
         if effects.needs_no_call(path):
-            for kind in effects.effect_of(path).kinds:
-                self.note_entitlement(frame, kind, node, path)
+            for kind in effects.find_effect(path).kinds:
+                self.record_entitlement(frame, kind, node, path)
         return AbstractValue((ExternalName(path),)) if effects.has_reach(path) or effects.is_modelled(path) else EMPTY
 
     # Names
 
     def store(self, frame: PythonFrame, name: str, value: AbstractValue) -> None:
         """Bind a name, and queue the activations that read it if its value grew."""
-        if len(value) > MAX_ITEMS:
-            value = self.limited(value)
+        if len(value) > MAX_OBJECTS:
+            value = self.limit_value(value)
         owner = frame.outer_names.get(name)
         if owner is None:
             frame.names[name] = value
@@ -124,7 +124,7 @@ class InterpreterBase:
             owner.names[name] = owner.names.get(name, EMPTY) | value
         known = owner.all_values.get(name)
         if known is None or not value <= known:
-            owner.all_values[name] = value if known is None else self.limited(known | value)
+            owner.all_values[name] = value if known is None else self.limit_value(known | value)
             if readers := owner.readers.get(name):
                 self.pending.update(readers)
 
@@ -132,31 +132,31 @@ class InterpreterBase:
         """The value of a name in a frame, resolved through imports."""
         value = frame.names.get(name)
         if value is None or name in frame.outer_names:
-            value = self._from_outer(name, frame)
+            value = self._look_up_outer(name, frame)
         for item in value:
             if type(item) is ImportedName:
-                return self.resolved(value, frame)
+                return self.resolve_imports(value, frame)
         return value
 
-    def _from_outer(self, name: str, frame: PythonFrame) -> AbstractValue:
+    def _look_up_outer(self, name: str, frame: PythonFrame) -> AbstractValue:
         owner = frame.outer_names.get(name)
         outer = owner if owner is not None else frame.parent
         while outer is not None:
             if outer.cls is None:
-                self.note_read(outer.readers, name)
+                self.record_read(outer.readers, name)
                 value = outer.all_values.get(name)
                 if value is not None and outer.parent is not None:
                     return value
                 if outer.parent is None:
                     break
             outer = outer.parent
-        return self.global_name(name, frame.module)
+        return self.look_up_global(name, frame.module)
 
-    def global_name(self, name: str, module: Module) -> AbstractValue:
+    def look_up_global(self, name: str, module: Module) -> AbstractValue:
         """The value of a module's global name, including builtins."""
-        self.note_read(module.frame.readers, name)
+        self.record_read(module.frame.readers, name)
         value = module.frame.all_values.get(name)
-        writers = self.writers_of(name, module)
+        writers = self.follow_global_writers(name, module)
         if writers:
             value = module.frame.all_values.get(name, value)
         if value is not None:
@@ -164,54 +164,54 @@ class InterpreterBase:
         for star in module.star_imports:
             if isinstance(star, Module):
                 if name in star.frame.all_values or any(star.star_imports):
-                    return self.global_name(name, star)
+                    return self.look_up_global(name, star)
             elif not name.startswith("_") and name not in _BUILTINS:
-                return AbstractValue((ExternalName(effects.canonical_path(f"{star}.{name}")),))
+                return AbstractValue((ExternalName(effects.canonicalize_path(f"{star}.{name}")),))
         if name in _BUILTINS:
             return AbstractValue((ExternalName(f"builtins.{name}"),))
         if name == "__name__":
             return AbstractValue((Text(module.name), ParameterMark(RUNTIME, "__name__")))
         return EMPTY
 
-    def writers_of(self, name: str, module: Module) -> bool:
+    def follow_global_writers(self, name: str, module: Module) -> bool:
         """Follow the functions that declare ``global name``. Returns whether there are any."""
         raise NotImplementedError
 
-    def resolved(self, value: AbstractValue, frame: PythonFrame) -> AbstractValue:
-        """The value with aliases replaced by what they refer to."""
+    def resolve_imports(self, value: AbstractValue, frame: PythonFrame) -> AbstractValue:
+        """Replace imported names by the objects that they refer to."""
         result: AbstractValue = EMPTY
         for item in value:
             if type(item) is ImportedName:
-                result |= self.member(item.module, item.name, frame)
+                result |= self.read_member(item.module, item.name, frame)
             else:
                 result |= AbstractValue((item,))
         return result
 
-    def member(self, module: Module, name: str, frame: PythonFrame) -> AbstractValue:
+    def read_member(self, module: Module, name: str, frame: PythonFrame) -> AbstractValue:
         """A name in a module, or a submodule."""
-        self.note_read(module.frame.readers, name)
+        self.record_read(module.frame.readers, name)
         value = module.frame.all_values.get(name)
-        if value is not None or self.writers_of(name, module):
-            self.writers_of(name, module)
+        if value is not None or self.follow_global_writers(name, module):
+            self.follow_global_writers(name, module)
             value = module.frame.all_values.get(name, EMPTY)
             if any(type(item) is ImportedName and item.module is module and item.name == name for item in value):
                 below = self.module(f"{module.name}.{name}")
                 return AbstractValue((ModuleItem(below),)) if below else EMPTY
-            return self.resolved(value, frame)
+            return self.resolve_imports(value, frame)
         below = self.module(f"{module.name}.{name}")
         if below is not None:
             return AbstractValue((ModuleItem(below),))
         for star in module.star_imports:
             if isinstance(star, Module):
-                if star is not module and (value := self.member(star, name, frame)):
+                if star is not module and (value := self.read_member(star, name, frame)):
                     return value
             elif not name.startswith("_"):
-                return AbstractValue((ExternalName(effects.canonical_path(f"{star}.{name}")),))
+                return AbstractValue((ExternalName(effects.canonicalize_path(f"{star}.{name}")),))
         return EMPTY
 
     # Texts and containers
 
-    def texts(self, value: AbstractValue) -> list[Text]:
+    def list_texts(self, value: AbstractValue) -> list[Text]:
         """The constant texts in a value. Marks the parameters they come from as text-sensitive."""
         result = []
         for item in value:
@@ -223,12 +223,12 @@ class InterpreterBase:
 
     def single_text(self, value: AbstractValue) -> str | None:
         """The text of a value that is exactly one complete text; otherwise None."""
-        result = self.texts(value)
+        result = self.list_texts(value)
         if len(result) == 1 and result[0].complete and all(isinstance(item, Text | ParameterMark) for item in value):
             return result[0].text
         return None
 
-    def table(self, frame: PythonFrame, node: ast.AST, use: str = "") -> Container:
+    def get_container(self, frame: PythonFrame, node: ast.AST, use: str = "") -> Container:
         """The container that a node creates in a frame."""
         table = frame.tables.get((id(node), use))
         if table is None:
@@ -237,11 +237,11 @@ class InterpreterBase:
 
     def put(self, table: Container, key: str | None, value: AbstractValue) -> None:
         """Add a value to a container, under a constant key or, with None, under an unknown key."""
-        value = unmarked(value)
+        value = remove_marks(value)
         known = table.rest if key is None else table.keys.get(key)
         if known is not None and value <= known:
             return
-        more = self.limited(value if known is None else known | value)
+        more = self.limit_value(value if known is None else known | value)
         if more == known:
             return
         if key is None:
@@ -253,23 +253,23 @@ class InterpreterBase:
         if table.readers:
             self.pending.update(table.readers)
 
-    def limited(self, value: AbstractValue) -> AbstractValue:
-        """The value, reduced to at most ``MAX_ITEMS`` objects."""
-        if len(value) <= MAX_ITEMS:
+    def limit_value(self, value: AbstractValue) -> AbstractValue:
+        """Reduce a value to at most ``MAX_OBJECTS`` objects."""
+        if len(value) <= MAX_OBJECTS:
             return value
         value = AbstractValue(item for item in value if type(item) is not Text)  # treat as an unknown text
-        if len(value) <= MAX_ITEMS:
+        if len(value) <= MAX_OBJECTS:
             return value
-        self.note_unknown(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
+        self.record_unknown(self.current.frame, "a variable can refer to too many objects", _NODE, self.current.label)
         kept = [item for item in value if not isinstance(item, Container | ContainerMethod)]
-        return AbstractValue(sorted(kept, key=order)[:MAX_ITEMS])
+        return AbstractValue(sorted(kept, key=order)[:MAX_OBJECTS])
 
-    def content(self, table: Container) -> AbstractValue:
+    def read_content(self, table: Container) -> AbstractValue:
         """All values in a container. Marks the current activation as a reader."""
         table.readers[self.current] = None
         return table.everything()
 
-    def note_read(self, readers: dict[str, dict[Activation, None]], name: str) -> None:
+    def record_read(self, readers: dict[str, dict[Activation, None]], name: str) -> None:
         """Record that the current activation depends on a name."""
         known = readers.get(name)
         if known is None:
@@ -277,12 +277,12 @@ class InterpreterBase:
         else:
             known[self.current] = None
 
-    def elements(self, value: AbstractValue) -> AbstractValue:
+    def list_elements(self, value: AbstractValue) -> AbstractValue:
         """The elements of an iterable value."""
         result: AbstractValue = EMPTY
         for item in value:
             if type(item) is Container:
-                result |= self.content(item)
+                result |= self.read_content(item)
             elif type(item) is ExternalName:
                 result |= AbstractValue((item,))
             elif type(item) is Class:
@@ -291,25 +291,25 @@ class InterpreterBase:
 
     def add_attribute(self, cls: Class, name: str, value: AbstractValue) -> None:
         """Add to the values of an attribute of a class's objects."""
-        self.texts(value)  # a stored text distinguishes the calls that passed it
-        value = unmarked(value)
+        self.list_texts(value)  # a stored text distinguishes the calls that passed it
+        value = remove_marks(value)
         known = cls.attributes.get(name)
         if known is None or not value <= known:
-            cls.attributes[name] = value if known is None else self.limited(known | value)
+            cls.attributes[name] = value if known is None else self.limit_value(known | value)
             if readers := cls.readers.get(name):
                 self.pending.update(readers)
 
 
-def unmarked(value: AbstractValue) -> AbstractValue:
-    """The value without parameter marks, which have no meaning outside the call."""
+def remove_marks(value: AbstractValue) -> AbstractValue:
+    """Remove parameter marks, which have no meaning outside the call."""
     for item in value:
         if type(item) is ParameterMark:
             return AbstractValue(item for item in value if type(item) is not ParameterMark)
     return value
 
 
-def with_reach(value: AbstractValue) -> AbstractValue:
-    """The value without texts."""
+def remove_texts(value: AbstractValue) -> AbstractValue:
+    """Remove texts and parameter marks, which need no entitlement."""
     for item in value:
         if type(item) is Text or type(item) is ParameterMark:
             return AbstractValue(item for item in value if type(item) is not Text and type(item) is not ParameterMark)

@@ -29,18 +29,18 @@ _PLAIN = frozenset(terms.PLAIN_TYPES.split())
 class Annotations(Expressions):
     """Mixin that derives values from type annotations."""
 
-    def annotated_value(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
+    def evaluate_annotation(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
         """The value that a type annotation implies."""
         if node is None:
             return EMPTY
         if isinstance(node, ast.Name | ast.Attribute):
             return self._annotated_name(node, frame)
         if isinstance(node, ast.BinOp):
-            return self.annotated_value(node.left, frame) | self.annotated_value(node.right, frame)
+            return self.evaluate_annotation(node.left, frame) | self.evaluate_annotation(node.right, frame)
         if isinstance(node, ast.Subscript):
             return self._annotated_generic(node, frame)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < MAX_TEXT:
-            return self.annotated_value(self._parsed(node.value), frame)
+            return self.evaluate_annotation(self._parsed(node.value), frame)
         return EMPTY
 
     def _parsed(self, text: str) -> ast.expr | None:
@@ -60,8 +60,8 @@ class Annotations(Expressions):
             if isinstance(item, Class) and not item.enumeration:
                 result |= AbstractValue((Instance(item),))
             elif isinstance(item, ExternalName):
-                path = effects.canonical_path(f"{item.path}()")
-                if effects.has_reach(path) and effects.effect_of(path).known:
+                path = effects.canonicalize_path(f"{item.path}()")
+                if effects.has_reach(path) and effects.find_effect(path).known:
                     result |= AbstractValue((ExternalName(path),))
         return result
 
@@ -75,29 +75,29 @@ class Annotations(Expressions):
         result: AbstractValue = EMPTY
         for element in inner:
             if not isinstance(element, ast.List):
-                result |= self.annotated_value(element, frame)
+                result |= self.evaluate_annotation(element, frame)
         if head in _CONTAINERS and result:
-            table = self.table(frame, node, "annotation")
+            table = self.get_container(frame, node, "annotation")
             self.put(table, None, result)
             return AbstractValue((table,))
         if head not in _TYPES_OF_TYPES:
-            return result | self.annotated_value(node.value, frame)
+            return result | self.evaluate_annotation(node.value, frame)
         return result
 
 
 class Branches(Annotations):
     """Mixin that follows branches and loops."""
 
-    def if_statement(self, node: ast.If, frame: PythonFrame) -> bool:
+    def follow_if(self, node: ast.If, frame: PythonFrame) -> bool:
         """Follow the branch that is taken, or both."""
         decided = self.decide(node.test, frame)
         if decided is True:
             return self.run(node.body, frame)
         if decided is False:
             return self.run(node.orelse, frame)
-        return self._branches((node.body, node.orelse), frame)
+        return self._follow_branches((node.body, node.orelse), frame)
 
-    def _branches(self, bodies: Sequence[Sequence[ast.stmt]], frame: PythonFrame) -> bool:
+    def _follow_branches(self, bodies: Sequence[Sequence[ast.stmt]], frame: PythonFrame) -> bool:
         """Follow alternative branches, then merge the values of their names."""
         before = frame.names
         ends = []
@@ -141,7 +141,7 @@ class Branches(Annotations):
 
     def _decide_affix(self, node: ast.Call, function: ast.Attribute, frame: PythonFrame) -> bool | None:
         if function.attr in ("startswith", "endswith"):
-            text = self._caller_text(self.evaluate(function.value, frame))
+            text = self._read_caller_text(self.evaluate(function.value, frame))
             affix = self.single_text(self.evaluate(node.args[0], frame))
             if text is None or affix is None:
                 return None
@@ -149,7 +149,7 @@ class Branches(Annotations):
         self.evaluate(node, frame)
         return None
 
-    def _caller_text(self, value: AbstractValue) -> str | None:
+    def _read_caller_text(self, value: AbstractValue) -> str | None:
         """A text that the caller passed. Constants do not count, because other code can change the variable."""
         text = self.single_text(value)
         return text if text is not None and any(type(item) is ParameterMark for item in value) else None
@@ -166,11 +166,11 @@ class Branches(Annotations):
                 return None
             return (first == second) is isinstance(operator, ast.Eq)
         if isinstance(operator, ast.In | ast.NotIn):
-            contained = self._contains(rights[0], self._caller_text(left))
+            contained = self._decide_contains(rights[0], self._read_caller_text(left))
             return None if contained is None else contained is isinstance(operator, ast.In)
         return None
 
-    def _contains(self, value: AbstractValue, text: str | None) -> bool | None:
+    def _decide_contains(self, value: AbstractValue, text: str | None) -> bool | None:
         if text is None or len(value) != 1:
             return None
         table = next(iter(value))
@@ -180,14 +180,14 @@ class Branches(Annotations):
             return any(isinstance(item, Text) and item.text == text for item in table.everything())
         return None
 
-    def match_statement(self, node: ast.Match, frame: PythonFrame) -> bool:
+    def follow_match(self, node: ast.Match, frame: PythonFrame) -> bool:
         """Follow the cases that can match."""
         subject = self.evaluate(node.subject, frame)
-        text = self._caller_text(subject)
+        text = self._read_caller_text(subject)
         bodies: list[Sequence[ast.stmt]] = []
         complete = False
         for case in node.cases:
-            fits = self._fits(case.pattern, text, subject, frame)
+            fits = self._decide_match(case.pattern, text, subject, frame)
             if case.guard is not None:
                 self.evaluate(case.guard, frame)
                 fits = None if fits else fits
@@ -197,34 +197,36 @@ class Branches(Annotations):
             if fits is True:
                 complete = True
                 break
-        return self._branches(bodies if complete else [*bodies, ()], frame)
+        return self._follow_branches(bodies if complete else [*bodies, ()], frame)
 
-    def _fits(self, pattern: ast.pattern, text: str | None, subject: AbstractValue, frame: PythonFrame) -> bool | None:
+    def _decide_match(
+        self, pattern: ast.pattern, text: str | None, subject: AbstractValue, frame: PythonFrame
+    ) -> bool | None:
         if isinstance(pattern, ast.MatchValue):
             expected = self.single_text(self.evaluate(pattern.value, frame))
             return None if text is None or expected is None else text == expected
         if isinstance(pattern, ast.MatchOr):
-            answers = [self._fits(alternative, text, subject, frame) for alternative in pattern.patterns]
+            answers = [self._decide_match(alternative, text, subject, frame) for alternative in pattern.patterns]
             return True if True in answers else (None if None in answers else False)
         if isinstance(pattern, ast.MatchAs):
-            fits = True if pattern.pattern is None else self._fits(pattern.pattern, text, subject, frame)
+            fits = True if pattern.pattern is None else self._decide_match(pattern.pattern, text, subject, frame)
             if pattern.name is not None:
                 self.store(frame, pattern.name, subject)
             return fits
         for part in walk(pattern):
             if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name is not None:
-                self.store(frame, part.name, self.elements(subject) | subject)
+                self.store(frame, part.name, self.list_elements(subject) | subject)
         return None
 
     # Loops
 
-    def for_statement(self, node: ast.For | ast.AsyncFor, frame: PythonFrame) -> bool:
+    def follow_for(self, node: ast.For | ast.AsyncFor, frame: PythonFrame) -> bool:
         """Follow a loop over an iterable."""
-        value = self.iterated(self.evaluate(node.iter, frame), node, frame)
+        value = self.list_iterated(self.evaluate(node.iter, frame), node, frame)
         self._loop(node, frame, lambda: self.assign(node.target, value, frame))
         return True
 
-    def while_statement(self, node: ast.While, frame: PythonFrame) -> bool:
+    def follow_while(self, node: ast.While, frame: PythonFrame) -> bool:
         """Follow a loop. An endless one ends only with ``break``."""
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
         self._loop(node, frame, lambda: self.decide(node.test, frame))
@@ -245,7 +247,7 @@ class Branches(Annotations):
         if node.orelse:
             self.run(node.orelse, frame)
 
-    def try_statement(self, node: ast.Try | ast.TryStar, frame: PythonFrame) -> bool:
+    def follow_try(self, node: ast.Try | ast.TryStar, frame: PythonFrame) -> bool:
         """Follow the body, and each handler from any point in it."""
         before = frame.names.copy()
         passed = self.run(node.body, frame)
@@ -264,28 +266,28 @@ class Branches(Annotations):
             return False
         return bool(ends)
 
-    def with_statement(self, node: ast.With | ast.AsyncWith, frame: PythonFrame) -> bool:
+    def follow_with(self, node: ast.With | ast.AsyncWith, frame: PythonFrame) -> bool:
         """Follow a block with the values of its context managers."""
         for entry in node.items:
             value = self.evaluate(entry.context_expr, frame)
-            entered = self._entered(value, node, frame)
+            entered = self._enter_context(value, node, frame)
             if entry.optional_vars is not None:
                 self.assign(entry.optional_vars, entered, frame)
         return self.run(node.body, frame)
 
-    def _entered(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _enter_context(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The value of ``with … as``: an external object itself, or what a generator yields."""
         values: AbstractValue = EMPTY
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__enter__", "__aenter__", "__exit__", "__aexit__"):
-                    if self.in_class(item.cls, name, set()):
-                        method = self.attribute(AbstractValue((item,)), name, node, frame)
+                    if self.find_in_class(item.cls, name, set()):
+                        method = self.read_attribute(AbstractValue((item,)), name, node, frame)
                         result = self.invoke(method, NO_ARGUMENTS, node, frame)
                         values |= result if "enter" in name else EMPTY
                 values = values or AbstractValue((item,))
             elif isinstance(item, Container):
-                values |= self.elements(AbstractValue((item,)))
+                values |= self.list_elements(AbstractValue((item,)))
             else:
                 values |= AbstractValue((item,))
         return values

@@ -6,7 +6,7 @@ import ast
 
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter.attributes import Attributes
-from pinwarden.contract.entitlements.interpreter.base import unmarked, with_reach
+from pinwarden.contract.entitlements.interpreter.base import remove_marks, remove_texts
 from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
     AbstractValue,
@@ -35,7 +35,7 @@ from pinwarden.contract.entitlements.interpreter.terms import (
     NO_ARGUMENTS,
     CallArguments,
     Registration,
-    max_shapes,
+    compute_max_combinations,
 )
 
 Arguments = dict[str, AbstractValue]
@@ -59,7 +59,7 @@ class Calls(Attributes):
         if isinstance(item, Function):
             return self.call_function(item, args, node, frame)
         if isinstance(item, BoundMethod):
-            return self.call_function(item.function, _before(args, item.receiver), node, frame)
+            return self.call_function(item.function, _prepend_argument(args, item.receiver), node, frame)
         if isinstance(item, ExternalName):
             return self.call_external(item.path, args, node, frame)
         if isinstance(item, Class):
@@ -111,12 +111,12 @@ class Calls(Attributes):
         if cls.enumeration:
             return args.at(0) or AbstractValue((instance,))
         for name in ("__new__", "__init__", "__post_init__", "model_post_init"):
-            for item in self.in_class(cls, name, set()):
+            for item in self.find_in_class(cls, name, set()):
                 if isinstance(item, Function):
                     first: PythonObject = cls if name == "__new__" else instance
                     plain = args if name in ("__new__", "__init__") else NO_ARGUMENTS
-                    self.call_function(item, _before(plain, first), node, frame)
-        if not self.in_class(cls, "__init__", set()):
+                    self.call_function(item, _prepend_argument(plain, first), node, frame)
+        if not self.find_in_class(cls, "__init__", set()):
             self._fill_fields(cls, args)
             for base in cls.bases:
                 if isinstance(base, ExternalName):
@@ -129,16 +129,16 @@ class Calls(Attributes):
         Operators, formatting, loops and garbage collection call methods at points where the analysis no longer knows
         the object, so creating an object counts as calling all of them.
         """
-        for name in sorted(self._implicit_names(cls, set())):
-            for item in self.in_class(cls, name, set()):
+        for name in sorted(self._list_implicit_methods(cls, set())):
+            for item in self.find_in_class(cls, name, set()):
                 value = item.value if isinstance(item, WrappedMethod) else (item,)
                 for method in value:
                     if isinstance(method, Function):
-                        result = self.call_function(method, _before(NO_ARGUMENTS, instance), node, frame)
+                        result = self.call_function(method, _prepend_argument(NO_ARGUMENTS, instance), node, frame)
                         if name.startswith("__reduce"):  # returns the function that recreates the object
                             self.call_passed_functions(CallArguments(positional=(result,)), node, frame)
 
-    def _implicit_names(self, cls: Class, seen: set[Class]) -> set[str]:
+    def _list_implicit_methods(self, cls: Class, seen: set[Class]) -> set[str]:
         if cls in seen:
             return set()
         seen.add(cls)
@@ -146,7 +146,7 @@ class Calls(Attributes):
         names |= cls.callback_methods | ({"_missing_"} & cls.body.all_values.keys())
         for base in cls.bases:
             if isinstance(base, Class):
-                names |= self._implicit_names(base, seen)
+                names |= self._list_implicit_methods(base, seen)
         return names - _CONSTRUCTORS
 
     def _fill_fields(self, cls: Class, args: CallArguments) -> None:
@@ -164,9 +164,9 @@ class Calls(Attributes):
 
     def _call_object(self, item: Instance, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         result: AbstractValue = EMPTY
-        for function in self.in_class(item.cls, "__call__", set()):
+        for function in self.find_in_class(item.cls, "__call__", set()):
             if isinstance(function, Function):
-                result |= self.call_function(function, _before(args, item), node, frame)
+                result |= self.call_function(function, _prepend_argument(args, item), node, frame)
         return result
 
     # Functions
@@ -180,17 +180,17 @@ class Calls(Attributes):
         bound = self._bind(function, args)
         for _ in range(4):  # the first run finds the text-sensitive parameters
             known = len(function.text_sensitive)
-            activation = self._activation(function, bound)
+            activation = self._find_or_create_activation(function, bound)
             self._ensure_run(activation)
             if len(function.text_sensitive) == known:
                 break
         for name in tuple(function.text_sensitive):
             if name in bound:
-                self.texts(bound[name])  # a caller that passes its parameter on is text-sensitive too
-        self.note_call(frame, activation, node)
+                self.list_texts(bound[name])  # a caller that passes its parameter on is text-sensitive too
+        self.record_call(frame, activation, node)
         activation.callers[self.current] = None
         if activation.yields:
-            table = self.table(activation.frame, function.node, "yields")
+            table = self.get_container(activation.frame, function.node, "yields")
             self.put(table, None, activation.yields)
             return activation.returns | AbstractValue((table,))
         return activation.returns
@@ -199,7 +199,7 @@ class Calls(Attributes):
         names = function.parameters
         bound: Arguments = dict(zip(names, args.positional, strict=False))
         arguments = function.node.args
-        spread = with_reach(args.spread)
+        spread = remove_texts(args.spread)
         if arguments.vararg and len(args.positional) > len(names):
             for index, value in enumerate(args.positional[len(names) :]):
                 bound[f"*{index}"] = value
@@ -216,7 +216,7 @@ class Calls(Attributes):
                 bound["*"] = spread
         return bound
 
-    def _activation(self, function: Function, bound: Arguments) -> Activation:
+    def _find_or_create_activation(self, function: Function, bound: Arguments) -> Activation:
         """The activation for these arguments. Containers do not distinguish calls; they are merged."""
         shape: list[tuple[str, AbstractValue]] = []
         tables: Arguments = {}
@@ -231,7 +231,7 @@ class Calls(Attributes):
         activation = self.activations.get(key)
         if activation is None:
             shapes = self.shapes[id(function.node)] = self.shapes.get(id(function.node), 0) + 1
-            if shapes > max_shapes(len(self.activations)):
+            if shapes > compute_max_combinations(len(self.activations)):
                 key = (function, "merged")
                 activation = self.activations.get(key)
             if activation is None:
@@ -274,7 +274,7 @@ class Calls(Attributes):
         if function is None or activation.running:
             return
         if activation.runs >= MAX_RUNS:
-            self.note_unknown(
+            self.record_unknown(
                 activation.frame, "too tangled to be followed to its end", function.node, activation.label
             )
             return
@@ -289,11 +289,11 @@ class Calls(Attributes):
         try:
             self._set_parameters(activation.frame, function)
             if isinstance(function.node, ast.Lambda):
-                activation.returns |= unmarked(self.evaluate(function.node.body, activation.frame))
+                activation.returns |= remove_marks(self.evaluate(function.node.body, activation.frame))
             else:
                 self.run(function.node.body, activation.frame)
         except RecursionError:
-            self.note_unknown(activation.frame, "nested too deeply to be followed", function.node, function.qualname)
+            self.record_unknown(activation.frame, "nested too deeply to be followed", function.node, function.qualname)
         finally:
             self.depth -= 1
             activation.running = False
@@ -312,11 +312,11 @@ class Calls(Attributes):
             value = args.get(parameter.arg)
             if value is None:
                 value = self.evaluate(default, function.defining_frame) if default is not None else EMPTY
-                value = with_reach(value)
+                value = remove_texts(value)
                 if not value and index == 0 and function.in_class is not None and parameter.annotation is None:
                     value = AbstractValue((Instance(function.in_class),))
                 if not value:
-                    value = self.annotated_value(parameter.annotation, function.defining_frame)
+                    value = self.evaluate_annotation(parameter.annotation, function.defining_frame)
             self.store(frame, parameter.arg, value | AbstractValue((ParameterMark(function, parameter.arg),)))
         self._set_star_parameters(frame, function, args)
 
@@ -324,7 +324,7 @@ class Calls(Attributes):
         for star, parameter in (("**", function.node.args.kwarg), ("*", function.node.args.vararg)):
             if parameter is None:
                 continue
-            table = self.table(frame, function.node, star)
+            table = self.get_container(frame, function.node, star)
             for name, value in args.items():
                 if name.startswith(star) and (star == "**" or not name.startswith("**")):
                     self.put(table, name[len(star) :] or None, value)
@@ -336,7 +336,7 @@ def _distinguishes(item: PythonObject, texts_matter: bool) -> bool:
     return kind is not Container and kind is not ParameterMark and (texts_matter or kind is not Text)
 
 
-def _before(args: CallArguments, first: PythonObject) -> CallArguments:
+def _prepend_argument(args: CallArguments, first: PythonObject) -> CallArguments:
     return CallArguments(
         positional=(AbstractValue((first,)), *args.positional), keywords=args.keywords, spread=args.spread
     )
@@ -359,37 +359,37 @@ class Registrations(Calls):
     def call_framework(self, path: str, args: CallArguments) -> AbstractValue | None:
         """The result of an SDK or fastmcp call that registers a handler; None for other calls."""
         last = path.rpartition(".")[2]
-        name = self._name_of(args)
+        name = self._read_name(args)
         if last in ("Tool", "types.Tool") and name is not None:
             self.tool_names.setdefault(name)
         if last in ("from_function", "from_tool"):
-            known = self._address_of(args) or name or ""
+            known = self._read_uri(args) or name or ""
             return AbstractValue((Partial(args.at(0, "fn") or EMPTY, (), (("name", AbstractValue((Text(known),))),)),))
         if last in ("FunctionResource", "FunctionPrompt") and "fn" in args.keywords:
-            known = self._address_of(args) or name or ""
+            known = self._read_uri(args) or name or ""
             return AbstractValue((Partial(args.keywords["fn"], (), (("name", AbstractValue((Text(known),))),)),))
         for kind, keyword in _HANDLER_OPTIONS:
             if keyword in args.keywords:
                 self.register(Registrar(kind, None), CallArguments(positional=(args.keywords[keyword],)))
-        if last not in effects.REGISTERING or "(" not in path:
+        if last not in effects.REGISTRATION_METHODS or "(" not in path:
             return None
         if last in ("get_prompt", "read_resource") and (args.positional or args.keywords):
             return None  # a client's request; the server's decorator has no arguments
         kind = _ADDED.get(last, last)
         first = args.at(0, "fn") or args.at(0, kind) or EMPTY
-        if kind in _DIRECT and any(not isinstance(item, Text) for item in unmarked(first)):
+        if kind in _DIRECT and any(not isinstance(item, Text) for item in remove_marks(first)):
             name = self.single_text(args.at(1, "name") or EMPTY)
             return self.register(Registrar(kind, name), CallArguments(positional=(first,)))
-        return AbstractValue((Registrar(kind, self._address_of(args) or name if kind == "resource" else name),))
+        return AbstractValue((Registrar(kind, self._read_uri(args) or name if kind == "resource" else name),))
 
-    def _address_of(self, args: CallArguments) -> str | None:
+    def _read_uri(self, args: CallArguments) -> str | None:
         """The URI or URI template of a resource; its ``name`` is only for display."""
         for keyword in ("uri", "uri_template"):
             if keyword in args.keywords:
                 return self.single_text(args.keywords[keyword])
         return self.single_text(args.positional[0]) if args.positional else None
 
-    def _name_of(self, args: CallArguments) -> str | None:
+    def _read_name(self, args: CallArguments) -> str | None:
         value = args.keywords.get("name")
         if value is None and args.positional:
             value = args.positional[0]
@@ -397,7 +397,7 @@ class Registrations(Calls):
 
     def register(self, registrar: Registrar, args: CallArguments) -> AbstractValue:
         """Register a function with a server."""
-        value = unmarked(args.at(0) or EMPTY)
+        value = remove_marks(args.at(0) or EMPTY)
         for item in value:
             name, target = registrar.name, item
             if isinstance(item, Partial) and item.target:

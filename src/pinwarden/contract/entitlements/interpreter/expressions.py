@@ -8,7 +8,7 @@ from typing import Any
 
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter.attributes import BACK_DOORS
-from pinwarden.contract.entitlements.interpreter.base import unmarked
+from pinwarden.contract.entitlements.interpreter.base import remove_marks
 from pinwarden.contract.entitlements.interpreter.external import Containers
 from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
@@ -39,33 +39,33 @@ class Expressions(Containers):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.kinds: dict[type[ast.expr], Callable[[Any, PythonFrame], AbstractValue]] = {
-            ast.Name: self._name,
-            ast.Constant: self._constant,
-            ast.Attribute: self._attribute,
-            ast.Call: self._call,
-            ast.JoinedStr: self._joined,
-            ast.FormattedValue: self._formatted,
-            ast.Subscript: self._subscript,
-            ast.Dict: self._dict,
-            ast.List: self._list,
-            ast.Tuple: self._list,
-            ast.Set: self._list,
-            ast.BinOp: self._binary,
-            ast.BoolOp: self._boolean,
-            ast.Compare: self._compare,
-            ast.UnaryOp: self._unary,
-            ast.IfExp: self._conditional,
-            ast.Await: self._await,
-            ast.Lambda: self._lambda,
-            ast.NamedExpr: self._walrus,
-            ast.Starred: self._starred,
-            ast.ListComp: self._comprehension,
-            ast.SetComp: self._comprehension,
-            ast.GeneratorExp: self._comprehension,
-            ast.DictComp: self._comprehension,
-            ast.Yield: self._yield,
-            ast.YieldFrom: self._yield_from,
-            ast.Slice: self._slice,
+            ast.Name: self._evaluate_name,
+            ast.Constant: self._evaluate_constant,
+            ast.Attribute: self._evaluate_attribute,
+            ast.Call: self._evaluate_call,
+            ast.JoinedStr: self._evaluate_f_string,
+            ast.FormattedValue: self._evaluate_formatted,
+            ast.Subscript: self._evaluate_subscript,
+            ast.Dict: self._evaluate_dict,
+            ast.List: self._evaluate_list,
+            ast.Tuple: self._evaluate_list,
+            ast.Set: self._evaluate_list,
+            ast.BinOp: self._evaluate_binary,
+            ast.BoolOp: self._evaluate_boolean,
+            ast.Compare: self._evaluate_compare,
+            ast.UnaryOp: self._evaluate_unary,
+            ast.IfExp: self._evaluate_conditional,
+            ast.Await: self._evaluate_await,
+            ast.Lambda: self._evaluate_lambda,
+            ast.NamedExpr: self._evaluate_walrus,
+            ast.Starred: self._evaluate_starred,
+            ast.ListComp: self._evaluate_comprehension,
+            ast.SetComp: self._evaluate_comprehension,
+            ast.GeneratorExp: self._evaluate_comprehension,
+            ast.DictComp: self._evaluate_comprehension,
+            ast.Yield: self._evaluate_yield,
+            ast.YieldFrom: self._evaluate_yield_from,
+            ast.Slice: self._evaluate_slice,
         }
 
     def evaluate(self, node: ast.expr, frame: PythonFrame) -> AbstractValue:
@@ -74,28 +74,28 @@ class Expressions(Containers):
 
     # Leaves
 
-    def _name(self, node: ast.Name, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_name(self, node: ast.Name, frame: PythonFrame) -> AbstractValue:
         return self.look_up(node.id, frame)
 
-    def _constant(self, node: ast.Constant, _: PythonFrame) -> AbstractValue:
+    def _evaluate_constant(self, node: ast.Constant, _: PythonFrame) -> AbstractValue:
         value = node.value
         if type(value) is str and len(value) <= MAX_TEXT:
             return AbstractValue((Text(value),))
         return EMPTY
 
-    def _attribute(self, node: ast.Attribute, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_attribute(self, node: ast.Attribute, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         if value or node.attr in BACK_DOORS:
-            return self.attribute(value, node.attr, node, frame)
+            return self.read_attribute(value, node.attr, node, frame)
         return EMPTY
 
-    def _joined(self, node: ast.JoinedStr, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_f_string(self, node: ast.JoinedStr, frame: PythonFrame) -> AbstractValue:
         """The value of an f-string: its text up to the first unknown part."""
         prefix, complete = "", True
         for part in node.values:
             value = self.evaluate(part, frame)
             if complete:
-                text = self._known_text(part, value)
+                text = self._read_known_text(part, value)
                 if text is None:
                     complete = False
                 else:
@@ -104,13 +104,13 @@ class Expressions(Containers):
             return EMPTY
         return AbstractValue((Text(prefix, complete=complete),))
 
-    def _known_text(self, part: ast.expr, value: AbstractValue) -> str | None:
+    def _read_known_text(self, part: ast.expr, value: AbstractValue) -> str | None:
         if isinstance(part, ast.Constant):
             return str(part.value)
         texts = [item for item in value if type(item) is Text]
         return texts[0].text if len(texts) == 1 and texts[0].complete and len(value) == 1 else None
 
-    def _formatted(self, node: ast.FormattedValue, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_formatted(self, node: ast.FormattedValue, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         if node.format_spec is not None:
             self.evaluate(node.format_spec, frame)
@@ -118,15 +118,15 @@ class Expressions(Containers):
 
     # Calls
 
-    def _call(self, node: ast.Call, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_call(self, node: ast.Call, frame: PythonFrame) -> AbstractValue:
         function = node.func
         if isinstance(function, ast.Attribute):
             receiver = self.evaluate(function.value, frame)
             known = receiver or function.attr in BACK_DOORS
-            callee = self.attribute(receiver, function.attr, function, frame) if known else EMPTY
-            if not unmarked(receiver):
-                for kind in effects.kinds_of_method(function.attr):
-                    self.note_entitlement(frame, kind, node, f"….{function.attr}")
+            callee = self.read_attribute(receiver, function.attr, function, frame) if known else EMPTY
+            if not remove_marks(receiver):
+                for kind in effects.find_method_kinds(function.attr):
+                    self.record_entitlement(frame, kind, node, f"….{function.attr}")
         else:
             callee = self.evaluate(function, frame)
         args = self._call_arguments(node, frame)
@@ -148,10 +148,10 @@ class Expressions(Containers):
             name = self.single_text(args.at(1, "name") or EMPTY)
             return self.register(Registrar("tool", name), args)
         if function.attr == "join" and isinstance(function.value, ast.Constant) and args.positional:
-            return self._joined_texts(function.value.value, args.positional[0])
+            return self._join_texts(function.value.value, args.positional[0])
         return None
 
-    def _joined_texts(self, separator: object, value: AbstractValue) -> AbstractValue:
+    def _join_texts(self, separator: object, value: AbstractValue) -> AbstractValue:
         for item in value:
             if isinstance(item, Container) and item.keys and not item.rest and isinstance(separator, str):
                 parts = [self.single_text(key) for key in item.keys.values()]
@@ -167,7 +167,7 @@ class Expressions(Containers):
         spread: AbstractValue = EMPTY
         for argument in node.args:
             if isinstance(argument, ast.Starred):
-                spread |= self._spread(self.evaluate(argument.value, frame), positional)
+                spread |= self._expand_starred(self.evaluate(argument.value, frame), positional)
             else:
                 positional.append(self.evaluate(argument, frame))
         keywords: dict[str, AbstractValue] = {}
@@ -183,7 +183,7 @@ class Expressions(Containers):
                     spread |= item.rest
         return CallArguments(positional=tuple(positional), keywords=keywords, spread=spread)
 
-    def _spread(self, value: AbstractValue, positional: list[AbstractValue]) -> AbstractValue:
+    def _expand_starred(self, value: AbstractValue, positional: list[AbstractValue]) -> AbstractValue:
         """Append the elements of ``*value`` whose position is known, and return the others."""
         tables = [item for item in value if isinstance(item, Container)]
         if len(tables) == 1 and len(value) == 1:
@@ -194,12 +194,12 @@ class Expressions(Containers):
                 positional.append(table.keys[str(index)])
                 index += 1
             return table.rest
-        return self.elements(value)
+        return self.list_elements(value)
 
     # Containers
 
-    def _dict(self, node: ast.Dict, frame: PythonFrame) -> AbstractValue:
-        table = self.table(frame, node)
+    def _evaluate_dict(self, node: ast.Dict, frame: PythonFrame) -> AbstractValue:
+        table = self.get_container(frame, node)
         if len(node.keys) > MAX_LITERAL:
             return AbstractValue((table,))
         for key, content in zip(node.keys, node.values, strict=True):
@@ -223,8 +223,8 @@ class Expressions(Containers):
             self.put(table, key, value)
         self.put(table, None, source.rest)
 
-    def _list(self, node: ast.List | ast.Tuple | ast.Set, frame: PythonFrame) -> AbstractValue:
-        table = self.table(frame, node)
+    def _evaluate_list(self, node: ast.List | ast.Tuple | ast.Set, frame: PythonFrame) -> AbstractValue:
+        table = self.get_container(frame, node)
         if len(node.elts) > MAX_LITERAL:
             return AbstractValue((table,))
         fresh = not table.keys and not table.rest
@@ -232,7 +232,7 @@ class Expressions(Containers):
         for index, element in enumerate(node.elts):
             value = self.evaluate(element, frame)
             if isinstance(element, ast.Starred):
-                self.put(table, None, self.elements(value))
+                self.put(table, None, self.list_elements(value))
                 only_texts = False
                 continue
             only_texts = only_texts and len(value) == 1 and all(type(item) is Text for item in value)
@@ -241,16 +241,16 @@ class Expressions(Containers):
             table.closed = only_texts
         return AbstractValue((table,))
 
-    def _starred(self, node: ast.Starred, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_starred(self, node: ast.Starred, frame: PythonFrame) -> AbstractValue:
         return self.evaluate(node.value, frame)
 
-    def _slice(self, node: ast.Slice, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_slice(self, node: ast.Slice, frame: PythonFrame) -> AbstractValue:
         for part in (node.lower, node.upper, node.step):
             if part is not None:
                 self.evaluate(part, frame)
         return EMPTY
 
-    def _subscript(self, node: ast.Subscript, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_subscript(self, node: ast.Subscript, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             key: AbstractValue = AbstractValue((Text(str(node.slice.value)),))
@@ -258,11 +258,11 @@ class Expressions(Containers):
             key = self.evaluate(node.slice, frame)
             if isinstance(node.slice, ast.Slice):
                 return value
-        return self.subscript(value, key, node, frame) if value else EMPTY
+        return self.evaluate_subscript_of(value, key, node, frame) if value else EMPTY
 
     # Operators
 
-    def _binary(self, node: ast.BinOp, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_binary(self, node: ast.BinOp, frame: PythonFrame) -> AbstractValue:
         left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
         if isinstance(node.op, ast.Div):
             return AbstractValue(item for item in left | right if isinstance(item, ExternalName | Instance))
@@ -276,23 +276,23 @@ class Expressions(Containers):
             return AbstractValue((Text(known[0].text, complete=False),))
         return AbstractValue(item for item in left | right if isinstance(item, Container | Class | ExternalName))
 
-    def _boolean(self, node: ast.BoolOp, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_boolean(self, node: ast.BoolOp, frame: PythonFrame) -> AbstractValue:
         result: AbstractValue = EMPTY
         for part in node.values:
             result |= self.evaluate(part, frame)
         return result
 
-    def _compare(self, node: ast.Compare, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_compare(self, node: ast.Compare, frame: PythonFrame) -> AbstractValue:
         self.evaluate(node.left, frame)
         for part in node.comparators:
             self.evaluate(part, frame)
         return EMPTY
 
-    def _unary(self, node: ast.UnaryOp, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_unary(self, node: ast.UnaryOp, frame: PythonFrame) -> AbstractValue:
         self.evaluate(node.operand, frame)
         return EMPTY
 
-    def _conditional(self, node: ast.IfExp, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_conditional(self, node: ast.IfExp, frame: PythonFrame) -> AbstractValue:
         decided = self.decide(node.test, frame)
         if decided is True:
             return self.evaluate(node.body, frame)
@@ -306,13 +306,13 @@ class Expressions(Containers):
 
     # Functions, comprehensions and generators
 
-    def _await(self, node: ast.Await, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_await(self, node: ast.Await, frame: PythonFrame) -> AbstractValue:
         return self.evaluate(node.value, frame)
 
-    def _lambda(self, node: ast.Lambda, frame: PythonFrame) -> AbstractValue:
-        return AbstractValue((self.function_at(node, frame, "<lambda>"),))
+    def _evaluate_lambda(self, node: ast.Lambda, frame: PythonFrame) -> AbstractValue:
+        return AbstractValue((self.get_function(node, frame, "<lambda>"),))
 
-    def function_at(
+    def get_function(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: PythonFrame, name: str
     ) -> Function:
         """The function that a node defines in a frame."""
@@ -324,22 +324,22 @@ class Expressions(Containers):
             frame.functions[id(node)] = function
         return function
 
-    def _walrus(self, node: ast.NamedExpr, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_walrus(self, node: ast.NamedExpr, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
         self.store(frame, node.target.id, value)
         return value
 
-    def _comprehension(
+    def _evaluate_comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: PythonFrame
     ) -> AbstractValue:
         before = dict(frame.names)
         for loop in node.generators:
-            self.assign(loop.target, self.iterated(self.evaluate(loop.iter, frame), loop, frame), frame)
+            self.assign(loop.target, self.list_iterated(self.evaluate(loop.iter, frame), loop, frame), frame)
             for condition in loop.ifs:
                 self.evaluate(condition, frame)
-        table = self.table(frame, node)
+        table = self.get_container(frame, node)
         if isinstance(node, ast.DictComp):
-            key = self.texts(self.evaluate(node.key, frame))
+            key = self.list_texts(self.evaluate(node.key, frame))
             value = self.evaluate(node.value, frame)
             self.put(table, key[0].text if len(key) == 1 and key[0].complete else None, value)
         else:
@@ -347,27 +347,27 @@ class Expressions(Containers):
         frame.names = before
         return AbstractValue((table,))
 
-    def iterated(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def list_iterated(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """The elements of a value in a loop, including those of iterators in the source."""
-        result = self.elements(value)
+        result = self.list_elements(value)
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__iter__", "__aiter__", "__next__", "__anext__"):
-                    if self.in_class(item.cls, name, set()):
-                        method = self.attribute(AbstractValue((item,)), name, node, frame)
-                        result |= self.elements(self.invoke(method, CallArguments(), node, frame))
+                    if self.find_in_class(item.cls, name, set()):
+                        method = self.read_attribute(AbstractValue((item,)), name, node, frame)
+                        result |= self.list_elements(self.invoke(method, CallArguments(), node, frame))
         return result
 
     def assign(self, target: ast.expr, value: AbstractValue, frame: PythonFrame) -> None:
         """Bind a target of an assignment."""
         raise NotImplementedError
 
-    def _yield(self, node: ast.Yield, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_yield(self, node: ast.Yield, frame: PythonFrame) -> AbstractValue:
         if node.value is not None:
-            frame.activation.yields |= unmarked(self.evaluate(node.value, frame))
+            frame.activation.yields |= remove_marks(self.evaluate(node.value, frame))
         return EMPTY
 
-    def _yield_from(self, node: ast.YieldFrom, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_yield_from(self, node: ast.YieldFrom, frame: PythonFrame) -> AbstractValue:
         value = self.evaluate(node.value, frame)
-        frame.activation.yields |= self.elements(value)
+        frame.activation.yields |= self.list_elements(value)
         return value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter import terms
-from pinwarden.contract.entitlements.interpreter.base import unmarked
+from pinwarden.contract.entitlements.interpreter.base import remove_marks
 from pinwarden.contract.entitlements.interpreter.calls import Registrations
 from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
@@ -43,28 +43,28 @@ class ExternalCalls(Registrations):
         super().__init__(*args)  # type: ignore[arg-type]  # passed on to InterpreterBase
         special = self._special
         self.known_calls: dict[str, Callable[[CallArguments, ast.AST, PythonFrame], AbstractValue]] = {
-            "builtins.getattr": self.getattr,
+            "builtins.getattr": self.evaluate_getattr,
             "builtins.setattr": self._setattr,
             "builtins.__import__": self.import_by_name,
             "importlib.import_module": self.import_by_name,
-            "builtins.super": lambda _, __, frame: self.super_value(frame),
+            "builtins.super": lambda _, __, frame: self.evaluate_super(frame),
             "builtins.globals": lambda _, __, frame: AbstractValue((Namespace(frame.module),)),
             "builtins.locals": lambda _, __, frame: AbstractValue((Namespace(frame.module),)),
             "builtins.vars": self._vars,
-            "builtins.next": lambda args, _, __: self.elements(args.at(0) or EMPTY),
+            "builtins.next": lambda args, _, __: self.list_elements(args.at(0) or EMPTY),
             "builtins.type": self._type,
             "builtins.staticmethod": special("static"),
             "builtins.classmethod": special("class"),
             "builtins.property": special("property"),
             "functools.cached_property": special("property"),
-            "inspect.getattr_static": self.getattr,
+            "inspect.getattr_static": self.evaluate_getattr,
             "functools.wraps": lambda _, __, ___: AbstractValue((ExternalName("functools.wraps()"),)),
             "functools.wraps()": lambda args, _, __: args.at(0) or EMPTY,
             "functools.update_wrapper": lambda args, _, __: args.at(0) or EMPTY,
-            "functools.partial": lambda args, _, __: _partial(args),
-            "functools.partialmethod": lambda args, _, __: _partial(args),
-            "operator.attrgetter": lambda args, _, __: _deferred(_DEFERRED_GET, args),
-            "operator.methodcaller": lambda args, _, __: _deferred(_DEFERRED_CALL, args),
+            "functools.partial": lambda args, _, __: _build_partial(args),
+            "functools.partialmethod": lambda args, _, __: _build_partial(args),
+            "operator.attrgetter": lambda args, _, __: _build_deferred(_DEFERRED_GET, args),
+            "operator.methodcaller": lambda args, _, __: _build_deferred(_DEFERRED_CALL, args),
             _DEFERRED_GET: self._get_deferred,
             _DEFERRED_CALL: self._call_deferred,
             "builtins.map": self._map,
@@ -82,35 +82,35 @@ class ExternalCalls(Registrations):
             registered = self.call_framework(path, args)
             if registered is not None:
                 return registered
-        self.note_effect(path, args, node, frame)
+        self.record_effect(path, args, node, frame)
         result = EMPTY if effects.never_calls(path) else self.call_passed_functions(args, node, frame)
-        after = effects.result_of(path)
+        after = effects.find_result(path)
         return result | AbstractValue((ExternalName(after),)) if after is not None else result
 
-    def note_effect(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> None:
+    def record_effect(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> None:
         """Record what a call needs according to the catalogue."""
-        effect = effects.effect_of(path)
+        effect = effects.find_effect(path)
         if not effect.known:
             package = path.partition(".")[0]
-            self.note_unknown(frame, f"the package {package} is not in the table and was not scanned", node, path)
+            self.record_unknown(frame, f"the package {package} is not in the table and was not scanned", node, path)
             return
         kinds = effect.kinds
         if kinds and "@" in kinds[0]:
             rule, _, index = kinds[0].partition("@")
-            kinds = self._by_argument(rule, int(index), args)
+            kinds = self._resolve_rule(rule, int(index), args)
         elif not kinds and not effect.stated and "(" in path:
-            kinds = effects.kinds_of_method(path.rpartition(".")[2])
+            kinds = effects.find_method_kinds(path.rpartition(".")[2])
         for kind in kinds:
-            self.note_entitlement(frame, kind, node, path)
+            self.record_entitlement(frame, kind, node, path)
 
-    def _by_argument(self, rule: str, index: int, args: CallArguments) -> tuple[str, ...]:
+    def _resolve_rule(self, rule: str, index: int, args: CallArguments) -> tuple[str, ...]:
         value = args.at(index, "mode" if rule == "mode" else "sql")
         if value is None and rule == "mode":
-            return effects.kinds_of_mode(None if args.spread else "r")
-        texts = self.texts(value) if value is not None else []
+            return effects.find_mode_kinds(None if args.spread else "r")
+        texts = self.list_texts(value) if value is not None else []
         if value is None or not texts or (rule == "mode" and not all(text.complete for text in texts)):
-            return effects.kinds_of_mode(None) if rule == "mode" else effects.kinds_of_sql(None)
-        kinds_of = effects.kinds_of_mode if rule == "mode" else effects.kinds_of_sql
+            return effects.find_mode_kinds(None) if rule == "mode" else effects.find_sql_kinds(None)
+        kinds_of = effects.find_mode_kinds if rule == "mode" else effects.find_sql_kinds
         kinds = {kind for text in texts for kind in kinds_of(text.text)}
         return tuple(sorted(kinds))
 
@@ -125,13 +125,13 @@ class ExternalCalls(Registrations):
         for name, value in args.keywords.items():
             for item in value:
                 if isinstance(item, _CALLABLE):
-                    rest = self._thread_arguments(args) if name == "target" else NO_ARGUMENTS
+                    rest = self._select_thread_arguments(args) if name == "target" else NO_ARGUMENTS
                     self._call_passed(item, rest, node, frame)
         for item in args.spread:
             self._call_passed(item, NO_ARGUMENTS, node, frame)
         return result
 
-    def _thread_arguments(self, args: CallArguments) -> CallArguments:
+    def _select_thread_arguments(self, args: CallArguments) -> CallArguments:
         positional: tuple[AbstractValue, ...] = ()
         for item in args.keywords.get("args", EMPTY):
             if isinstance(item, Container):
@@ -148,29 +148,29 @@ class ExternalCalls(Registrations):
                 if isinstance(inner, Function | BoundMethod | Partial | ExternalName):
                     self._call_passed(inner, NO_ARGUMENTS, node, frame)
         if isinstance(item, ExternalName) and not item.path.endswith(")"):
-            effect = effects.effect_of(item.path)
+            effect = effects.find_effect(item.path)
             last = item.path.rpartition(".")[2]
             if effect.kinds and (effect.stated or last[:1].islower()):
                 return self.call_external(item.path, args, node, frame)
         return EMPTY
 
     def _return_arguments(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        result = unmarked(args.everything())
+        result = remove_marks(args.everything())
         if path == "builtins.iter" and len(args.positional) > 1:  # iter(function, sentinel)
             return result | self.invoke(args.positional[0], NO_ARGUMENTS, node, frame)
         if path in ("builtins.sorted", "builtins.max", "builtins.min") and "key" in args.keywords:
-            self.invoke(args.keywords["key"], CallArguments(positional=(self.elements(result),)), node, frame)
+            self.invoke(args.keywords["key"], CallArguments(positional=(self.list_elements(result),)), node, frame)
         if path in ("builtins.enumerate", "builtins.zip"):
-            pair, outer = self.table(frame, node, "pair"), self.table(frame, node, "pairs")
+            pair, outer = self.get_container(frame, node, "pair"), self.get_container(frame, node, "pairs")
             shift = 1 if path.endswith("enumerate") else 0
             for index, value in enumerate(args.positional):
-                self.put(pair, str(index + shift), self.elements(value))
+                self.put(pair, str(index + shift), self.list_elements(value))
             self.put(outer, None, AbstractValue((pair,)))
             return AbstractValue((outer,))
         if path in ("builtins.max", "builtins.min"):
-            return self.elements(result)
+            return self.list_elements(result)
         if path == "builtins.dict" and args.keywords:
-            table = self.table(frame, node, "dict")
+            table = self.get_container(frame, node, "dict")
             for name, value in args.keywords.items():
                 self.put(table, name, value)
             return AbstractValue((table,)) | (args.at(0) or EMPTY)
@@ -185,24 +185,24 @@ class ExternalCalls(Registrations):
 
         return wrap
 
-    def getattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def evaluate_getattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """``getattr`` with a constant name gives that attribute; with a computed name, all methods of the object."""
         value, name = args.at(0) or EMPTY, args.at(1) or EMPTY
-        texts = self.texts(name)
+        texts = self.list_texts(name)
         result = args.at(2) or EMPTY
         if texts and all(text.complete for text in texts):
             for text in texts:
-                result |= self.attribute(value, text.text, node, frame)
+                result |= self.read_attribute(value, text.text, node, frame)
             return result
         for item in value:
             if isinstance(item, ModuleItem | Class | Instance):
-                self.note_unknown(frame, _DYNAMIC, node, "getattr")
-                result |= self.all_methods(item, node, frame)
+                self.record_unknown(frame, _DYNAMIC, node, "getattr")
+                result |= self.list_methods(item, node, frame)
             elif isinstance(item, ExternalName):
-                self.note_unknown(frame, _DYNAMIC, node, f"getattr({item.path}, …)")
+                self.record_unknown(frame, _DYNAMIC, node, f"getattr({item.path}, …)")
         return result
 
-    def all_methods(self, item: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def list_methods(self, item: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """All functions of a module, class or object in the source."""
         names: dict[str, AbstractValue] = {}
         if isinstance(item, ModuleItem):
@@ -214,34 +214,34 @@ class ExternalCalls(Registrations):
         result: AbstractValue = EMPTY
         for name in list(names):
             if not name.startswith("__"):
-                for inner in self.attribute(AbstractValue((item,)), name, node, frame):
+                for inner in self.read_attribute(AbstractValue((item,)), name, node, frame):
                     if isinstance(inner, Function | BoundMethod):
                         result |= AbstractValue((inner,))
         return result
 
     def _setattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        value, name, content = args.at(0) or EMPTY, self.texts(args.at(1) or EMPTY), args.at(2) or EMPTY
+        value, name, content = args.at(0) or EMPTY, self.list_texts(args.at(1) or EMPTY), args.at(2) or EMPTY
         for item in value:
             for part in name:
                 if isinstance(item, Instance):
                     self.add_attribute(item.cls, part.text, content)
                 elif isinstance(item, ModuleItem):
-                    self.store(item.module.frame, part.text, unmarked(content))
+                    self.store(item.module.frame, part.text, remove_marks(content))
             if not name and content and isinstance(item, Instance | ModuleItem | Class):
-                self.note_unknown(frame, _DYNAMIC, node, "setattr")
+                self.record_unknown(frame, _DYNAMIC, node, "setattr")
         return EMPTY
 
     def import_by_name(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Import a module whose name is a text."""
-        texts = self.texts(args.at(0, "name") or EMPTY)
+        texts = self.list_texts(args.at(0, "name") or EMPTY)
         if not texts or not all(text.complete for text in texts):
-            self.note_unknown(frame, "the module that is imported is computed", node, "import")
+            self.record_unknown(frame, "the module that is imported is computed", node, "import")
             return EMPTY
         result: AbstractValue = EMPTY
         for text in texts:
             name = text.text
             if name.startswith("."):
-                package = self.texts(args.at(1, "package") or EMPTY)
+                package = self.list_texts(args.at(1, "package") or EMPTY)
                 base = package[0].text if package else frame.module.name.rpartition(".")[0]
                 name = base + name
             result |= self.import_module(name, frame, node)
@@ -251,19 +251,19 @@ class ExternalCalls(Registrations):
         """A module by its full name."""
         module = self.module(name)
         if module is None:
-            self.external_value(name, node, frame)
-            return AbstractValue((ExternalName(effects.canonical_path(name)),))
-        self.note_call(frame, module.activation, node)
+            self.evaluate_external(name, node, frame)
+            return AbstractValue((ExternalName(effects.canonicalize_path(name)),))
+        self.record_call(frame, module.activation, node)
         return AbstractValue((ModuleItem(module),))
 
     def _vars(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if not args.positional:
             return AbstractValue((Namespace(frame.module),))
-        return self.attribute(args.positional[0], "__dict__", node, frame)
+        return self.read_attribute(args.positional[0], "__dict__", node, frame)
 
     def _type(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if len(args.positional) == 3:
-            self.note_unknown(frame, "a class is made at run time", node, "type")
+            self.record_unknown(frame, "a class is made at run time", node, "type")
             return EMPTY
         return AbstractValue(item.cls for item in args.at(0) or EMPTY if isinstance(item, Instance))
 
@@ -271,35 +271,35 @@ class ExternalCalls(Registrations):
         *names, value = args.positional
         result: AbstractValue = EMPTY
         for name in names:
-            result |= self.getattr(CallArguments(positional=(value, name)), node, frame)
+            result |= self.evaluate_getattr(CallArguments(positional=(value, name)), node, frame)
         return result
 
     def _call_deferred(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         name, *arguments, value = args.positional
-        method = self.getattr(CallArguments(positional=(value, name)), node, frame)
+        method = self.evaluate_getattr(CallArguments(positional=(value, name)), node, frame)
         return self.invoke(method, CallArguments(positional=tuple(arguments), keywords=args.keywords), node, frame)
 
     def _map(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        elements = tuple(self.elements(value) for value in args.positional[1:])
+        elements = tuple(self.list_elements(value) for value in args.positional[1:])
         result = self.invoke(args.at(0) or EMPTY, CallArguments(positional=elements), node, frame)
-        table = self.table(frame, node, "map")
+        table = self.get_container(frame, node, "map")
         self.put(table, None, result.union(*elements))
         return AbstractValue((table,))
 
 
-def _partial(args: CallArguments) -> AbstractValue:
+def _build_partial(args: CallArguments) -> AbstractValue:
     if not args.positional:
         return EMPTY
-    keywords = tuple(sorted(((name, unmarked(value)) for name, value in args.keywords.items()), key=_by_name))
-    return AbstractValue((Partial(args.positional[0], tuple(map(unmarked, args.positional[1:])), keywords),))
+    keywords = tuple(sorted(((name, remove_marks(value)) for name, value in args.keywords.items()), key=_pair_name))
+    return AbstractValue((Partial(args.positional[0], tuple(map(remove_marks, args.positional[1:])), keywords),))
 
 
-def _deferred(form: str, args: CallArguments) -> AbstractValue:
-    keywords = tuple(sorted(args.keywords.items(), key=_by_name))
+def _build_deferred(form: str, args: CallArguments) -> AbstractValue:
+    keywords = tuple(sorted(args.keywords.items(), key=_pair_name))
     return AbstractValue((Partial(AbstractValue((ExternalName(form),)), args.positional, keywords),))
 
 
-def _by_name(pair: tuple[str, AbstractValue]) -> str:
+def _pair_name(pair: tuple[str, AbstractValue]) -> str:
     return pair[0]
 
 
@@ -321,18 +321,18 @@ class Containers(ExternalCalls):
         elif name in ("get", "pop", "setdefault", "__getitem__"):
             if name == "setdefault":
                 self.put(table, self.single_text(first), second)
-            return self.subscript(AbstractValue((table,)), first, node, frame) | second
+            return self.evaluate_subscript_of(AbstractValue((table,)), first, node, frame) | second
         elif name == "items":
             return self._items(table, node, frame)
         elif name == "keys":
-            keys = self.table(frame, node, "keys")
+            keys = self.get_container(frame, node, "keys")
             for key in table.keys:
                 self.put(keys, None, AbstractValue((Text(key),)))
             return AbstractValue((keys,))
         elif name in ("values", "copy", "__iter__"):
             return AbstractValue((table,))
         elif name in ("popleft", "popitem"):
-            return self.elements(AbstractValue((table,)))
+            return self.list_elements(AbstractValue((table,)))
         elif name == "sort":
             self.invoke(args.at(0, "key") or EMPTY, CallArguments(positional=(table.everything(),)), node, frame)
         return EMPTY
@@ -348,14 +348,16 @@ class Containers(ExternalCalls):
             self.put(table, name, value)
 
     def _items(self, table: Container, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        pair, outer = self.table(frame, node, "item"), self.table(frame, node, "items")
+        pair, outer = self.get_container(frame, node, "item"), self.get_container(frame, node, "items")
         table.readers[self.current] = None
         self.put(pair, "0", AbstractValue(Text(key) for key in table.keys))
         self.put(pair, "1", table.everything())
         self.put(outer, None, AbstractValue((pair,)))
         return AbstractValue((outer,))
 
-    def subscript(self, value: AbstractValue, key: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def evaluate_subscript_of(
+        self, value: AbstractValue, key: AbstractValue, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         """The value of ``value[key]``."""
         result: AbstractValue = EMPTY
         for item in value:
@@ -364,29 +366,33 @@ class Containers(ExternalCalls):
                 text = self.single_text(key)
                 result |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
             elif isinstance(item, Namespace):
-                result |= self._in_namespace(item, key, node, frame)
+                result |= self._look_up_in_namespace(item, key, node, frame)
             elif isinstance(item, ExternalName):
-                result |= self._in_external(item, key, node, frame)
+                result |= self._look_up_in_external(item, key, node, frame)
             elif isinstance(item, Instance):
-                method = self.attribute(AbstractValue((item,)), "__getitem__", node, frame)
+                method = self.read_attribute(AbstractValue((item,)), "__getitem__", node, frame)
                 if method:
                     result |= self.invoke(method, CallArguments(positional=(key,)), node, frame)
             elif isinstance(item, Class) and item.enumeration:
-                result |= self.elements(AbstractValue((item,)))
+                result |= self.list_elements(AbstractValue((item,)))
         return result
 
-    def _in_namespace(self, item: Namespace, key: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _look_up_in_namespace(
+        self, item: Namespace, key: AbstractValue, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         text = self.single_text(key)
         if text is None:
-            self.note_unknown(frame, "looks names up by a computed text", node, "globals()")
-            return self.all_methods(ModuleItem(item.module), node, frame)
-        return self.global_name(text, item.module)
+            self.record_unknown(frame, "looks names up by a computed text", node, "globals()")
+            return self.list_methods(ModuleItem(item.module), node, frame)
+        return self.look_up_global(text, item.module)
 
-    def _in_external(self, item: ExternalName, key: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _look_up_in_external(
+        self, item: ExternalName, key: AbstractValue, node: ast.AST, frame: PythonFrame
+    ) -> AbstractValue:
         if item.path == "sys.modules":
             return self.import_by_name(CallArguments(positional=(key,)), node, frame)
         if item.path == "builtins.__builtins__":
-            return self.getattr(
+            return self.evaluate_getattr(
                 CallArguments(positional=(AbstractValue((ExternalName("builtins"),)), key)), node, frame
             )
         return AbstractValue((item,))

@@ -66,7 +66,7 @@ class AbstractInterpreter(Statements):
 
     def _follow_module(self, module: Module) -> None:
         if module.tree is None:
-            self.note_unknown(module.frame, module.parse_error, _NODE, module.name)
+            self.record_unknown(module.frame, module.parse_error, _NODE, module.name)
             return
         depth, self.depth = self.depth, 0
         importer, self.current = self.current, module.activation
@@ -75,12 +75,12 @@ class AbstractInterpreter(Statements):
         try:
             self.run(module.tree.body, module.frame)
         except RecursionError:
-            self.note_unknown(module.frame, "nested too deeply to be followed", _NODE, module.name)
+            self.record_unknown(module.frame, "nested too deeply to be followed", _NODE, module.name)
         finally:
             self.depth, self.current = depth, importer
             module.activation.running = False
 
-    def writers_of(self, name: str, module: Module) -> bool:
+    def follow_global_writers(self, name: str, module: Module) -> bool:
         """Follow the functions that declare ``global name``. Returns whether there are any."""
         writers = module.global_writers
         if writers is None:
@@ -143,7 +143,7 @@ class AbstractInterpreter(Statements):
         values = same_line or [value for _, value in definitions]
         result: AbstractValue = AbstractValue().union(*values) if values else EMPTY
         if not result and "." not in qualname:
-            result = self.member(module, qualname, module.frame)
+            result = self.read_member(module, qualname, module.frame)
         return AbstractValue(_bound_method(item) for item in result)
 
     def roots(self, handler: Handler) -> dict[Activation, None]:
@@ -248,7 +248,7 @@ def _registers(node: ast.stmt) -> str:
         return ""
     for statement in node.body:
         for part in walk(statement):
-            if isinstance(part, ast.Attribute) and part.attr in effects.REGISTERING:
+            if isinstance(part, ast.Attribute) and part.attr in effects.REGISTRATION_METHODS:
                 return node.name
             if isinstance(part, ast.keyword) and part.arg in ("on_call_tool", "on_get_prompt", "on_read_resource"):
                 return node.name

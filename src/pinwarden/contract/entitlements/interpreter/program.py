@@ -32,15 +32,15 @@ class Activation:
         self.module = module
         self.frame = frame
         self.effects: dict[tuple[str, int, str], None] = {}
-        """(kind, line, what) of each entitlement needed directly."""
+        """The entitlements that the function's own code needs: kind, line and called function."""
         self.unknown: dict[tuple[str, int, str], None] = {}
-        """(reason, line, what) of code that the analysis cannot follow."""
+        """The code that the analysis cannot follow: reason, line and called function."""
         self.calls: dict[Activation, int] = {}
-        """Called activations, with the first line of the call."""
+        """The called activations, with the line of the first call."""
         self.returns: AbstractValue = EMPTY
         self.yields: AbstractValue = EMPTY
         self.callers: dict[Activation, None] = {}
-        """Activations that use the result; they are followed again if it gets more possibilities."""
+        """The activations that use the result. They are followed again if the result may refer to more objects."""
         self.function: Function | None = None
         self.runs = 0
         self.running = False
@@ -84,9 +84,9 @@ class PythonFrame:
         self.names: dict[str, AbstractValue] = {}
         """The value of each name at this point of the code."""
         self.all_values: dict[str, AbstractValue] = {}
-        """All values that each name ever has, which is what inner functions see."""
+        """All values that each name has at any time. Inner functions see these."""
         self.readers: dict[str, dict[Activation, None]] = {}
-        """Other activations that read a name; they are followed again if it gets more values."""
+        """The activations that read each name. They are followed again if the name gets more values."""
         self.arguments: dict[str, AbstractValue] = {}
         """The arguments of a function."""
         self.outer_names: dict[str, PythonFrame] = {}
@@ -157,11 +157,11 @@ class Module:
 
 
 MAX_EVIDENCE = 160
-"""Characters of a line that are quoted."""
+"""The length to which quoted source lines are cut."""
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all its descendants in any order; takes half the time of ``ast.walk``."""
+    """A node and all its descendants, in any order. Takes half the time of ``ast.walk``."""
     pending = [node]
     while pending:
         current = pending.pop()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pinwarden.contract.entitlements.effects import is_modelled, may_call_methods
-from pinwarden.contract.entitlements.interpreter.base import unmarked
+from pinwarden.contract.entitlements.interpreter.base import remove_marks
 from pinwarden.contract.entitlements.interpreter.branches import Branches
 from pinwarden.contract.entitlements.interpreter.objects import (
     EMPTY,
@@ -38,9 +38,9 @@ _DECORATORS = ("tool", "call_tool", "list_tools", "prompt", "get_prompt", "read_
 class Definitions(Branches):
     """Mixin that binds the names of ``def``, ``class`` and ``import``."""
 
-    def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: PythonFrame) -> bool:
+    def follow_function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: PythonFrame) -> bool:
         """Bind a function after applying its decorators."""
-        function = self.function_at(node, frame, node.name)
+        function = self.get_function(node, frame, node.name)
         value: AbstractValue = AbstractValue((function,))
         for decorator in reversed(node.decorator_list):
             value = self._decorated(decorator, value, function, frame)
@@ -53,7 +53,7 @@ class Definitions(Branches):
     def _decorated(self, node: ast.expr, value: AbstractValue, function: Function, frame: PythonFrame) -> AbstractValue:
         decorator = self.evaluate(node, frame)
         if not decorator and self._registered_at_function(node, frame):
-            self.note_unknown(frame, "it is called in the place of another function", node, function.qualname)
+            self.record_unknown(frame, "it is called in the place of another function", node, function.qualname)
         if (
             not decorator
             and frame.cls is not None
@@ -61,10 +61,10 @@ class Definitions(Branches):
         ):
             frame.cls.callback_methods.add(function.name)
         if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
-            for kind, name in self._registrars(node, decorator):
+            for kind, name in self._list_registrars(node, decorator):
                 self.register(Registrar(kind, name), CallArguments(positional=(AbstractValue((function,)),)))
             return value
-        unknown = None if decorator else _registrar_of_unknown(node)
+        unknown = None if decorator else _guess_registrar(node)
         if unknown is not None:
             self.register(unknown, CallArguments(positional=(AbstractValue((function,)),)))
             return value
@@ -80,7 +80,7 @@ class Definitions(Branches):
                     return value
                 if frame.cls is not None and not is_modelled(item.path):
                     frame.cls.callback_methods.add(function.name)
-                self.note_effect(item.path, CallArguments(), node, frame)
+                self.record_effect(item.path, CallArguments(), node, frame)
         return value
 
     def _registered_at_function(self, node: ast.expr, frame: PythonFrame) -> bool:
@@ -98,11 +98,11 @@ class Definitions(Branches):
             isinstance(item, ExternalName) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
         )
 
-    def _registrars(self, node: ast.expr, decorator: AbstractValue) -> list[tuple[str, str | None]]:
+    def _list_registrars(self, node: ast.expr, decorator: AbstractValue) -> list[tuple[str, str | None]]:
         result = [(item.kind, item.name) for item in decorator if isinstance(item, Registrar)]
         return result or [(node.attr, None)] if isinstance(node, ast.Attribute) else result
 
-    def class_definition(self, node: ast.ClassDef, frame: PythonFrame) -> bool:
+    def follow_class_definition(self, node: ast.ClassDef, frame: PythonFrame) -> bool:
         """Follow the body of a class, and bind it."""
         cls = frame.classes.get(id(node))
         if cls is None:
@@ -139,19 +139,19 @@ class Definitions(Branches):
         """Creating a subclass calls ``__init_subclass__`` of its bases."""
         for base in cls.bases:
             if isinstance(base, Class):
-                for item in self.in_class(base, "__init_subclass__", set()):
+                for item in self.find_in_class(base, "__init_subclass__", set()):
                     if isinstance(item, Function):
                         self.call_function(item, CallArguments(positional=(AbstractValue((cls,)),)), node, frame)
 
     def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: PythonFrame) -> None:
         """Follow the methods of a metaclass, which runs when the class is created, called, inspected or compared."""
         args = CallArguments(positional=(AbstractValue((cls,)),))
-        methods = [self.in_class(cls, "__class_getitem__", set())]
+        methods = [self.find_in_class(cls, "__class_getitem__", set())]
         for keyword in node.keywords:
             for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
                 if isinstance(item, Class):
                     special = [name for name in item.body.all_values if name.startswith("__")]
-                    methods += [self.in_class(item, name, set()) for name in special]
+                    methods += [self.find_in_class(item, name, set()) for name in special]
         for method in (item for value in methods for item in value):
             for function in method.value if isinstance(method, WrappedMethod) else (method,):
                 if isinstance(function, Function):
@@ -159,7 +159,7 @@ class Definitions(Branches):
 
     # Imports
 
-    def import_statement(self, node: ast.Import, frame: PythonFrame) -> bool:
+    def follow_import(self, node: ast.Import, frame: PythonFrame) -> bool:
         """Bind imported modules, and follow them."""
         for alias in node.names:
             value = self.import_module(alias.name, frame, node)
@@ -171,12 +171,12 @@ class Definitions(Branches):
                 self.store(frame, alias.asname, value)
         return True
 
-    def import_from(self, node: ast.ImportFrom, frame: PythonFrame) -> bool:
+    def follow_import_from(self, node: ast.ImportFrom, frame: PythonFrame) -> bool:
         """Bind names of a module, and follow it."""
-        name = self._absolute(node, frame.module)
+        name = self._resolve_import_name(node, frame.module)
         module = self.module(name) if name else None
         if module is not None:
-            self.note_call(frame, module.activation, node)
+            self.record_call(frame, module.activation, node)
         for alias in node.names:
             if alias.name == "*":
                 frame.module.star_imports.append(module if module is not None else name)
@@ -190,20 +190,20 @@ class Definitions(Branches):
         """The value of an import from an external module."""
         below = self.module(path)
         if below is not None:
-            self.note_call(frame, below.activation, node)
+            self.record_call(frame, below.activation, node)
             return AbstractValue((ModuleItem(below),))
-        return self.external_value(path, node, frame)
+        return self.evaluate_external(path, node, frame)
 
     def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: PythonFrame) -> None:
         bound = alias.asname or alias.name
         below = None if alias.name in module.frame.all_values else self.module(f"{module.name}.{alias.name}")
         if below is not None:
-            self.note_call(frame, below.activation, node)
+            self.record_call(frame, below.activation, node)
             self.store(frame, bound, AbstractValue((ModuleItem(below),)))
         else:
             self.store(frame, bound, AbstractValue((ImportedName(module, alias.name),)))
 
-    def _absolute(self, node: ast.ImportFrom, module: Module) -> str:
+    def _resolve_import_name(self, node: ast.ImportFrom, module: Module) -> str:
         if not node.level:
             return node.module or ""
         parts = module.name.split(".")
@@ -211,7 +211,7 @@ class Definitions(Branches):
         return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
 
 
-def _registrar_of_unknown(node: ast.expr) -> Registrar | None:
+def _guess_registrar(node: ast.expr) -> Registrar | None:
     """What ``@server.prompt(…)`` registers if the server is an unknown object."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
@@ -230,34 +230,34 @@ class Statements(Definitions):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.actions: dict[type[ast.stmt], Callable[[Any, PythonFrame], bool]] = {
-            ast.Expr: self._expression,
-            ast.Assign: self._assign_statement,
-            ast.AnnAssign: self._annotated,
-            ast.AugAssign: self._augmented,
-            ast.Return: self._return,
-            ast.If: self.if_statement,
-            ast.For: self.for_statement,
-            ast.AsyncFor: self.for_statement,
-            ast.While: self.while_statement,
-            ast.Try: self.try_statement,
-            ast.With: self.with_statement,
-            ast.AsyncWith: self.with_statement,
-            ast.FunctionDef: self.function_definition,
-            ast.AsyncFunctionDef: self.function_definition,
-            ast.ClassDef: self.class_definition,
-            ast.Import: self.import_statement,
-            ast.ImportFrom: self.import_from,
-            ast.Match: self.match_statement,
-            ast.Raise: self._raise,
-            ast.Assert: self._assert,
-            ast.Global: self._global,
-            ast.Nonlocal: self._nonlocal,
+            ast.Expr: self._follow_expression,
+            ast.Assign: self._follow_assignment,
+            ast.AnnAssign: self._follow_annotated_assignment,
+            ast.AugAssign: self._follow_augmented_assignment,
+            ast.Return: self._follow_return,
+            ast.If: self.follow_if,
+            ast.For: self.follow_for,
+            ast.AsyncFor: self.follow_for,
+            ast.While: self.follow_while,
+            ast.Try: self.follow_try,
+            ast.With: self.follow_with,
+            ast.AsyncWith: self.follow_with,
+            ast.FunctionDef: self.follow_function_definition,
+            ast.AsyncFunctionDef: self.follow_function_definition,
+            ast.ClassDef: self.follow_class_definition,
+            ast.Import: self.follow_import,
+            ast.ImportFrom: self.follow_import_from,
+            ast.Match: self.follow_match,
+            ast.Raise: self._follow_raise,
+            ast.Assert: self._follow_assert,
+            ast.Global: self._follow_global,
+            ast.Nonlocal: self._follow_nonlocal,
             ast.Continue: lambda _, __: False,
             ast.Break: lambda _, __: False,
             ast.Pass: lambda _, __: True,
             ast.Delete: lambda _, __: True,
         }
-        self.actions[ast.TryStar] = self.try_statement
+        self.actions[ast.TryStar] = self.follow_try
 
     def run(self, body: Sequence[ast.stmt], frame: PythonFrame) -> bool:
         """Follow statements. Returns whether the code after them is reached."""
@@ -265,43 +265,43 @@ class Statements(Definitions):
         for statement in body:
             action = actions.get(type(statement))
             if action is None:
-                self.note_unknown(frame, "a statement of a newer Python", statement, type(statement).__name__)
+                self.record_unknown(frame, "a statement of a newer Python", statement, type(statement).__name__)
             elif not action(statement, frame):
                 return False
         return True
 
     # Simple statements
 
-    def _expression(self, node: ast.Expr, frame: PythonFrame) -> bool:
+    def _follow_expression(self, node: ast.Expr, frame: PythonFrame) -> bool:
         if not isinstance(node.value, ast.Constant):
             self.evaluate(node.value, frame)
         return True
 
-    def _return(self, node: ast.Return, frame: PythonFrame) -> bool:
+    def _follow_return(self, node: ast.Return, frame: PythonFrame) -> bool:
         if node.value is not None:
-            frame.activation.returns = self.limited(
-                frame.activation.returns | unmarked(self.evaluate(node.value, frame))
+            frame.activation.returns = self.limit_value(
+                frame.activation.returns | remove_marks(self.evaluate(node.value, frame))
             )
         return False
 
-    def _raise(self, node: ast.Raise, frame: PythonFrame) -> bool:
+    def _follow_raise(self, node: ast.Raise, frame: PythonFrame) -> bool:
         for part in (node.exc, node.cause):
             if part is not None:
                 self.evaluate(part, frame)
         return False
 
-    def _assert(self, node: ast.Assert, frame: PythonFrame) -> bool:
+    def _follow_assert(self, node: ast.Assert, frame: PythonFrame) -> bool:
         self.evaluate(node.test, frame)
         if node.msg is not None:
             self.evaluate(node.msg, frame)
         return True
 
-    def _global(self, node: ast.Global, frame: PythonFrame) -> bool:
+    def _follow_global(self, node: ast.Global, frame: PythonFrame) -> bool:
         for name in node.names:
             frame.outer_names[name] = frame.module.frame
         return True
 
-    def _nonlocal(self, node: ast.Nonlocal, frame: PythonFrame) -> bool:
+    def _follow_nonlocal(self, node: ast.Nonlocal, frame: PythonFrame) -> bool:
         for name in node.names:
             outer = frame.parent
             while outer is not None and name not in outer.all_values:
@@ -312,28 +312,28 @@ class Statements(Definitions):
 
     # Binding
 
-    def _assign_statement(self, node: ast.Assign, frame: PythonFrame) -> bool:
+    def _follow_assignment(self, node: ast.Assign, frame: PythonFrame) -> bool:
         value = self.evaluate(node.value, frame)
         for target in node.targets:
             self.assign(target, value, frame)
         return True
 
-    def _annotated(self, node: ast.AnnAssign, frame: PythonFrame) -> bool:
+    def _follow_annotated_assignment(self, node: ast.AnnAssign, frame: PythonFrame) -> bool:
         value = self.evaluate(node.value, frame) if node.value is not None else EMPTY
         if not any(not isinstance(item, Text | ParameterMark) for item in value):
-            value |= self.annotated_value(node.annotation, frame)
+            value |= self.evaluate_annotation(node.annotation, frame)
         if node.value is not None or value:
             self.assign(node.target, value, frame)
         return True
 
-    def _augmented(self, node: ast.AugAssign, frame: PythonFrame) -> bool:
+    def _follow_augmented_assignment(self, node: ast.AugAssign, frame: PythonFrame) -> bool:
         value = self.evaluate(node.value, frame)
         if isinstance(node.target, ast.Name):
             known = self.look_up(node.target.id, frame)
             if known:
                 for item in known:
                     if isinstance(item, Container):
-                        self.put(item, None, self.elements(value))
+                        self.put(item, None, self.list_elements(value))
                 changed = AbstractValue(
                     Text(item.text, complete=False) if isinstance(item, Text) else item for item in known
                 )
@@ -365,9 +365,9 @@ class Statements(Definitions):
             elif isinstance(item, Class):
                 self.add_attribute(item, target.attr, value)
             elif isinstance(item, ModuleItem):
-                self.store(item.module.frame, target.attr, unmarked(value))
+                self.store(item.module.frame, target.attr, remove_marks(value))
             elif isinstance(item, Function):
-                table = self.table(item.defining_frame, item.node, f"attribute {target.attr}")
+                table = self.get_container(item.defining_frame, item.node, f"attribute {target.attr}")
                 self.put(table, None, value)
             elif isinstance(item, ExternalName):
                 self.call_passed_functions(CallArguments(positional=(value,)), target, frame)  # a hook
@@ -380,9 +380,9 @@ class Statements(Definitions):
             elif isinstance(item, Namespace):
                 text = self.single_text(key)
                 if text is not None:
-                    self.store(item.module.frame, text, unmarked(value))
+                    self.store(item.module.frame, text, remove_marks(value))
             elif isinstance(item, Instance):
-                method = self.attribute(AbstractValue((item,)), "__setitem__", target, frame)
+                method = self.read_attribute(AbstractValue((item,)), "__setitem__", target, frame)
                 if method:
                     self.invoke(method, CallArguments(positional=(key, value)), target, frame)
 

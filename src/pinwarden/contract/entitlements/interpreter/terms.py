@@ -10,21 +10,25 @@ from pinwarden.contract.entitlements.interpreter.objects import EMPTY, AbstractV
 from pinwarden.core.record import Record
 
 MAX_ACTIVATIONS = 5_000
-"""Functions times argument combinations. The largest server measured needs 180. Beyond this limit, the result is
-unknown."""
+"""The limit of analysed calls, counting each function once for each combination of arguments.
+
+The largest server measured needs 180. Beyond this limit, the entitlements are reported as unknown.
+"""
 
 MAX_DEPTH = 24
 """Depth of nested calls that are followed immediately; deeper ones are queued. Bounds the interpreter's own stack."""
 
-MAX_ITEMS = 64
-"""Possible values of one variable. Beyond this limit containers and texts are dropped, and the reach is reported as
-unknown."""
+MAX_OBJECTS = 64
+"""The limit of objects that one variable may refer to.
+
+Beyond this limit, texts and containers are dropped, and the variable's entitlements are reported as unknown.
+"""
 
 MAX_TOTAL_RUNS = 5_000
-"""Limit of the runs of all functions together."""
+"""How often functions are followed, counted over all functions."""
 
 
-def max_shapes(activations: int) -> int:
+def compute_max_combinations(activations: int) -> int:
     """How many argument combinations of one function are analysed separately; further ones are merged.
 
     The larger the program, the coarser the analysis, so that the time stays proportional.
@@ -33,7 +37,7 @@ def max_shapes(activations: int) -> int:
 
 
 MAX_RUNS = 16
-"""How often one function is followed again because a value it reads got more possibilities."""
+"""How often one function is followed again because a value that it reads may refer to more objects."""
 
 _NO_KEYWORDS: Mapping[str, AbstractValue] = MappingProxyType({})
 
@@ -86,7 +90,7 @@ BACK_DOORS: Final = (
 """Attributes that give access to interpreter internals from any object."""
 
 TEXT_METHODS: Final = "lower upper strip lstrip rstrip casefold title capitalize swapcase"
-"""Methods that turn a constant text into another constant."""
+"""String methods that turn a constant into another constant."""
 
 BUILTINS: Final = (
     "__import__ abs all any anext aiter ascii bin bool breakpoint bytearray bytes callable chr classmethod compile "
@@ -104,7 +108,7 @@ CONTAINERS: Final = (
 """Types whose parameters are the types of their elements."""
 
 PLAIN_TYPES: Final = "str int float bool bytes None dict list object set tuple Any type complex"
-"""Types without reach."""
+"""Types whose objects need no entitlement."""
 
 RETURNS_ARGUMENTS: Final = (
     "builtins.list builtins.tuple builtins.set builtins.frozenset builtins.dict builtins.iter builtins.reversed "
