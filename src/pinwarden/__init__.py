@@ -1,6 +1,6 @@
-"""Pinwarden: one chain of custody for MCP servers, from review to call.
+"""Pinwarden: a chain of custody for MCP servers, from review to call.
 
-The names below are the public API. They are loaded on first use, so that importing the package costs nothing.
+The names below are the public API. Each is loaded on first use, so that importing the package is fast.
 """
 
 from __future__ import annotations

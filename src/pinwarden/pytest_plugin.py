@@ -19,33 +19,32 @@ Check = Callable[..., None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--pinwarden-update``."""
+    """Add the option ``--pinwarden-update``."""
     group = parser.getgroup("pinwarden")
     group.addoption("--pinwarden-update", action="store_true", help="write the contract's lockfile instead of checking")
 
 
 @pytest.fixture
 def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
-    """Check a server (``file.py[:object]``) against its lockfile, by default ``mcp-fusion.lock`` in the root folder."""
+    """A function that compares a server (``file.py[:object]``) with its lockfile, and fails the test if they differ."""
     root = request.config.rootpath
     update = bool(request.config.getoption("--pinwarden-update"))
 
-    def contract(
+    def check_contract(
         server: str, *, lock: str | os.PathLike[str] = "mcp-fusion.lock", python: str = sys.executable
     ) -> None:
         __tracebackhide__ = True
-        problem = _problem(root, server, root / lock, python, update=update)
+        problem = _find_problem(root, server, root / lock, python, update=update)
         if problem is not None:
             pytest.fail(problem, pytrace=False)
 
-    return contract
+    return check_contract
 
 
-def _problem(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
+def _find_problem(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
     """The output of ``pinwarden contract check`` if the check fails; otherwise None."""
     from pinwarden.cli.render.text import render_text
-    from pinwarden.contract import check_report as checking
-    from pinwarden.contract import lock_command as locking
+    from pinwarden.contract import check_report, lock_command
     from pinwarden.contract.observation import observe_python
     from pinwarden.contract.python_server import parse_python_server
     from pinwarden.core.errors import PinwardenError
@@ -53,12 +52,12 @@ def _problem(root: Path, server: str, lock: Path, python: str, *, update: bool) 
     from pinwarden.system.clock import now
 
     try:
-        stored = locking.load_lockfile(str(lock))
+        stored = lock_command.load_lockfile(str(lock))
         observed = observe_python(parse_python_server(str(root / server)), python, ProbeOptions())
         if update:
-            locking.lock(observed, stored, now=now(), dialect=None, name=None)
+            lock_command.lock(observed, stored, now=now(), dialect=None, name=None)
             return None
-        report = checking.check(observed, stored)
+        report = check_report.check(observed, stored)
     except PinwardenError as err:
         return f"{err.message} [{err.code}]\nhint: {err.hint}"
     return None if report.exit_code == 0 else render_text(report, colour=False)

@@ -83,6 +83,7 @@ class UnknownReach(Record):
     """A line of code that the analysis cannot follow, so its entitlements are unknown."""
 
     reason: str
+    """Lockfiles record this text, and a check compares it, so it must stay the same between releases."""
     path: str
     line: int
     what: str

@@ -260,7 +260,7 @@ class InterpreterBase:
         value = AbstractValue(item for item in value if type(item) is not Text)  # treat as an unknown text
         if len(value) <= MAX_OBJECTS:
             return value
-        self.record_unknown(self.current.frame, "a variable can refer to too many objects", _NODE, self.current.label)
+        self.record_unknown(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
         kept = [item for item in value if not isinstance(item, Container | ContainerMethod)]
         return AbstractValue(sorted(kept, key=order)[:MAX_OBJECTS])
 
