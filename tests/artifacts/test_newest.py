@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.newest import (
+from pinwarden.artifacts.newest_release import (
     choose_npm_release,
     choose_python_release,
     choose_tag,

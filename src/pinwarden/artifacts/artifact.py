@@ -85,7 +85,7 @@ class FileSignature(Record):
     state: Literal["valid", "valid-untrusted", "invalid", "unsigned"]
     """``valid-untrusted``: the signature is correct, but no trusted authority issued the signer's certificate."""
     reason: str = ""
-    """Why the state is not ``valid``, for display."""
+    """The reason if the state is not ``valid``, for display."""
     subject: str = ""
     """The signer's name. Verified only if the state is ``valid``."""
     issuer: str = ""

@@ -231,9 +231,7 @@ def load_anchors(texts: Iterable[str]) -> tuple[ParsedCertificate, ...]:
             certificates = x509.load_pem_x509_certificates(text.encode())
             anchors += [load_certificate(certificate.public_bytes(Encoding.DER)) for certificate in certificates]
         except (*_PARSE_ERRORS, PinwardenError) as err:
-            raise PinwardenError(
-                "POLICY_INVALID", "policy.mcpb: anchors has a certificate that cannot be read"
-            ) from err
+            raise PinwardenError("POLICY_INVALID", "policy.mcpb: anchors contains a malformed certificate") from err
     return tuple(anchors)
 
 

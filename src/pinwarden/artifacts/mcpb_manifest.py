@@ -52,7 +52,7 @@ class McpbParts(Record):
 def split_signature(size: int, read: ReadAt) -> McpbParts:
     """Find the signature block. It must be unique, at the end of the file, and have the length it states.
 
-    The official tool accepts the last block anywhere in a file, so other bytes could be read than were signed.
+    The official tool accepts a block anywhere in a file, so a reader could use bytes that the signature does not cover.
     """
     window = min(size, MAX_SIGNATURE + _BLOCK_OVERHEAD)
     tail = read(size - window, window)
@@ -93,7 +93,7 @@ def _find_blocks(tail: bytes) -> list[tuple[int, int]]:
 
 
 class StartTemplate(Record):
-    """How a server is started, with placeholders."""
+    """The start command of a server, with placeholders such as ``${__dirname}``."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class BundleManifest(Record):
     entry_point: str
     """A path inside the bundle."""
     start: StartTemplate | None
-    """None only for type ``uv``, which determines it itself."""
+    """None only for servers of type ``uv``, which have no start command in the manifest."""
     overrides: Mapping[str, PlatformOverride]
     """By platform: ``linux``, ``darwin``, ``win32``."""
     platforms: tuple[str, ...]
@@ -156,7 +156,7 @@ class BundleManifest(Record):
     """The complete document, including unknown members."""
 
     def get_start(self, platform: str) -> StartTemplate:
-        """The start on one platform, with its overrides."""
+        """The start command on one platform, with the overrides for that platform."""
         if self.start is None:
             raise _build_error("server.mcp_config", "is missing")
         own = self.overrides.get(platform)
@@ -336,7 +336,7 @@ SettingValues = Mapping[str, str | tuple[str, ...]]
 
 
 class FilledStartCommand(Record):
-    """A start command with all values filled in. It may contain secrets, so its repr hides them."""
+    """A start command without placeholders. Arguments and variables may contain secrets, so ``repr`` hides them."""
 
     command: str
     args: tuple[str, ...] = field(repr=False)

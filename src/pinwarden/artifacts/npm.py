@@ -25,7 +25,7 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.npm import get_default_registry
-from pinwarden.artifacts.newest import NewestRelease, choose_npm_release
+from pinwarden.artifacts.newest_release import NewestRelease, choose_npm_release
 from pinwarden.artifacts.npm_package import (
     INSTALL_SCRIPTS,
     NpmName,
@@ -187,7 +187,7 @@ def _read_tarball_manifest(stream: IO[bytes]) -> tuple[PackageJson | None, tuple
 
 
 def _check_sha1(stream: IO[bytes], release: PackumentVersion) -> tuple[ArtifactProblem, ...]:
-    """Report a wrong SHA-1 sum. SHA-1 proves nothing, but a wrong sum means that the registry contradicts itself."""
+    """Report a wrong SHA-1 sum: SHA-1 is no evidence, but a wrong sum means that the registry contradicts itself."""
     claimed = {*(release.integrity.sha1 if release.integrity else ()), *([release.shasum] if release.shasum else [])}
     if not claimed:
         return ()

@@ -61,7 +61,7 @@ class Integrity(Record):
     text: str
     digests: tuple[Digest, ...]
     sha1: tuple[bytes, ...] = ()
-    """Used only to report contradictions; SHA-1 proves nothing, because collisions can be computed."""
+    """SHA-1 digests, used only to report contradictions. They are no evidence, because SHA-1 collisions exist."""
 
 
 class SignatureClaim(Record):
@@ -150,7 +150,7 @@ def parse_packument(document: Any, name: NpmName, version: str) -> PackumentVers
 
 
 def parse_install_manifest(manifest: Any, *, has_gyp: bool = False) -> InstallManifest:
-    """What npm would install and run for a ``package.json`` or for a packument's copy of it."""
+    """Parse the fields of a ``package.json``, or of a packument's copy of it, that npm uses to install the package."""
     document = _as_object(manifest)
     name = (_string_or_none(document.get("name")) or "").strip()
     scripts = _select_strings(document.get("scripts"))
@@ -183,7 +183,7 @@ def compare_manifests(published: InstallManifest, packed: InstallManifest) -> tu
 
 
 def _list_declared_scripts(info: InstallManifest) -> dict[str, str]:
-    """The scripts without the one that binding.gyp implies, which only some publishers write out."""
+    """The install scripts without the implicit node-gyp script, which only some packuments contain."""
     return {name: text for name, text in info.scripts.items() if text != _GYP_SCRIPT}
 
 

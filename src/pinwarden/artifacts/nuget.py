@@ -1,4 +1,4 @@
-"""NuGet packages: what a package source states about one version, and the ``.nupkg`` file.
+"""Fetches NuGet packages: the metadata of one version, and its ``.nupkg`` file.
 
 Both protocols are supported: V3 (JSON, found through a service index) and V2 (an OData feed).
 """

@@ -28,7 +28,7 @@ _REPOSITORY_OID = bytes.fromhex("060b2a864886f70d0109100602")  # proof of receip
 
 
 class NugetClaims(Record):
-    """What a package source states about one version. Unverified."""
+    """The metadata that a package source states for one version. Unverified."""
 
     digests: tuple[Digest, ...] = ()
     published_at: str | None = None
@@ -140,6 +140,6 @@ def parse_package_hash(text: Any, algorithm: Any) -> Digest | None:
 
 
 def detect_signature_kinds(signature: bytes) -> tuple[str, ...]:
-    """The kinds of signature in a package. Does not verify them."""
+    """Detect author and repository signatures in a package's signature file. Does not verify them."""
     kinds = [("author", _AUTHOR_OID), ("repository", _REPOSITORY_OID)]
     return tuple(f"nuget-{name}-signature" for name, oid in kinds if oid in signature) or ("nuget-signature",)

@@ -24,7 +24,7 @@ from pinwarden.artifacts.artifact import (
     Missing,
     PackageRef,
 )
-from pinwarden.artifacts.newest import NewestRelease, choose_tag
+from pinwarden.artifacts.newest_release import NewestRelease, choose_tag
 from pinwarden.artifacts.oci_manifest import (
     IMAGE_CONFIGS,
     IMAGE_LIMITS,

@@ -148,7 +148,7 @@ def percent_encode(text: str) -> str:
 
 
 def normalize_repository_url(text: str) -> str:
-    """Normalise a repository URL in any form that package metadata uses; empty if it is not one."""
+    """Normalise a repository URL in any form that package metadata uses; empty if the text is not a repository URL."""
     url = text.strip().removeprefix("git+")
     shorthand, colon, rest = url.partition(":")
     if colon and shorthand in _SHORTHANDS:

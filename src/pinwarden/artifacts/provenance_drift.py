@@ -201,7 +201,7 @@ def _get_repository(identity: Identity) -> str:
 
 
 def _get_builder(identity: Identity) -> str:
-    """The builder; only its path if it is in the built repository, so that a rename of that does not matter."""
+    """The builder's URL, or its path within the built repository. The path survives a rename of the repository."""
     prefix = f"{identity.repository}/"
     return identity.builder.removeprefix(prefix) if identity.repository else identity.builder
 

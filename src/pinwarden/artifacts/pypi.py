@@ -1,4 +1,4 @@
-"""Python packages: the files of a release, hashed by Pinwarden, and what the index states about them.
+"""Fetches Python packages: downloads and hashes the files of a release, and reads the metadata of the index.
 
 Installers use the simple API, so it decides which files a release has. The JSON API adds upload times and owners, and
 is compared with the simple API: different digests for a file mean that not every client gets the same bytes.
@@ -25,7 +25,7 @@ from pinwarden.artifacts.artifact import (
 )
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.pypi import get_index_parent, get_json_api_url
-from pinwarden.artifacts.newest import NewestRelease, choose_python_release
+from pinwarden.artifacts.newest_release import NewestRelease, choose_python_release
 from pinwarden.artifacts.pypi_index import (
     DOCUMENT_LIMITS,
     PROVENANCE_LIMITS,
@@ -338,11 +338,11 @@ def read_wheel_metadata(stream: IO[bytes]) -> WheelMetadata:
         ValueError,
         OSError,  # seeking outside the file
     ) as err:
-        raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel is a damaged ZIP file: {type(err).__name__}") from err
+        raise PinwardenError("ARCHIVE_UNSAFE", f"the wheel is a damaged ZIP file: {type(err).__name__}") from err
 
 
 def _check_zip_directory(stream: IO[bytes]) -> None:
-    """Reject an oversized directory before zipfile reads it."""
+    """Refuse an oversized directory before zipfile reads it."""
     size = stream.seek(0, 2)
     start = max(0, size - _END.size - 0xFFFF)
     stream.seek(start)
@@ -396,4 +396,4 @@ def _parse_metadata(data: bytes) -> WheelMetadata:
 
 
 def _refuse_wheel(problem: str) -> NoReturn:
-    raise PinwardenError("ARCHIVE_UNSAFE", f"a wheel {problem}")
+    raise PinwardenError("ARCHIVE_UNSAFE", f"the wheel {problem}")

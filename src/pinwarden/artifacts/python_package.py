@@ -39,7 +39,7 @@ def parse_exact_version(text: str) -> Version:
 
 
 def is_same_version(text: str, other_text: str) -> bool:
-    """Whether two strings are the same version by PEP 440. False if either is not a version."""
+    """Whether two strings are the same version by PEP 440. False if one of the strings is not a version."""
     first, second = _parse_version(text), _parse_version(other_text)
     return first is not None and first == second
 
@@ -118,7 +118,7 @@ def _parse_wheel_name(file_name: str) -> tuple[str, Version] | None:
 
 
 def _strip_project_name(stem: str, project: str) -> list[str]:
-    """What may follow the project's name. There may be several candidates, because old file names contain dashes."""
+    """The parts of a file name after the project name. Old project names contain dashes, so several parts may fit."""
     dashes = [position for position, character in enumerate(stem) if character == "-"]
     return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
 

@@ -31,7 +31,7 @@ from pinwarden.system.net.network_errors import fetch_error
 from pinwarden.system.processes import BoundedTask, run_bounded
 
 RESOLVE_SECONDS = 300.0
-"""The largest closures take one or two minutes over a slow connection."""
+"""Timeout of one resolver run. Resolving the largest closures takes one or two minutes over a slow connection."""
 
 
 def run_resolver(

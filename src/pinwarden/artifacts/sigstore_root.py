@@ -189,8 +189,13 @@ def _parse_bundle(data: bytes) -> Bundle:
 
 
 def _verify_intoto_bundle(verifier: Verifier, bundle: Bundle) -> VerifiedSignature:
-    """1. the log entry, which gives the time; 2. the certificate at that time; 3. the signature; 4. that the entry
-    records this signature and no other (CVE-2022-36056)."""
+    """Verify a bundle with an ``intoto`` log entry.
+
+    1. Verify the log entry, which states the signing time.
+    2. Verify the certificate at that time.
+    3. Verify the signature.
+    4. Check that the log entry records exactly this signature (CVE-2022-36056).
+    """
     envelope = bundle._dsse_envelope
     if envelope is None:
         _fail("the bundle has no envelope")

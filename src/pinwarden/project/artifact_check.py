@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.artifact_drift import build_registry_change, compare_pins
 from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
-from pinwarden.artifacts.newest import NewestRelease
+from pinwarden.artifacts.newest_release import NewestRelease
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, choose_strongest_identity, identity_from_json
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, fetch_registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance

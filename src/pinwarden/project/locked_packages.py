@@ -10,7 +10,7 @@ from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.artifacts.osv import VulnerablePackage, find_vulnerable_packages
 from pinwarden.artifacts.osv_export import read_osv_export
 from pinwarden.artifacts.sbom import cyclonedx, spdx
-from pinwarden.artifacts.sbom.bill import collect_contents
+from pinwarden.artifacts.sbom.contents import collect_contents
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, plural

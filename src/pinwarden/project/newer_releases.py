@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import PackageRef
-from pinwarden.artifacts.newest import NewestRelease, is_newer_tag, is_release_tag
+from pinwarden.artifacts.newest_release import NewestRelease, is_newer_tag, is_release_tag
 from pinwarden.artifacts.python_package import parse_exact_version
 from pinwarden.clients.command_line import replace_release, replace_word
 from pinwarden.clients.config import ConfiguredServer

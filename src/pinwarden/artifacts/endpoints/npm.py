@@ -1,7 +1,8 @@
 """npm's registry for a package, from npm's own settings: arguments, environment, project, user, machine, default.
 
-A repository can include its own ``.npmrc``. It may name the registry for its packages. It may not use the user's
-environment variables or name certificate authorities, because with either it could steal a token.
+The ``.npmrc`` of a repository may name the registry for its packages. A malicious repository could use this file to
+steal a token. So Pinwarden does not trust certificate authorities that the file names, and sends environment variables
+in its credentials only to hosts that the user's own settings name.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _parse_registry_url(setting: _Setting) -> str:
 
 
 def _find_origin(url: str, setting: _Setting, layers: _NpmSettings) -> tuple[Origin, str]:
-    """Who configured the registry: the user, if both the project and the user name it."""
+    """Find who configured the registry. If both the project and the user name it, the user counts."""
     if setting.layer.configured_by == "project":
         for layer in layers.user_layers():
             for key, value in layer.values.items():

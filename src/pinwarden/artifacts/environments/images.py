@@ -1,7 +1,7 @@
 """Container images in the store: OCI layouts by digest, audited blob by blob, loaded into an engine without a network.
 
-Engines identify images by content: by the locked digest, or by the digest of the platform's manifest or config. So an
-image with one of these names is the locked image.
+Container engines name images by digest: of the index, of the platform's manifest, or of the config. An image with one
+of these digests has the locked content.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StoredImage(Record):
 
 
 def detect_container_platform() -> str:
-    """The platform that engines on this machine run. Containers are Linux everywhere."""
+    """The platform of containers on this machine. The system is always Linux, also on macOS and Windows."""
     processor = processor_architecture().lower()
     return f"linux/{_ARCHITECTURES.get(processor, processor)}"
 

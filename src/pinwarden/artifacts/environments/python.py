@@ -51,7 +51,7 @@ class Interpreter(Record):
     version: str
     """``3.11``."""
     key: str
-    """Everything that bytecode and wheels depend on."""
+    """Identifies the interpreter by path, version and platform, because bytecode and wheels depend on them."""
 
     @classmethod
     def current(cls) -> Interpreter:
@@ -177,7 +177,7 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
     try:
         for link, target in _list_venv_links(interpreter).items():
             if str((venv / link).readlink()) != target:
-                return f"{_VENV_FOLDER}/{link} points elsewhere"
+                return f"the link {_VENV_FOLDER}/{link} was changed"
         if (venv / "pyvenv.cfg").read_bytes() != _format_venv_settings(interpreter):
             return f"{_VENV_FOLDER}/pyvenv.cfg was changed"
         actual = {str(path.relative_to(venv)) for path in venv.rglob("*") if path.is_symlink() or path.is_file()}

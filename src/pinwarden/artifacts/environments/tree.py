@@ -1,4 +1,4 @@
-"""An unpacked tree and its manifest: which files belong to the tree, and whether they are unchanged.
+"""The unpacked files of an environment, and the manifest that lists them with their digests.
 
 The manifest has one section per package. The closure's ``tree`` digest covers a section's text, so a manifest that was
 edited to match an edited file is detected too. Files that the build creates are in the section `BUILD_FILES`, whose
@@ -29,16 +29,16 @@ BUILD_FILES = "made-here"
 NODE_MODULES = "node_modules/"
 _SECTION_MARK = b"# "
 TreeFile = tuple[str, bool, str]
-"""Path, whether it is executable, SHA-256 in hex."""
+"""One file: its path, whether it is executable, and its SHA-256 in hex."""
 
 
 def hash_file_list(rows: Iterable[tuple[str, bool, str]]) -> Digest:
-    """The digest of an archive's content: path, whether it is executable, and the SHA-256 of each file, in hex."""
+    """The tree digest: covers the path, the executable bit and the SHA-256 of each file."""
     return Digest(hashlib.sha256(format_file_list(rows)).digest())
 
 
 def format_file_list(rows: Iterable[tuple[str, bool, str]]) -> bytes:
-    """The text that is hashed: one line per file in the order of their paths."""
+    """Format a list of files as one line per file, sorted by path. Tree digests are computed from this text."""
     lines = sorted((path, f"{digest} {'x' if executable else '-'} {path}\n") for path, executable, digest in rows)
     return "".join(line for _, line in lines).encode("utf-8", "strict")
 

@@ -1,1 +1,1 @@
-"""SBOMs of a lock: ``bill.py`` collects the contents, ``cyclonedx.py`` and ``spdx.py`` write them. Pure."""
+"""SBOMs of a lock: ``contents.py`` collects the contents, ``cyclonedx.py`` and ``spdx.py`` write them. Pure."""

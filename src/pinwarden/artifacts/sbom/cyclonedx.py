@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pinwarden.artifacts.sbom.bill import (
+from pinwarden.artifacts.sbom.contents import (
     LOCK_REF,
     NO_EDGES,
     Properties,
@@ -19,32 +19,32 @@ SPEC_VERSION = "1.6"
 _ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 
-def to_bytes(bill: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
-    """The document, indented and with a final newline. The same bill and time give the same bytes."""
+def to_bytes(contents: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
+    """The document, indented and with a final newline. The same contents and time give the same bytes."""
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": SPEC_VERSION,
-        "serialNumber": bill.serial.urn,
+        "serialNumber": contents.serial.urn,
         "version": 1,
-        "metadata": _build_metadata(bill, lock_name, now, tool_version),
+        "metadata": _build_metadata(contents, lock_name, now, tool_version),
         "components": [
-            *(_build_server_component(server) for server in bill.servers if server.is_installed),
-            *(_build_package_component(package) for package in bill.packages),
+            *(_build_server_component(server) for server in contents.servers if server.is_installed),
+            *(_build_package_component(package) for package in contents.packages),
         ],
-        "services": [_build_service(server) for server in bill.servers if server.endpoint is not None],
-        "dependencies": _build_dependencies(bill),
-        "compositions": _build_compositions(bill),
+        "services": [_build_service(server) for server in contents.servers if server.endpoint is not None],
+        "dependencies": _build_dependencies(contents),
+        "compositions": _build_compositions(contents),
     }
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _build_metadata(bill: SbomContents, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
+def _build_metadata(contents: SbomContents, lock_name: str, now: str, tool_version: str) -> dict[str, Any]:
     return {
         "timestamp": now,
         "tools": {"components": [{"type": "application", "name": "pinwarden", "version": tool_version}]},
         "component": {"type": "data", "bom-ref": LOCK_REF, "name": lock_name},
-        "properties": _build_properties((("pinwarden:lock", bill.lock_digest), ("pinwarden:edges", NO_EDGES))),
+        "properties": _build_properties((("pinwarden:lock", contents.lock_digest), ("pinwarden:edges", NO_EDGES))),
     }
 
 
@@ -112,23 +112,23 @@ def _build_properties(rows: Properties) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in rows]
 
 
-def _build_dependencies(bill: SbomContents) -> list[dict[str, Any]]:
+def _build_dependencies(contents: SbomContents) -> list[dict[str, Any]]:
     """The known dependencies. In CycloneDX, the dependencies of a component without an entry are unknown."""
-    roots = [ref for server in bill.servers for ref in _list_refs(server)]
+    roots = [ref for server in contents.servers for ref in _list_refs(server)]
     rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
     rows += [
         {"ref": server.ref, "dependsOn": list(server.dependencies)}
-        for server in bill.servers
+        for server in contents.servers
         if server.dependencies is not None
     ]
     return rows
 
 
-def _build_compositions(bill: SbomContents) -> list[dict[str, Any]]:
+def _build_compositions(contents: SbomContents) -> list[dict[str, Any]]:
     """How complete the information is: closures are complete; their inner edges and other servers are unknown."""
-    complete = [server.ref for server in bill.servers if server.dependencies is not None]
-    unknown = [server.ref for server in bill.servers if server.dependencies is None and server.is_installed]
-    unknown += [package.ref for package in bill.packages]
+    complete = [server.ref for server in contents.servers if server.dependencies is not None]
+    unknown = [server.ref for server in contents.servers if server.dependencies is None and server.is_installed]
+    unknown += [package.ref for package in contents.packages]
     rows = [{"aggregate": "complete", "dependencies": [LOCK_REF, *complete]}]
     return [*rows, {"aggregate": "unknown", "dependencies": unknown}] if unknown else rows
 

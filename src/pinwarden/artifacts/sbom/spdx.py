@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pinwarden.artifacts.sbom.bill import NO_EDGES, Properties, SbomContents, SbomFile, SbomPackage, SbomServer
+from pinwarden.artifacts.sbom.contents import NO_EDGES, Properties, SbomContents, SbomFile, SbomPackage, SbomServer
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record, replace
 
@@ -17,21 +17,21 @@ _UNKNOWN = "NOASSERTION"
 _ALGORITHMS = {"sha256": "SHA256", "sha384": "SHA384", "sha512": "SHA512"}
 
 
-def to_bytes(bill: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
-    """The document, indented and with a final newline. The same bill and time give the same bytes."""
+def to_bytes(contents: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
+    """The document, indented and with a final newline. The same contents and time give the same bytes."""
     document = {
         "spdxVersion": SPEC_VERSION,
         "dataLicense": "CC0-1.0",
         "SPDXID": _DOCUMENT,
         "name": lock_name,
-        "documentNamespace": bill.serial.urn,
-        "comment": f"pinwarden:lock={bill.lock_digest}; {NO_EDGES}",
+        "documentNamespace": contents.serial.urn,
+        "comment": f"pinwarden:lock={contents.lock_digest}; {NO_EDGES}",
         "creationInfo": {
             "created": re.sub(r"\.\d+", "", now),  # SPDX has no fractions of a second
             "creators": [f"Tool: pinwarden-{tool_version}"],
         },
-        "packages": [_element_to_json(element) for element in _build_elements(bill)],
-        "relationships": [*_build_relationships(bill)],
+        "packages": [_element_to_json(element) for element in _build_elements(contents)],
+        "relationships": [*_build_relationships(contents)],
     }
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
@@ -48,9 +48,9 @@ class _Element(Record):
     properties: Properties = ()
 
 
-def _build_elements(bill: SbomContents) -> Iterator[_Element]:
-    yield from (_build_server_element(server) for server in bill.servers)
-    for package in bill.packages:
+def _build_elements(contents: SbomContents) -> Iterator[_Element]:
+    yield from (_build_server_element(server) for server in contents.servers)
+    for package in contents.packages:
         yield from _build_package_elements(package)
 
 
@@ -115,14 +115,14 @@ def _build_checksum(digest: Digest) -> dict[str, str]:
     return {"algorithm": _ALGORITHMS[digest.algorithm], "checksumValue": digest.hex}
 
 
-def _build_relationships(bill: SbomContents) -> Iterator[dict[str, str]]:
-    for server in bill.servers:
+def _build_relationships(contents: SbomContents) -> Iterator[dict[str, str]]:
+    for server in contents.servers:
         yield _build_relationship(_DOCUMENT, "DESCRIBES", _build_id(server.ref))
         for ref in server.dependencies or ():
             yield _build_relationship(_build_id(server.ref), "DEPENDS_ON", _build_id(ref))
         if server.dependencies is None:
             yield _build_relationship(_build_id(server.ref), "DEPENDS_ON", _UNKNOWN)
-    for package in bill.packages:
+    for package in contents.packages:
         for archive in package.archives if len(package.archives) > 1 else ():
             yield _build_relationship(
                 _build_id(_build_archive_ref(package, archive)), "VARIANT_OF", _build_id(package.ref)

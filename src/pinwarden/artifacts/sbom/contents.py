@@ -49,7 +49,7 @@ class SbomPackage(Record):
     purl: str
     archives: tuple[SbomFile, ...]
     optional: bool = False
-    """Whether it is optional in every closure that has it."""
+    """Whether the package is optional in every closure that contains it."""
     properties: Properties = ()
 
 
@@ -64,15 +64,15 @@ class SbomServer(Record):
     endpoint: str | None = None
     """The address of a remote server."""
     is_installed: bool = True
-    """Whether anything is installed for it. False for remote servers."""
+    """Whether the server has installed files. False for remote servers."""
     archives: tuple[SbomFile, ...] = ()
     properties: Properties = ()
     dependencies: tuple[str, ...] | None = None
-    """References of the packages it depends on; None if its closure is not locked."""
+    """The ``ref`` of each package that the server depends on; None if the lock has no closure for the server."""
 
 
 class SbomContents(Record):
-    """Everything in a lock."""
+    """The servers and packages of a lock, independent of the SBOM format."""
 
     serial: UUID
     lock_digest: str
