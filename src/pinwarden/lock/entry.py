@@ -17,7 +17,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.strict_json import Limits
 
 EXTENSION = "pinwarden"
-"""Pinwarden's member of ``capabilityManifest``, the only object that ToolPin neither hashes nor drops."""
+"""Pinwarden's member of ``capabilityManifest``. ToolPin keeps unknown members there, and does not hash them."""
 LOCK_LIMITS = Limits(max_bytes=256 * 1024 * 1024)
 """Enough for fifty thousand entries of about 4 kB."""
 LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
@@ -213,7 +213,7 @@ def with_integrity(entry: Entry) -> Entry:
 
 
 def compute_integrity(document: Mapping[str, Any]) -> str:
-    """ToolPin's entry integrity: ``sha256-<base64>`` over the hashed view."""
+    """ToolPin's entry integrity: ``sha256-<base64>`` over `build_integrity_payload`."""
     return compute_payload_integrity(build_integrity_payload(document))
 
 

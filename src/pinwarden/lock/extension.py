@@ -50,7 +50,7 @@ class SurfacePin(Record):
     items: Mapping[str, Mapping[str, str]]
     """Per list (``tools``, …) the digest of each item by its key. A list that is not offered is absent."""
     path: str
-    """Relative to the lockfile's folder, with forward slashes."""
+    """The path of the file, relative to the lockfile's folder, with forward slashes."""
     file_digest: Digest
 
 
@@ -74,7 +74,7 @@ class ClosurePin(Record):
 
     packages: int
     path: str
-    """Relative to the lockfile's folder, with forward slashes."""
+    """The path of the file, relative to the lockfile's folder, with forward slashes."""
     file_digest: Digest
 
 
@@ -115,7 +115,7 @@ class LaunchCommand(Record):
     """The server's own command, where the client's configuration names ``pinwarden run`` instead."""
 
     command: tuple[str, ...] = field(repr=False)
-    """The words as approved; placeholders are not filled in."""
+    """The approved command line, with placeholders instead of values."""
     variables: tuple[str, ...] = ()
     """Names of the environment variables that the server is given."""
     cwd: str | None = None

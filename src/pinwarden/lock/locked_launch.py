@@ -23,7 +23,7 @@ class LockedLaunch(Record):
 
     launch: Launch
     command: tuple[str, ...] = field(repr=False)
-    """The words as approved; placeholders are not filled in."""
+    """The approved command line, with placeholders instead of values."""
     variables: tuple[str, ...] = ()
     """Names of the environment variables that the server gets."""
     cwd: str | None = None

@@ -225,7 +225,7 @@ _LIST_TABLES = ("servers", "namespaces", "hosts", "registries", "clients", "pack
 _LIST_KEYS = ("allow", "deny")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 MAX_ANCHOR_LENGTH = 64 * 1024
-"""A certificate has about two kilobytes."""
+"""The maximum length of one PEM text. A certificate has about two kilobytes."""
 _REQUIRE_KEYS = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
 _KEYS = (
     *_LIST_TABLES,

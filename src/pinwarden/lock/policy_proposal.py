@@ -52,7 +52,7 @@ class Observation(Record):
 
 
 class OmittedObservation(Record):
-    """An observation that is not proposed, and why."""
+    """An observation that the proposal leaves out, with the reason."""
 
     observation: Observation
     code: str

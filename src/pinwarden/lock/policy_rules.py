@@ -161,7 +161,7 @@ class PolicyFinding(Record):
 
     @property
     def full_message(self) -> str:
-        """The message, and who waived the rule until when."""
+        """The message, with the owner and expiry date of the waiver, if there is one."""
         if self.waiver is not None:
             return f"{self.message}; waived by {self.waiver.owner} until {self.waiver.expires}: {self.waiver.reason}"
         if self.expired_waiver is not None:

@@ -93,7 +93,7 @@ class ServerEntry(Record):
     """A server as one registry describes it."""
 
     source: str
-    """The id of the registry that was queried. Only for cached entries it is a claim of the entry."""
+    """The id of the registry that was queried. A cached entry states its source itself."""
     name: str
     title: str
     description: str

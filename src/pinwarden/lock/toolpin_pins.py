@@ -48,7 +48,7 @@ def has_tool_hashes(manifest: Mapping[str, Any]) -> bool:
 
 
 def compare_tool_hashes(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:
-    """The differences between the live tools and the hashed ones; empty if they are the same."""
+    """Compare the live tools with ToolPin's hashes. Return the differences; empty if the hashes match."""
     live = compute_toolpin_hashes(tools)
     pin = manifest.get("toolSurfaceHash")
     if pin is None:

@@ -1,4 +1,4 @@
-"""A trust report in words, its verdict, and Pinwarden's own findings beyond ToolPin's rules."""
+"""Explain a trust report, compute ToolPin's verdict, and add Pinwarden's own findings about an entry."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ _LOCAL_PROGRAM_REMEDY = (
 def explain_tier(report: TrustReport, *, now: str, configured: str | None = None) -> TierExplanation:
     """Explain the tier of a report.
 
-    ``configured`` is the kind of target of a server from a configuration; None for one from a registry.
+    ``configured`` is the target type (``npm``, ``remote``, …) of a server from a client's configuration; None for a
+    server from a registry.
     """
     reasons = [f"{gate.code}: {_format_sentence(gate.message)}" for gate in report.gates]
     failed = [row for row in report.evidence if row["status"] == "failed"]

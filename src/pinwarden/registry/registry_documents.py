@@ -129,7 +129,7 @@ class RegistryIdentity(Record):
 
     @property
     def note_key(self) -> NoteKey:
-        """The key with the log's name, which verifies checkpoints."""
+        """The verifier key for checkpoints: the log's name with the registry's key."""
         return NoteKey(name=self.log_id, key=self.key)
 
 

@@ -60,7 +60,7 @@ def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]
 
 
 def page_versions(transaction: Transaction, tool: str, seq: int, search: str, limit: int) -> list[PublishedVersion]:
-    """One page of all versions of all tools after a given one, without attestations."""
+    """One page of the versions of all tools, after the version with this tool and log index, without attestations."""
     pattern = _build_like_pattern(search)
     rows = transaction.rows(
         f"SELECT {_COLUMNS} FROM versions WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "  # noqa: S608
