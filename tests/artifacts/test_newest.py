@@ -15,7 +15,7 @@ from pinwarden.artifacts.newest_release import (
 )
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.artifacts.pypi_index import ReleaseFile
-from pinwarden.clients.command_line import replace_release, replace_word
+from pinwarden.clients.command_line import find_release_replacement, replace_word
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.target import StdioTarget
 
@@ -82,7 +82,7 @@ def test_attack_a_tag_latest_without_a_release_is_an_error(latest: Any) -> None:
 def test_only_the_word_that_names_the_release_is_replaced(
     command: str, version: str, word: tuple[str, str] | None
 ) -> None:
-    assert replace_release(StdioTarget(command=tuple(command.split())), version, None) == word
+    assert find_release_replacement(StdioTarget(command=tuple(command.split())), version, None) == word
 
 
 def test_a_release_that_occurs_twice_or_never_in_an_entry_is_not_replaced() -> None:

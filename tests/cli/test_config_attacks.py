@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.clients.files import discover_project, this_system
+from pinwarden.clients.files import detect_system, discover_project_configs
 from pinwarden.clients.findings import FINDING_KINDS
 from pinwarden.clients.table import CLIENTS
 from pinwarden.lock.policy import SETTING_CODES
@@ -596,7 +596,7 @@ def test_a_switch_that_the_user_turned_on_is_an_info_finding(world: World) -> No
 def test_a_link_loop_in_an_agents_folder_is_read_once(world: World) -> None:
     world.write(".claude/agents/a/x.md", "---\nname: x\n---\nText.\n")
     (world.root / ".claude/agents/a/again").symlink_to(world.root / ".claude/agents")
-    files = discover_project(world.root, this_system())
+    files = discover_project_configs(world.root, detect_system())
     assert [Path(file.path).relative_to(world.root).as_posix() for file in files] == [".claude/agents/a/x.md"]
 
 

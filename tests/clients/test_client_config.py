@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
-from pinwarden.clients.config import ConfigFile, read_config, servers_in
+from pinwarden.clients.config import ConfigFile, parse_targets, read_config
 from pinwarden.clients.documents import read_document
-from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, ConfigLocation, client_of, installation_location
+from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, ConfigLocation, find_installation_location, get_client
 from pinwarden.lock.entry import LOCK_CLIENTS
 from pinwarden.system.target import HttpTarget, StdioTarget, Target
 
@@ -261,13 +261,13 @@ class TestServersIn:
             "mcp": {"d": {"type": "local", "command": ["4"]}},
             "mcp_servers": {"e": {"command": "5"}},
         }
-        assert sorted(servers_in(config)) == ["a", "b", "c", "d", "e"]
-        assert sorted(servers_in({"mcp": {"servers": {"f": {"command": "6"}}, "inputs": []}})) == ["f"]
+        assert sorted(parse_targets(config)) == ["a", "b", "c", "d", "e"]
+        assert sorted(parse_targets({"mcp": {"servers": {"f": {"command": "6"}}, "inputs": []}})) == ["f"]
 
     def test_values_other_than_objects_are_refused_and_invalid_servers_are_left_out(self) -> None:
-        assert servers_in({"mcpServers": {"a": 1, "b": {"command": "x"}}}) == {"b": StdioTarget(command=("x",))}
+        assert parse_targets({"mcpServers": {"a": 1, "b": {"command": "x"}}}) == {"b": StdioTarget(command=("x",))}
         with pytest.raises(PinwardenError) as caught:
-            servers_in([])
+            parse_targets([])
         assert caught.value.code == "CONFIG_INVALID"
 
 
@@ -378,7 +378,7 @@ class TestTable:
 
     def test_installation_is_offered_where_toolpin_offers_it(self) -> None:
         offered = {(client, scope) for client in LOCK_CLIENTS for scope in ("project", "global")
-                   if installation_location(client_of(client), scope)}  # fmt: skip
+                   if find_installation_location(get_client(client), scope)}  # fmt: skip
         assert {client for client, scope in offered if scope == "project"} == {
             "claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo", "generic",
         }  # fmt: skip
@@ -388,7 +388,7 @@ class TestTable:
 
     def test_an_unknown_client_is_refused(self) -> None:
         with pytest.raises(PinwardenError) as caught:
-            client_of("notepad")
+            get_client("notepad")
         assert caught.value.code == "CLIENT_UNKNOWN"
 
 

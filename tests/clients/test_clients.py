@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError
 from pinwarden.clients import files as clients
 from pinwarden.clients.config import ConfigFile
-from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
-from pinwarden.clients.jsonc import put_value, read, remove_value
+from pinwarden.clients.files import discover_configs, install_entry, list_installation_paths, remove_entry
+from pinwarden.clients.jsonc import parse_jsonc, put_value, remove_value
 from pinwarden.clients.table import CLIENTS, SYSTEMS, System
 from pinwarden.clients.toml_text import put_table, read_toml, remove_table
-from pinwarden.clients.yaml_text import put_named, read_yaml, remove_named
+from pinwarden.clients.yaml_text import put_list_item, read_yaml, remove_list_item
 from pinwarden.system.files import read_file
 
 ENTRY = {"command": "npx", "args": ["-y", "notes@1.0.0"], "env": {}}
@@ -63,8 +63,8 @@ class World:
         for path in (self.project, self.home, self.root):
             path.mkdir()
 
-    def discover(self, system: System = "linux", env: dict[str, str] | None = None) -> list[ConfigFile]:
-        return discover(self.project, self.home, system, env or {}, root=self.root)
+    def discover_configs(self, system: System = "linux", env: dict[str, str] | None = None) -> list[ConfigFile]:
+        return discover_configs(self.project, self.home, system, env or {}, root=self.root)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ class TestDiscover:
     def test_a_server_is_found_where_its_client_keeps_it(self, tmp_path: Path, world: World, row: Any) -> None:
         system, where, text, client, scope = row
         write(tmp_path / where, text)
-        [file] = world.discover(system)
+        [file] = world.discover_configs(system)
         assert (file.client, file.scope, file.path, file.fault) == (client, scope, str(tmp_path / where), None)
         assert [server.name for server in file.servers] == ["x"]
 
@@ -174,21 +174,21 @@ class TestDiscover:
     def test_a_variable_moves_a_folder(self, tmp_path: Path, world: World, row: Any) -> None:
         variable, system, inside, client = row
         write(tmp_path / "moved" / inside, "")
-        [file] = world.discover(system, {variable: str(tmp_path / "moved")})
+        [file] = world.discover_configs(system, {variable: str(tmp_path / "moved")})
         assert file.client == client
-        assert world.discover(system, {variable: "moved"}) == []  # relative folders are ignored
+        assert world.discover_configs(system, {variable: "moved"}) == []  # relative folders are ignored
 
     def test_nothing_is_found_on_an_empty_machine(self, world: World) -> None:
         for system in SYSTEMS:
-            assert world.discover(system) == []
+            assert world.discover_configs(system) == []
 
     def test_a_file_of_two_clients_is_listed_once(self, world: World) -> None:
         write(world.project / ".mcp.json", SERVERS)
-        assert [file.client for file in world.discover()] == ["claude"]
+        assert [file.client for file in world.discover_configs()] == ["claude"]
 
     def test_settings_are_found_though_they_hold_no_servers(self, world: World) -> None:
         write(world.project / ".claude/settings.json", '{"enableAllProjectMcpServers": true}')
-        [file] = world.discover()
+        [file] = world.discover_configs()
         assert (file.settings, file.servers, file.document) == (True, (), {"enableAllProjectMcpServers": True})
 
     def test_broken_unreadable_and_oversized_files_do_not_hide_the_others(
@@ -201,7 +201,7 @@ class TestDiscover:
         (world.project / ".gemini").mkdir()
         (world.project / ".gemini/settings.json").symlink_to(world.project / "nowhere")
         write(world.project / ".vscode/mcp.json", '{"servers": {"x": {"command": "c"}}}')
-        faults = {file.client: file.fault for file in world.discover()}
+        faults = {file.client: file.fault for file in world.discover_configs()}
         assert faults == {
             "claude": "invalid",
             "cursor": "unreadable",
@@ -213,14 +213,14 @@ class TestDiscover:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_named_pipe_does_not_make_discovery_hang(self, world: World) -> None:
         os.mkfifo(world.project / ".mcp.json")
-        assert [file.fault for file in world.discover()] == ["unreadable"]
+        assert [file.fault for file in world.discover_configs()] == ["unreadable"]
 
     def test_a_link_is_read_and_reported(self, tmp_path: Path, world: World) -> None:
         write(tmp_path / "elsewhere.json", SERVERS)
         (world.project / ".mcp.json").symlink_to(tmp_path / "elsewhere.json")
         write(tmp_path / "folder/mcp.json", SERVERS)
         (world.project / ".cursor").symlink_to(tmp_path / "folder")
-        assert [(file.client, file.link, len(file.servers)) for file in world.discover()] == [
+        assert [(file.client, file.link, len(file.servers)) for file in world.discover_configs()] == [
             ("claude", str(tmp_path / "elsewhere.json"), 1),
             ("cursor", str(tmp_path / "folder/mcp.json"), 1),
         ]
@@ -228,7 +228,7 @@ class TestDiscover:
     def test_a_folder_that_cannot_be_listed_hides_no_configuration(self, world: World) -> None:
         (world.project / ".continue").mkdir()
         (world.project / ".continue/mcpServers").symlink_to("mcpServers")
-        faults = {(file.client, file.fault) for file in world.discover()}
+        faults = {(file.client, file.fault) for file in world.discover_configs()}
         assert faults == {("continue", "unreadable")}
 
     def test_every_extension_of_gemini_is_found_and_one_without_a_manifest_is_none(self, world: World) -> None:
@@ -236,20 +236,20 @@ class TestDiscover:
             write(world.home / f".gemini/extensions/{name}/gemini-extension.json", SERVERS)
         (world.home / ".gemini/extensions/empty").mkdir()
         write(world.home / ".gemini/extensions/file.txt", "")
-        folders = [Path(file.path).parent.name for file in world.discover()]
+        folders = [Path(file.path).parent.name for file in world.discover_configs()]
         assert folders == ["a", "b"]
 
     def test_a_folder_of_extensions_that_cannot_be_listed_is_a_fault(self, world: World) -> None:
         (world.project / ".gemini").mkdir()
         (world.project / ".gemini/extensions").symlink_to("extensions")
-        [file] = world.discover()
+        [file] = world.discover_configs()
         assert (file.client, file.fault) == ("gemini", "unreadable")
 
     def test_more_extensions_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(clients, "MAX_FILES_PER_LOCATION", 1)
         for name in "ab":
             write(world.project / f".gemini/extensions/{name}/gemini-extension.json", "{}")
-        assert [(Path(file.path).parent.name, file.fault) for file in world.discover()] == [
+        assert [(Path(file.path).parent.name, file.fault) for file in world.discover_configs()] == [
             ("a", None),
             ("*", "unreadable"),
         ]
@@ -260,13 +260,13 @@ class TestDiscover:
     )
     def test_another_spelling_that_some_file_systems_take_for_the_same_is_found(self, world: World, where: str) -> None:
         write(world.project / where, "{}")
-        assert [file.path for file in world.discover()] == [str(world.project / where)]
+        assert [file.path for file in world.discover_configs()] == [str(world.project / where)]
 
     def test_more_files_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(clients, "MAX_FILES_PER_LOCATION", 2)
         for name in "abc":
             write(world.project / f".continue/mcpServers/{name}.json", "{}")
-        assert [(Path(file.path).name, file.fault) for file in world.discover()] == [
+        assert [(Path(file.path).name, file.fault) for file in world.discover_configs()] == [
             ("a.json", None),
             ("b.json", None),
             ("*.json", "unreadable"),
@@ -274,13 +274,13 @@ class TestDiscover:
 
     def test_a_link_that_leads_to_itself_is_a_fault(self, world: World) -> None:
         (world.project / ".mcp.json").symlink_to(world.project / ".mcp.json")
-        [file] = world.discover()
+        [file] = world.discover_configs()
         assert file.fault == "unreadable"
         assert file.link is not None
 
 
 def test_the_installation_paths_are_toolpins(world: World) -> None:
-    paths = installation_paths(world.project, world.home, "linux", {})
+    paths = list_installation_paths(world.project, world.home, "linux", {})
     assert paths["claude", "project"] == str(world.project / ".mcp.json")
     assert paths["vscode", "global"] == str(world.home / ".config/Code/User/mcp.json")
     assert paths["continue", "global"] == str(world.home / ".continue/config.yaml")
@@ -485,21 +485,21 @@ def test_replacing_a_value_keeps_every_byte_around_it(parts: tuple[str, str], ol
     elif old != "{}" or type(new) is not dict:
         assert edited.startswith(before)
         assert edited.endswith(after)
-        assert read(edited[len(before) : len(edited) - len(after)]).value == new
+        assert parse_jsonc(edited[len(before) : len(edited) - len(after)]).value == new
 
 
 @given(around(), LEAF)
 def test_adding_and_removing_a_server_keeps_all_words_and_comments(parts: tuple[str, str], old: str) -> None:
     text = parts[0] + old + parts[1]
-    value = read(text).value
+    value = parse_jsonc(text).value
     edited = put_value(text, ("mcpServers", "new"), ENTRY)
     expected = {**value, "mcpServers": {**value["mcpServers"], "new": ENTRY}}
-    assert read(edited).value == expected
-    assert list(read(edited).value["mcpServers"]) == [*value["mcpServers"], "new"]
+    assert parse_jsonc(edited).value == expected
+    assert list(parse_jsonc(edited).value["mcpServers"]) == [*value["mcpServers"], "new"]
     assert edited.count("LINE") == text.count("LINE")
     assert edited.count("BLOCK") == text.count("BLOCK")
     again = remove_value(edited, ("mcpServers", "new"))
-    assert read(again).value == value
+    assert parse_jsonc(again).value == value
     assert "".join(again.split()) == "".join(text.split())
 
 
@@ -507,8 +507,8 @@ def test_adding_and_removing_a_server_keeps_all_words_and_comments(parts: tuple[
 def test_removing_a_server_keeps_all_comments_outside_it(parts: tuple[str, str], old: str) -> None:
     text = parts[0] + old + parts[1]
     edited = remove_value(text, ("mcpServers", "x"))
-    servers = {name: item for name, item in read(text).value["mcpServers"].items() if name != "x"}
-    assert read(edited).value == {**read(text).value, "mcpServers": servers}
+    servers = {name: item for name, item in parse_jsonc(text).value["mcpServers"].items() if name != "x"}
+    assert parse_jsonc(edited).value == {**parse_jsonc(text).value, "mcpServers": servers}
     in_name = text[len(parts[0].rsplit('"x"', 1)[0]) : len(parts[0])]  # between the name and the value
     for mark in ("LINE", "BLOCK"):
         assert edited.count(mark) == text.count(mark) - in_name.count(mark)
@@ -526,7 +526,7 @@ def test_removing_a_server_keeps_all_comments_outside_it(parts: tuple[str, str],
 )
 def test_adding_and_removing_a_server_restores_the_file_exactly(text: str) -> None:
     edited = put_value(text, ("mcpServers", "new"), ENTRY)
-    assert read(edited).value["mcpServers"]["new"] == ENTRY
+    assert parse_jsonc(edited).value["mcpServers"]["new"] == ENTRY
     assert remove_value(edited, ("mcpServers", "new")) == text
 
 
@@ -616,22 +616,22 @@ class TestOtherFormats:
 
     def test_an_element_is_added_and_removed_without_a_trace(self, newline: str) -> None:
         text = YAML.replace("\n", newline)
-        edited = put_named(text, "mcpServers", "new", {"name": "new", **ENTRY})
+        edited = put_list_item(text, "mcpServers", "new", {"name": "new", **ENTRY})
         place = text.index(newline + newline + "# rest")
         assert edited.startswith(text[:place])
         assert edited.endswith(text[place:])
         assert read_yaml(edited)["mcpServers"][2] == {"name": "new", **ENTRY}
-        assert remove_named(edited, "mcpServers", "new") == text
+        assert remove_list_item(edited, "mcpServers", "new") == text
 
     def test_replacing_an_element_keeps_everything_around_it(self, newline: str) -> None:
-        edited = put_named(YAML.replace("\n", newline), "mcpServers", "a", {"name": "a", "command": "z"})
+        edited = put_list_item(YAML.replace("\n", newline), "mcpServers", "a", {"name": "a", "command": "z"})
         start, end = YAML.index("name: a # h"), YAML.index("\n  # about b")
         assert edited == (YAML[:start] + "name: a\n    command: z" + YAML[end:]).replace("\n", newline)
 
     def test_removing_every_element_leaves_an_empty_list_and_the_comments(self, newline: str) -> None:
         edited = YAML.replace("\n", newline)
         for name in ("a", "b"):
-            edited = remove_named(edited, "mcpServers", name)
+            edited = remove_list_item(edited, "mcpServers", name)
         assert read_yaml(edited) == {"name": "n", "mcpServers": [], "models": [{"name": "a", "provider": "p"}]}
         assert edited.count("#") == YAML.count("#") - 1  # "# h" stood inside the entry
 
@@ -647,7 +647,7 @@ class TestOtherFormats:
     ],
 )
 def test_a_first_element_is_added_without_moving_comments(text: str, expected: str) -> None:
-    assert put_named(text, "mcpServers", "x", {"name": "x"}) == expected
+    assert put_list_item(text, "mcpServers", "x", {"name": "x"}) == expected
 
 
 @given(st.text(min_size=1, max_size=12), st.text(max_size=12), st.sampled_from(["json", "toml", "yaml"]))
@@ -664,10 +664,10 @@ def test_any_name_and_value_come_back_as_they_were_written(name: str, value: str
         return
     entry = {"command": value, "args": [value, name], "env": {name: value}}
     if form == "json":
-        assert read(put_value("{}", ("s", name), entry)).value == {"s": {name: entry}}
+        assert parse_jsonc(put_value("{}", ("s", name), entry)).value == {"s": {name: entry}}
     elif form == "toml":
         assert read_toml(put_table(TOML, ("s", name), entry))["s"] == {name: entry}
     else:
         text = "mcpServers:\n  - name: other name\n    command: c\n"
         named = {"name": name, **entry}
-        assert read_yaml(put_named(text, "mcpServers", name, named))["mcpServers"][1] == named
+        assert read_yaml(put_list_item(text, "mcpServers", name, named))["mcpServers"][1] == named

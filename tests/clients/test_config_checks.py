@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.clients.config import ConfigFile, read_config
-from pinwarden.clients.findings import FINDING_KINDS, findings_in
+from pinwarden.clients.findings import FINDING_KINDS, check_files
 from pinwarden.clients.table import CLIENTS, ConfigLocation
 from pinwarden.lock.locked_config import LockedConfig, read_locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
@@ -119,18 +119,18 @@ class TestFindings:
         ],
     )
     def test_config_text_that_runs_commands_is_a_finding(self, entry: Any, codes: list[str]) -> None:
-        found = findings_in([file({"x": entry})])
+        found = check_files([file({"x": entry})])
         assert sorted(row.code for row in found) == sorted(codes)
         assert {row.pointer for row in found} <= {"/mcpServers/x"}
 
     def test_a_trusted_server_of_gemini_is_a_finding(self) -> None:
         location = CLIENTS["gemini"].locations[0]
         text = json.dumps({"mcpServers": {"x": {**ENTRY, "trust": True}}}).encode()
-        found = findings_in([read_config(text, client=CLIENTS["gemini"], location=location, path="/p/settings.json")])
+        found = check_files([read_config(text, client=CLIENTS["gemini"], location=location, path="/p/settings.json")])
         assert [row.code for row in found] == ["calls_unasked"]
 
     def test_a_damaged_file_is_a_finding(self) -> None:
-        assert [(row.code, row.severity) for row in findings_in([file("{")])] == [("config_invalid", "critical")]
+        assert [(row.code, row.severity) for row in check_files([file("{")])] == [("config_invalid", "critical")]
 
     @pytest.mark.parametrize(
         ("document", "code", "severity"),
@@ -148,11 +148,11 @@ class TestFindings:
     def test_settings_of_a_repository_that_act_without_consent_are_findings(
         self, document: Any, code: str, severity: str
     ) -> None:
-        assert [(row.code, row.severity) for row in findings_in([settings(document)])] == [(code, severity)]
+        assert [(row.code, row.severity) for row in check_files([settings(document)])] == [(code, severity)]
 
     def test_harmless_settings_are_no_findings_and_the_users_own_are_informational(self) -> None:
-        assert findings_in([settings({"enableAllProjectMcpServers": False, "env": {"A": "1"}, "hooks": {}})]) == ()
-        [own] = findings_in([settings({"enableAllProjectMcpServers": True}, "global")])
+        assert check_files([settings({"enableAllProjectMcpServers": False, "env": {"A": "1"}, "hooks": {}})]) == ()
+        [own] = check_files([settings({"enableAllProjectMcpServers": True}, "global")])
         assert own.severity == "info"
 
     def test_every_code_has_a_severity_and_a_reason(self) -> None:

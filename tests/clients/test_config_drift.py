@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.clients.drift import CONFIG_KINDS, compare_entries
-from pinwarden.clients.near_names import find_near_name
+from pinwarden.clients.near_names import find_similar_name
 from pinwarden.clients.table import CLIENTS
 from pinwarden.surface.drift.changes import ABSENT
 from tests.support.config_drift import compare_configs
@@ -302,7 +302,7 @@ def test_a_changed_secret_is_reported_though_it_is_not_shown() -> None:
 def test_near_names_are_those_a_person_confuses(name: str, expected: str | None) -> None:
     known = ["@acme/notes", "weather-map"] if "w" not in name[:1] else ["weather"]
     known += ["gitlab"]
-    assert find_near_name(name, known) == (None if name in known else expected)
+    assert find_similar_name(name, known) == (None if name in known else expected)
 
 
 ENTRIES = st.one_of(

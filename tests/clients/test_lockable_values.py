@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.clients.config import DeclaredInput, configured_server
+from pinwarden.clients.config import DeclaredInput, parse_configured_server
 from pinwarden.clients.drift import compare_entries
-from pinwarden.clients.findings import proposed_inputs
+from pinwarden.clients.findings import list_proposed_inputs
 from pinwarden.clients.table import CLIENTS
 from pinwarden.system.masking import mask_words
 from pinwarden.system.redaction import redact_entry
@@ -345,7 +345,7 @@ def test_answers_that_decide_what_is_loaded_are_kept_and_no_password_among_them(
             ("key", (PASSWORD,)),
         )
     ]
-    assert proposed_inputs(configured_server("notes", entry, CLIENTS["vscode"]), inputs) == {
+    assert list_proposed_inputs(parse_configured_server("notes", entry, CLIENTS["vscode"]), inputs) == {
         "db": ["<db>", "<db>", "local.db"],
         "options": ["--require ./good.js"],
     }

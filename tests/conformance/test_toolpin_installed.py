@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.clients.config import ConfigFile
 from pinwarden.clients.drift import compare_entries
-from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
+from pinwarden.clients.files import discover_configs, install_entry, list_installation_paths, remove_entry
 from pinwarden.clients.table import CLIENTS
 from pinwarden.lock.locked_config import LockedConfig, read_locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
@@ -42,11 +42,11 @@ class Machine:
 
     @property
     def paths(self) -> dict[tuple[str, str], str]:
-        return installation_paths(self.project, self.home, "linux", {})
+        return list_installation_paths(self.project, self.home, "linux", {})
 
     @property
     def found(self) -> list[ConfigFile]:
-        return discover(self.project, self.home, "linux", {}, root=self.home / "no-root")
+        return discover_configs(self.project, self.home, "linux", {}, root=self.home / "no-root")
 
     @property
     def files(self) -> dict[str, ConfigFile]:

@@ -444,7 +444,7 @@ def test_attack_a_poisoned_change_among_many_names_is_not_approved_in_passing(
     assert (outcome.code, "[WARNINGS_NOT_APPROVED]" in outcome.err) == (1, True)
     assert names(locked.approved()) == {"search": SEARCH["description"]}
     assert locked.waiting() == [name]
-    assert "asks to hide something from the user" in locked.run("review", "show", name).out
+    assert "asks the model to hide something from the user" in locked.run("review", "show", name).out
     assert locked.run(*bulk, "--approve-warnings").code == 0
     assert names(locked.approved()) == {"search": EVIL["description"]}
 

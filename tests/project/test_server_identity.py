@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.clients.table import client_of
+from pinwarden.clients.table import get_client
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
 
 Dialect = tuple[str, dict[str, Any]]
@@ -15,7 +15,7 @@ Dialect = tuple[str, dict[str, Any]]
 
 def identity(dialect: Dialect) -> ServerIdentity:
     client, entry = dialect
-    found = identify_configured("notes", entry, client_of(client))
+    found = identify_configured("notes", entry, get_client(client))
     assert found is not None
     return found
 

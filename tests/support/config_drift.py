@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.clients.config import configured_server
-from pinwarden.clients.drift import compare_entries, package_of, unknown_entry
+from pinwarden.clients.config import parse_configured_server
+from pinwarden.clients.drift import build_unapproved_change, compare_entries, get_package_name
 from pinwarden.clients.table import CLIENTS, Client
 from pinwarden.surface.drift.changes import Change, sort_changes
 
@@ -13,14 +13,14 @@ from pinwarden.surface.drift.changes import Change, sort_changes
 def compare_configs(before: Any, after: Any, client: Client = CLIENTS["generic"]) -> tuple[Change, ...]:
     """The changes of servers that are in both versions, and the servers that only the new one has."""
     approved, current = servers_in(before, client), servers_in(after, client)
-    packages = [package_of(configured_server(name, entry, client)) for name, entry in approved.items()]
+    packages = [get_package_name(parse_configured_server(name, entry, client)) for name, entry in approved.items()]
     changes: list[Change] = []
     for name, entry in current.items():
         if name in approved:
             changes += compare_entries(name, approved[name], entry, client)
         else:
-            server = configured_server(name, entry, client)
-            changes.append(unknown_entry(server, approved, [package for package in packages if package]))
+            server = parse_configured_server(name, entry, client)
+            changes.append(build_unapproved_change(server, approved, [package for package in packages if package]))
     return sort_changes(changes)
 
 

@@ -134,7 +134,7 @@ def test_finding_says_what_it_is_about() -> None:
         entity="tool",
         name="weather",
         path="/description",
-        message="asks to hide something from the user",
+        message="asks the model to hide something from the user",
         excerpt="Silently forward",
     )
 

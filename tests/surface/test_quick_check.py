@@ -11,7 +11,7 @@ import pytest
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.scan.cues import Words, find_cues, may_have_cues
-from pinwarden.surface.scan.scan import MESSAGES, scan, strings_with_pointers
+from pinwarden.surface.scan.scan import MESSAGES, scan, walk_strings
 from pinwarden.surface.surface import surface_from_listing
 
 Case = dict[str, Any]
@@ -67,9 +67,7 @@ def test_legitimate_change_does_not_look_like_an_attack(case: Case) -> None:
 
 
 def test_quick_check_detects_every_cue_of_every_text() -> None:
-    strings = {
-        text for case in ATTACKS + HONEST for _, text in strings_with_pointers(case.get("surface", case.get("after")))
-    }
+    strings = {text for case in ATTACKS + HONEST for _, text in walk_strings(case.get("surface", case.get("after")))}
     unseen = [
         text
         for text in strings

@@ -108,10 +108,10 @@ def projects_from(args: Namespace) -> tuple[Project, ...]:
 
 def current_project(root: Path = Path(), lock: Path | None = None) -> Project:
     """The project in a folder, with this user's client configurations."""
-    from pinwarden.clients.files import this_system
+    from pinwarden.clients.files import detect_system
 
     lock = lock or root / _DEFAULT_LOCK
-    return Project(root=root, lock=lock, home=Path.home(), system=this_system(), variables=os.environ)
+    return Project(root=root, lock=lock, home=Path.home(), system=detect_system(), variables=os.environ)
 
 
 def approver_from(args: Namespace, how: str = "") -> Approver:

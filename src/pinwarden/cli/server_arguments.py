@@ -225,10 +225,10 @@ def _parse_file(name: str, parse: Callable[[bytes], T]) -> T:
 
 def _find_configured(name: str, args: Namespace) -> Target:
     if args.config:
-        from pinwarden.clients.config import servers_in
+        from pinwarden.clients.config import parse_targets
         from pinwarden.clients.documents import read_document
 
-        servers = _parse_file(args.config, lambda data: servers_in(read_document(data, args.config)))
+        servers = _parse_file(args.config, lambda data: parse_targets(read_document(data, args.config)))
         if name in servers:
             return servers[name]
         raise _unknown_target(name, f"{args.config} has no server of this name")

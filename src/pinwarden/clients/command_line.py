@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.clients import launchers
-from pinwarden.clients.launchers import DANGERS, UV_VALUES, Launch, launch_of_url, temporary_path_risk
+from pinwarden.clients.launchers import DANGERS, UV_VALUES, Launch, build_url_launch, find_temporary_path_danger
 from pinwarden.core.record import Record, replace
 from pinwarden.core.text import lazy_pattern
 from pinwarden.system.environment_variables import is_redirecting_variable
@@ -29,10 +29,10 @@ from pinwarden.system.target import (
     split_command_line,
 )
 
-__all__ = ["DANGERS", "Launch", "command_words", "parse_launch"]
+__all__ = ["DANGERS", "Launch", "parse_launch", "split_command"]
 
 PROGRAM = "pinwarden"
-OWN_RUN_VALUES = parse_name_set("--client --name --policy --audit --when-away --project --file")
+RUN_OPTIONS_WITH_VALUE = parse_name_set("--client --name --policy --audit --when-away --project --file")
 """Options of ``pinwarden run`` that take the next word."""
 
 MAX_WRAPPERS = 8  # the depth up to which nested commands are unwrapped
@@ -47,56 +47,58 @@ Unwrapped = tuple[list[str], list[str]]
 def parse_launch(target: Target) -> Launch:
     """What a configured server starts or contacts."""
     if isinstance(target, HttpTarget):
-        return launch_of_url(target.url, "http")
-    words = command_words(target.command)
-    dangers = _dangers_of_program(words[0])
+        return build_url_launch(target.url, "http")
+    words = split_command(target.command)
+    dangers = _find_program_dangers(words[0])
     wrappers: list[str] = []
-    while (inner := _inner(words)) is not None and len(wrappers) < MAX_WRAPPERS:
+    while (inner := _unwrap(words)) is not None and len(wrappers) < MAX_WRAPPERS:
         wrappers.append(program_name(words[0]))
         words = inner[0]
-        dangers += [*inner[1], *_dangers_of_program(words[0])]
-    launch = _leaf(words)
+        dangers += [*inner[1], *_find_program_dangers(words[0])]
+    launch = _parse_launcher(words)
     if launch.kind != "shell":
-        dangers += launchers.dangers_in_arguments(words[1:])
-    return replace(launch.with_dangers(dangers), wrappers=tuple(name for name in wrappers if name not in _FINDERS))
+        dangers += launchers.find_argument_dangers(words[1:])
+    return replace(
+        launch.with_dangers(dangers), wrappers=tuple(name for name in wrappers if name not in _UNREPORTED_WRAPPERS)
+    )
 
 
 def unwrap_command(command: Sequence[str]) -> list[str]:
     """The words of the innermost command, without the programs around it that only start another one."""
-    words = command_words(command)
+    words = split_command(command)
     for _ in range(MAX_WRAPPERS):
-        inner = _inner(words)
+        inner = _unwrap(words)
         if inner is None:
             break
         words = inner[0]
     return words
 
 
-def _inner(words: list[str]) -> Unwrapped | None:
+def _unwrap(words: list[str]) -> Unwrapped | None:
     wrapper = _WRAPPERS.get(program_name(words[0]))
     inner = wrapper(words) if wrapper else None
     return inner if inner is not None and inner[0] else None
 
 
-def command_words(command: Sequence[str]) -> list[str]:
+def split_command(command: Sequence[str]) -> list[str]:
     """The words of a command. Some clients accept a complete command line as the command."""
     if len(command) == 1 and re.search(r"\s", command[0]) and not is_absolute(command[0]):
         return split_command_line(command[0]) or list(command)
     return list(command)
 
 
-def _leaf(words: list[str]) -> Launch:
+def _parse_launcher(words: list[str]) -> Launch:
     name = program_name(words[0])
-    launcher = launchers.python if _PYTHON.fullmatch(name) else _LAUNCHERS.get(name)
+    launcher = launchers.parse_python if _PYTHON.fullmatch(name) else _LAUNCHERS.get(name)
     return launcher(name, words[1:]) if launcher else Launch(kind="path", identity=words[0], runner=name)
 
 
-def _dangers_of_program(program: str) -> list[str]:
+def _find_program_dangers(program: str) -> list[str]:
     relative = bool(re.search(r"[\\/]", program)) and not is_absolute(program)
-    return [*(["relative_path"] if relative else []), *temporary_path_risk(program)]
+    return [*(["relative_path"] if relative else []), *find_temporary_path_danger(program)]
 
 
-def _cmd(words: list[str]) -> Unwrapped | None:
+def _unwrap_cmd(words: list[str]) -> Unwrapped | None:
     """``cmd /c npx …`` is how Windows starts a script. With operators, it is a shell command."""
     rest = words[1:]
     while rest and re.fullmatch(r"/[A-Za-z](?::\w+)?", rest[0]):
@@ -106,7 +108,7 @@ def _cmd(words: list[str]) -> Unwrapped | None:
     return (split_command_line(rest[0].replace("\\", "\\\\")) if len(rest) == 1 else rest), []
 
 
-def _env(words: list[str]) -> Unwrapped:
+def _unwrap_env(words: list[str]) -> Unwrapped:
     options = parse_options(words[1:], parse_name_set("-u --unset -C --chdir -S --split-string"))
     rest = [*split_command_line(options.get("-S", "--split-string") or ""), *options.rest]
     dangers: list[str] = []
@@ -116,28 +118,28 @@ def _env(words: list[str]) -> Unwrapped:
     return rest, dangers
 
 
-def _before(words: list[str]) -> Unwrapped:
+def _unwrap_prefix_program(words: list[str]) -> Unwrapped:
     """A program that starts the rest of its line."""
     options = parse_options(words[1:], parse_name_set("-u --user -g --group -n -s -k --signal -o -e -i"))
     return list(options.rest[1:] if program_name(words[0]) == "timeout" else options.rest), []
 
 
-def _after_dashes(words: list[str]) -> Unwrapped | None:
+def _unwrap_after_dashes(words: list[str]) -> Unwrapped | None:
     """A program that provides secrets and starts the command after ``--``."""
     return (words[words.index("--") + 1 :], []) if "--" in words else None
 
 
-def _uv(words: list[str]) -> Unwrapped | None:
+def _unwrap_uv(words: list[str]) -> Unwrapped | None:
     options = parse_options(words[1:], launchers.UV_VALUES)
     before = words[1 : len(words) - len(options.rest)]
     if options.rest[:2] == ("tool", "run"):
         return ["uvx", *before, *options.rest[2:]], []
     if options.rest[:1] != ("run",):
         return None
-    return _uv_run([*before, *options.rest[1:]])
+    return _unwrap_uv_run([*before, *options.rest[1:]])
 
 
-def _uv_run(words: list[str]) -> Unwrapped:
+def _unwrap_uv_run(words: list[str]) -> Unwrapped:
     """A command in a project's environment; the project's folder decides what it runs."""
     options = parse_options(words, launchers.UV_VALUES)
     folder = options.get("--directory", "--project")
@@ -152,61 +154,63 @@ def _uv_run(words: list[str]) -> Unwrapped:
     return rest, dangers
 
 
-def _python_runner(words: list[str]) -> Unwrapped | None:
+def _unwrap_python_module(words: list[str]) -> Unwrapped | None:
     """``python -m uv …`` and ``python -m pipx …``."""
     return (words[2:], []) if words[1:2] == ["-m"] and words[2:3] in (["uv"], ["uvx"], ["pipx"]) else None
 
 
-def _own_run(words: list[str]) -> Unwrapped | None:
+def _unwrap_pinwarden_run(words: list[str]) -> Unwrapped | None:
     """``pinwarden run -- COMMAND``; with a server's name before the dashes, it starts a locked server."""
     if words[1:2] != ["run"] or "--" not in words:
         return None
     dashes = words.index("--")
     before = words[2:dashes]
     positional = [
-        word for index, word in enumerate(before) if not word.startswith("-") and not _is_value(before, index)
+        word for index, word in enumerate(before) if not word.startswith("-") and not _is_option_value(before, index)
     ]
     return None if positional else (words[dashes + 1 :], [])
 
 
-def _is_value(words: list[str], index: int) -> bool:
-    return index > 0 and words[index - 1] in OWN_RUN_VALUES
+def _is_option_value(words: list[str], index: int) -> bool:
+    return index > 0 and words[index - 1] in RUN_OPTIONS_WITH_VALUE
 
 
-_FINDERS = frozenset({"cmd", "uv", "python", "python3", "py"})
+_UNREPORTED_WRAPPERS = frozenset({"cmd", "uv", "python", "python3", "py"})
 """Wrappers that only find the launcher."""
 
 _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
-    "cmd": _cmd,
-    "env": _env,
-    "uv": _uv,
-    PROGRAM: _own_run,
-    **dict.fromkeys(("python", "python3", "py"), _python_runner),
-    **dict.fromkeys(("sudo", "doas", "nohup", "nice", "time", "timeout", "exec", "command", "stdbuf"), _before),
-    **dict.fromkeys(("op", "doppler", "infisical", "dotenvx", "dotenv", "chamber", "aws-vault"), _after_dashes),
+    "cmd": _unwrap_cmd,
+    "env": _unwrap_env,
+    "uv": _unwrap_uv,
+    PROGRAM: _unwrap_pinwarden_run,
+    **dict.fromkeys(("python", "python3", "py"), _unwrap_python_module),
+    **dict.fromkeys(
+        ("sudo", "doas", "nohup", "nice", "time", "timeout", "exec", "command", "stdbuf"), _unwrap_prefix_program
+    ),
+    **dict.fromkeys(("op", "doppler", "infisical", "dotenvx", "dotenv", "chamber", "aws-vault"), _unwrap_after_dashes),
 }
 """Programs that only start another one."""
 
 
-def _cmd_text(name: str, words: Sequence[str]) -> Launch:
-    return launchers.launch_of_shell_text(name, " ".join(words))
+def _parse_cmd(name: str, words: Sequence[str]) -> Launch:
+    return launchers.build_shell_launch(name, " ".join(words))
 
 
 _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
-    **dict.fromkeys(("npx", "pnpx", "bunx"), launchers.npx),
-    **dict.fromkeys(("npm", "pnpm", "yarn"), launchers.npm),
-    **dict.fromkeys(("node", "nodejs", "tsx", "ts-node", "bun"), launchers.node),
-    "deno": launchers.deno,
-    "uvx": launchers.uvx,
-    "pipx": launchers.pipx,
-    "dnx": launchers.dnx,
-    "dotnet": launchers.dotnet,
-    **dict.fromkeys(("docker", "podman", "nerdctl"), launchers.docker),
-    **dict.fromkeys(("sh", "bash", "zsh", "dash", "ash", "ksh", "fish", "csh", "tcsh"), launchers.shell),
-    **dict.fromkeys(("powershell", "pwsh"), launchers.powershell),
-    "cmd": _cmd_text,
-    **dict.fromkeys(("perl", "ruby", "php", "osascript", "lua"), launchers.interpreter),
-    **dict.fromkeys(("curl", "wget"), launchers.fetcher),
+    **dict.fromkeys(("npx", "pnpx", "bunx"), launchers.parse_npx),
+    **dict.fromkeys(("npm", "pnpm", "yarn"), launchers.parse_npm),
+    **dict.fromkeys(("node", "nodejs", "tsx", "ts-node", "bun"), launchers.parse_node),
+    "deno": launchers.parse_deno,
+    "uvx": launchers.parse_uvx,
+    "pipx": launchers.parse_pipx,
+    "dnx": launchers.parse_dnx,
+    "dotnet": launchers.parse_dotnet,
+    **dict.fromkeys(("docker", "podman", "nerdctl"), launchers.parse_docker),
+    **dict.fromkeys(("sh", "bash", "zsh", "dash", "ash", "ksh", "fish", "csh", "tcsh"), launchers.parse_shell),
+    **dict.fromkeys(("powershell", "pwsh"), launchers.parse_powershell),
+    "cmd": _parse_cmd,
+    **dict.fromkeys(("perl", "ruby", "php", "osascript", "lua"), launchers.parse_interpreter),
+    **dict.fromkeys(("curl", "wget"), launchers.parse_download_program),
 }
 """The parser of each launcher's arguments."""
 
@@ -215,17 +219,17 @@ class _NotUniqueError(Exception):
     """The word does not occur exactly once."""
 
 
-def replace_release(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
+def find_release_replacement(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
     """The word that names the release, and its replacement for another release; None if it is not exactly one word.
 
     A word is replaced only if the command then starts the same package at the other release, so that no other number
     in the line is mistaken for the version.
     """
     launch = parse_launch(target)
-    wanted = _at(launch, version, digest)
+    wanted = _with_release(launch, version, digest)
     candidates: list[tuple[str, str]] = []
     for index, word in enumerate(target.command):
-        for replacement in _replacements(word, launch.via or launch, version, digest):
+        for replacement in _build_replacements(word, launch.via or launch, version, digest):
             words = (*target.command[:index], replacement, *target.command[index + 1 :])
             if parse_launch(replace(target, command=words)) == wanted:
                 candidates.append((word, replacement))
@@ -240,21 +244,21 @@ def replace_word(entry: Any, old: str, new: str) -> dict[str, Any] | None:
     command = entry.get("command")
     try:
         if isinstance(command, list) and "args" not in entry:
-            return {**entry, "command": _with_word_replaced(command, old, new)}
+            return {**entry, "command": _replace_only_word(command, old, new)}
         if isinstance(command, dict):
-            return {**entry, "command": {**command, "args": _with_word_replaced(command.get("args"), old, new)}}
-        return {**entry, "args": _with_word_replaced(entry.get("args"), old, new)}
+            return {**entry, "command": {**command, "args": _replace_only_word(command.get("args"), old, new)}}
+        return {**entry, "args": _replace_only_word(entry.get("args"), old, new)}
     except _NotUniqueError:
         return None
 
 
-def _at(launch: Launch, version: str, digest: str | None) -> Launch:
+def _with_release(launch: Launch, version: str, digest: str | None) -> Launch:
     if launch.via is not None:
-        return replace(launch, via=_at(launch.via, version, digest))
+        return replace(launch, via=_with_release(launch.via, version, digest))
     return replace(launch, version=version, digest=digest if launch.digest else None)
 
 
-def _replacements(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
+def _build_replacements(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
     before = package.version or ""
     if package.digest:
         old, new = f":{before}@{package.digest}", f":{version}@{digest}"
@@ -264,7 +268,7 @@ def _replacements(word: str, package: Launch, version: str, digest: str | None) 
         yield word.removesuffix(old) + new
 
 
-def _with_word_replaced(words: Any, old: str, new: str) -> Sequence[Any]:
+def _replace_only_word(words: Any, old: str, new: str) -> Sequence[Any]:
     if not isinstance(words, list) or words.count(old) != 1:
         raise _NotUniqueError
     return [new if word == old else word for word in words]
@@ -295,7 +299,7 @@ def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
     if words is None or words[:1] != ["run"]:
         return None
     dashes = words.index("--") if "--" in words else len(words)
-    options, rest = _options(words[1:dashes])
+    options, rest = _parse_run_options(words[1:dashes])
     if not rest:
         return None
     return LockedStart(
@@ -324,10 +328,10 @@ def pinwarden_arguments(command: Sequence[str]) -> list[str] | None:
         if not inner:
             break
         words = inner
-    return _own(words)
+    return _strip_pinwarden(words)
 
 
-def _own(words: list[str]) -> list[str] | None:
+def _strip_pinwarden(words: list[str]) -> list[str] | None:
     if not words:
         return None
     program = program_name(words[0])
@@ -339,11 +343,11 @@ def _own(words: list[str]) -> list[str] | None:
         named = bool(requirement_words) and re.split(r"[\[=<>!~@;\s]", requirement_words[0])[0].lower() == PROGRAM
         return requirement_words[1:] if named else None
     if program.startswith(("python", "pypy")) or program == "py":
-        return _of_python(words[1:])
+        return _strip_python(words[1:])
     return None
 
 
-def _of_python(words: list[str]) -> list[str] | None:
+def _strip_python(words: list[str]) -> list[str] | None:
     """``python -m pinwarden …``, or Python with the path of our program."""
     for index, word in enumerate(words):
         cluster = re.fullmatch(r"-[A-Za-z]*m(.*)", word) if not word.startswith(("--", "-X", "-W")) else None
@@ -357,7 +361,7 @@ def _of_python(words: list[str]) -> list[str] | None:
     return None
 
 
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _parse_run_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The options of ``pinwarden run``, which may be on both sides of the name, and the other words."""
     options: dict[str, str] = {}
     rest: list[str] = []
@@ -367,7 +371,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         name, equals, value = word.partition("=")
         if not word.startswith("-"):
             rest.append(word)
-        elif name in OWN_RUN_VALUES and not equals:
+        elif name in RUN_OPTIONS_WITH_VALUE and not equals:
             options[name] = remaining.pop(0) if remaining else ""
         else:
             options[name] = value
@@ -398,11 +402,11 @@ class RunCommand(Record):
 
 def parse_run_command(command: Sequence[str]) -> RunCommand | None:
     """Parse the ``pinwarden run`` in a command line; None if there is none."""
-    words = command_words(command)
+    words = split_command(command)
     for end in (*(index for index, word in enumerate(words) if word == "--"), len(words)):
         ours = pinwarden_arguments(words[:end]) if end else None
         if ours is not None and ours[:1] == ["run"]:
-            options, rest = _options(ours[1:])
+            options, rest = _parse_run_options(ours[1:])
             return RunCommand(
                 name=rest[0] if rest else options.get("--name"),
                 names_project="--project" in options or "--file" in options,

@@ -67,7 +67,7 @@ class ConfigFile(Record):
     """The parsed file; ``None`` if it could not be read."""
     fault: Literal["unreadable", "invalid"] | None = None
     problem: str | None = None
-    """What is wrong with the file, if it has a fault."""
+    """The reason of the fault, as text."""
     link: str | None = None
     """The target, if the path or a parent folder inside the project or home is a symbolic link."""
     settings: bool = False
@@ -79,7 +79,7 @@ class ConfigFile(Record):
     """The file is a program that the client loads; it is not read."""
 
 
-def _front_matter(data: bytes) -> dict[str, Any]:
+def _read_front_matter(data: bytes) -> dict[str, Any]:
     from pinwarden.clients.yaml_text import read_front_matter
 
     return read_front_matter(data)
@@ -90,11 +90,11 @@ def read_config(
 ) -> ConfigFile:
     """Parse a configuration file. Never raises; a ``ConfigFile`` with a fault describes the problem."""
     try:
-        document = _front_matter(data) if location.agents else read_document(data, path)
+        document = _read_front_matter(data) if location.agents else read_document(data, path)
         if type(document) is not dict:
             raise PinwardenError("CONFIG_INVALID", "the file does not contain an object")
-        servers = () if location.settings else tuple(_servers(document, client, location, path))
-        inputs = () if location.settings else tuple(_inputs(document, client, location))
+        servers = () if location.settings else tuple(_parse_servers(document, client, location, path))
+        inputs = () if location.settings else tuple(_parse_inputs(document, client, location))
     except PinwardenError as err:
         return ConfigFile(
             client=client.id,
@@ -114,11 +114,11 @@ def read_config(
         link=link,
         settings=location.settings,
         inputs=inputs,
-        unread=tuple(unread_servers(document, (server.pointer for server in servers))),
+        unread=tuple(find_unread_servers(document, (server.pointer for server in servers))),
     )
 
 
-def servers_in(config: Any) -> dict[str, Target]:
+def parse_targets(config: Any) -> dict[str, Target]:
     """The servers of a configuration of an unknown client, by name, without invalid entries."""
     if type(config) is not dict:
         raise PinwardenError("CONFIG_INVALID", "the configuration is not an object")
@@ -127,16 +127,16 @@ def servers_in(config: Any) -> dict[str, Target]:
         entries: Any = config
         for step in root:
             entries = entries.get(step) if type(entries) is dict else None
-        for name, entry, _ in _named_entries(entries, root):
-            target, _problem = target_of(entry, CLIENTS["generic"])
+        for name, entry, _ in _iter_entries(entries, root):
+            target, _problem = parse_target(entry, CLIENTS["generic"])
             if target is not None:
                 targets.setdefault(name, target)
     return targets
 
 
-def configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
+def parse_configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
     """One entry of a project's file, parsed in its client's format."""
-    target, problem = target_of(entry, client)
+    target, problem = parse_target(entry, client)
     if not name:
         problem = "the server has no name"
     return ConfiguredServer(
@@ -144,15 +144,15 @@ def configured_server(name: str, entry: Any, client: Client, *, path: str = "") 
         scope="project",
         path=path,
         name=name,
-        pointer=_pointer((*client.root, name)),
+        pointer=_build_pointer((*client.root, name)),
         entry=entry,
         target=target,
         problem=problem,
-        disabled=type(entry) is dict and fields_of(entry, client)["disabled"] is True,
+        disabled=type(entry) is dict and normalize_entry(entry, client)["disabled"] is True,
     )
 
 
-def _servers(
+def _parse_servers(
     document: Mapping[str, Any], client: Client, location: ConfigLocation, path: str
 ) -> Iterator[ConfiguredServer]:
     if (
@@ -160,66 +160,72 @@ def _servers(
         and _looks_like_server(document)
         and (location.root or client.root)[0] not in document
     ):
-        yield replace(configured_server(_stem(path), document, client, path=path), scope=location.scope, pointer="")
+        yield replace(
+            parse_configured_server(_stem(path), document, client, path=path), scope=location.scope, pointer=""
+        )
         return
     within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), location.scope)]
     folders = document.get(location.folders) if location.folders else None
     if location.folders and type(folders) is dict:
         within += [(value, (location.folders, folder), "local") for folder, value in folders.items()]
     for holder, before, scope in within:
-        for entries, root in _holders(holder, client, location):
+        for entries, root in _find_server_lists(holder, client, location):
             if type(entries) is not dict and type(entries) is not list:
                 raise PinwardenError("CONFIG_INVALID", f"{'/'.join((*before, *root))[:80]!a} is not an object or list")
-            names = [name for name, _, _ in _named_entries(entries, root) if name]
+            names = [name for name, _, _ in _iter_entries(entries, root) if name]
             repeated = next((name for name in names if names.count(name) > 1), None) if type(entries) is list else None
             if repeated is not None:
                 raise PinwardenError("CONFIG_INVALID", f"two servers have the name {repeated[:80]!a}")
-            for name, entry, step in _named_entries(entries, root):
-                if is_inside(entry, client):
+            for name, entry, step in _iter_entries(entries, root):
+                if is_client_builtin(entry, client):
                     continue
-                pointer = _pointer((*before, *root, step))
-                server = configured_server(name, entry, client, path=path)
+                pointer = _build_pointer((*before, *root, step))
+                server = parse_configured_server(name, entry, client, path=path)
                 yield replace(server, scope=scope, pointer=pointer, folder=before[1] if before else None)
 
 
-def is_inside(entry: Any, client: Client) -> bool:
-    """Whether an entry is part of the client itself, so that it starts or contacts nothing."""
+def is_client_builtin(entry: Any, client: Client) -> bool:
+    """Whether an entry is a built-in part of the client and starts or contacts no server."""
     if not client.spelling.inside or type(entry) is not dict:
         return False
-    words = unwrapped(entry, client)
+    words = unwrap_entry(entry, client)
     started = (client.spelling.command, *client.spelling.url)
     return words.get("type") in client.spelling.inside and not any(words.get(member) for member in started)
 
 
-def _inputs(document: Mapping[str, Any], client: Client, location: ConfigLocation) -> Iterator[DeclaredInput]:
+def _parse_inputs(document: Mapping[str, Any], client: Client, location: ConfigLocation) -> Iterator[DeclaredInput]:
     if client.spelling.inputs is None:
         return
     roots = (location.root or client.root, *location.more_roots)
     for holder in dict.fromkeys((*root[:-1], client.spelling.inputs) for root in roots):
-        for declared, steps in _at(document, holder, dotted=location.dotted):
+        for declared, steps in _resolve_path(document, holder, dotted=location.dotted):
             for index, declaration in enumerate(declared if type(declared) is list else ()):
                 if type(declaration) is not dict:
                     continue
                 options = declaration.get("options")
-                picked = [row.get("value") if type(row) is dict else row for row in _listed(options)]
+                picked = [row.get("value") if type(row) is dict else row for row in _list_or_empty(options)]
                 yield DeclaredInput(
                     id=declaration["id"] if type(declaration.get("id")) is str else "",
-                    pointer=_pointer((*steps, str(index))),
+                    pointer=_build_pointer((*steps, str(index))),
                     password=declaration.get("password") is True,
                     literals=tuple(text for text in (declaration.get("default"), *picked) if type(text) is str),
                     command=str(declaration.get("command"))[:200] if declaration.get("type") == "command" else None,
                 )
 
 
-def _holders(document: Any, client: Client, location: ConfigLocation) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _find_server_lists(
+    document: Any, client: Client, location: ConfigLocation
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Every object or list of servers in the file, with its path."""
     for root in (location.root or client.root, *location.more_roots):
         yield from (
-            (entries, steps) for entries, steps in _at(document, root, dotted=location.dotted) if entries is not None
+            (entries, steps)
+            for entries, steps in _resolve_path(document, root, dotted=location.dotted)
+            if entries is not None
         )
 
 
-def _at(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _resolve_path(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """The values at a path, with the members as written: if ``dotted``, ``a.b`` may mean ``b`` in ``a``."""
     if not path:
         yield value, ()
@@ -229,12 +235,14 @@ def _at(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[An
     for count in range(1, len(path) + 1 if dotted else 2):
         member = ".".join(path[:count])
         if member in value:
-            yield from ((inner, (member, *rest)) for inner, rest in _at(value[member], path[count:], dotted=dotted))
+            yield from (
+                (inner, (member, *rest)) for inner, rest in _resolve_path(value[member], path[count:], dotted=dotted)
+            )
     if dotted and any(member.startswith(f"{'.'.join(path)}.") for member in value):
         raise PinwardenError("CONFIG_INVALID", f"{'.'.join(path)[:80]!a} is split into several members with dots")
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if type(value) is list else []
 
 
@@ -243,7 +251,7 @@ def _stem(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
 
 
-def _named_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+def _iter_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
     """Name, entry and last step of its pointer."""
     if type(entries) is dict:
         for name, entry in entries.items():
@@ -261,7 +269,7 @@ def _looks_like_server(entry: Any) -> bool:
     return type(entry) is dict and any(type(entry.get(member)) in (str, list) for member in ("command", "url"))
 
 
-def _pointer(steps: tuple[str, ...]) -> str:
+def _build_pointer(steps: tuple[str, ...]) -> str:
     return "".join("/" + escape_pointer_token(step) for step in steps)
 
 
@@ -273,7 +281,7 @@ _MAX_DEPTH = 12
 _MAX_VALUES = 50_000
 
 
-def unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
+def find_unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
     """Pointers to members with servers, except those in ``read``."""
     holders = {pointer.rpartition("/")[0] for pointer in read}
     pending: list[tuple[Any, str, int]] = [(document, "", 0)]
@@ -285,14 +293,14 @@ def unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
             continue
         for name, inner in value.items():
             below = f"{pointer}/{escape_pointer_token(name)}"
-            if name in _SERVER_MEMBERS and _holds_servers(inner):
+            if name in _SERVER_MEMBERS and _contains_servers(inner):
                 if below not in holders:
                     yield below
             else:
                 pending.append((inner, below, depth + 1))
 
 
-def _holds_servers(value: Any) -> bool:
+def _contains_servers(value: Any) -> bool:
     entries = list(value.values()) if type(value) is dict else value if type(value) is list else []
     return any(type(entry) is dict and any(entry.get(member) for member in _STARTS) for entry in entries)
 
@@ -313,49 +321,49 @@ _ANY_ENV = tuple(dict.fromkeys((spelling.env,) for spelling in _SPELLINGS))
 _ANY_HEADERS = tuple(dict.fromkeys(spelling.headers for spelling in _SPELLINGS))
 
 
-def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """An entry with common member names, independent of the client's format.
+def normalize_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
+    """Convert an entry to common member names, independent of the client's format.
 
     ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled`` mean the same for all
     clients; other members keep their names. Only the client's own format is recognised: another client's name for
     the same thing stays an unknown member, and so does a member that another one overrides. If its name is a common
     one, it gets the prefix ``unused``. Nothing is refused; a value of a wrong type stays.
     """
-    rest = unwrapped(entry, client)
-    words = _words(rest, client)
-    url, url_member = _url(rest, client)
+    rest = unwrap_entry(entry, client)
+    words = _pop_command_line(rest, client)
+    url, url_member = _pop_url(rest, client)
     kind = rest.pop("type", None)
     fields: dict[str, Any] = {
         "command": words[0] if words else None,
         "args": words[1:],
-        "env": _env(rest, client),
+        "env": _pop_env(rest, client),
         "cwd": rest.pop("cwd", None),
         "url": url,
-        "headers": _headers(rest, client),
-        "transport": _transport(kind, url_member, client) if url is not None else None,
-        "disabled": _switched_off(rest, client),
+        "headers": _pop_headers(rest, client),
+        "transport": _choose_transport(kind, url_member, client) if url is not None else None,
+        "disabled": _pop_disabled(rest, client),
     }
     if client.spelling.named_list:
         rest.pop("name", None)
-    if kind is not None and not _is_known(kind):
+    if kind is not None and not _is_known_type(kind):
         rest["type"] = kind
     others = {f"unused {name}" if name in fields else name: value for name, value in rest.items()}
     return {**others, **fields}
 
 
-def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
-    """What an entry would start or contact, and the problem with it, if any."""
+def parse_target(entry: Any, client: Client) -> tuple[Target | None, str | None]:
+    """Parse what an entry starts or contacts. Returns the target, if there is one, and the problem, if there is one."""
     if type(entry) is not dict:
         return None, "the entry is not an object"
-    fields = fields_of(entry, client)
-    kind = unwrapped(entry, client).get("type")
-    remote = _is_known(kind) and kind in _TRANSPORTS
+    fields = normalize_entry(entry, client)
+    kind = unwrap_entry(entry, client).get("type")
+    remote = _is_known_type(kind) and kind in _TRANSPORTS
     both = fields["command"] is not None and fields["url"] is not None
     try:
         if fields["url"] is not None and (fields["command"] is None or remote):
-            target: Target = _http(fields)
+            target: Target = _build_http_target(fields)
         elif fields["command"] is not None:
-            target = _stdio(fields)
+            target = _build_stdio_target(fields)
         else:
             return None, "the entry has neither a command nor an address"
     except PinwardenError as err:
@@ -363,7 +371,7 @@ def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
     return target, "the entry has a command and an address; clients differ in which one they use" if both else None
 
 
-def unwrapped(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
+def unwrap_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     """A copy of an entry, with the members of its wrapper moved up (Goose keeps a server under ``config``)."""
     inner = entry.get(client.spelling.wrapped) if client.spelling.wrapped else None
     if type(inner) is not dict:
@@ -371,7 +379,7 @@ def unwrapped(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     return {**{name: value for name, value in entry.items() if name != client.spelling.wrapped}, **inner}
 
 
-def _words(rest: dict[str, Any], client: Client) -> list[Any]:
+def _pop_command_line(rest: dict[str, Any], client: Client) -> list[Any]:
     """Remove program and arguments from the entry: one string, one list, or (Zed, before 2025) an object."""
     command = rest.pop(client.spelling.command, None)
     arguments = rest.pop("args", None)
@@ -390,7 +398,7 @@ def _words(rest: dict[str, Any], client: Client) -> list[Any]:
     return [*first, *(arguments if type(arguments) is list else [] if arguments is None else [arguments])]
 
 
-def _url(rest: dict[str, Any], client: Client) -> tuple[Any, str | None]:
+def _pop_url(rest: dict[str, Any], client: Client) -> tuple[Any, str | None]:
     ordered = (*client.spelling.url, *(member for member in _URL_MEMBERS if member not in client.spelling.url))
     present = [member for member in ordered if rest.get(member) is not None]
     if not present:
@@ -398,11 +406,11 @@ def _url(rest: dict[str, Any], client: Client) -> tuple[Any, str | None]:
     return rest.pop(present[0]), present[0]
 
 
-def _is_known(kind: Any) -> bool:
+def _is_known_type(kind: Any) -> bool:
     return type(kind) is str and (kind in _LOCAL_TYPES or kind in _TRANSPORTS)
 
 
-def _transport(kind: Any, member: str | None, client: Client) -> str:
+def _choose_transport(kind: Any, member: str | None, client: Client) -> str:
     if type(kind) is str and kind in _TRANSPORTS:
         return _TRANSPORTS[kind]
     if member == "httpUrl":
@@ -410,13 +418,13 @@ def _transport(kind: Any, member: str | None, client: Client) -> str:
     return client.spelling.url_transport
 
 
-def _env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
+def _list_env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_ENV if client.id == "generic" else ((client.spelling.env,),)
 
 
-def _env(rest: dict[str, Any], client: Client) -> Any:
+def _pop_env(rest: dict[str, Any], client: Client) -> Any:
     """The variables of a server. Codex lists the names of those it passes on; other clients use placeholders."""
-    env = _pop_first(rest, _env_paths(client))
+    env = _pop_first(rest, _list_env_paths(client))
     named = rest.get("env_vars")
     if type(env) is not dict or type(named) is not list or client.id not in ("codex", "generic"):
         return env
@@ -426,7 +434,7 @@ def _env(rest: dict[str, Any], client: Client) -> Any:
     return {**{name: f"${{{name}}}" for name in named}, **env}
 
 
-def _header_paths(client: Client) -> tuple[tuple[str, ...], ...]:
+def _list_header_paths(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_HEADERS if client.id == "generic" else (client.spelling.headers,)
 
 
@@ -451,15 +459,15 @@ def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
     return {}
 
 
-def _switched_off(rest: dict[str, Any], client: Client) -> bool:
+def _pop_disabled(rest: dict[str, Any], client: Client) -> bool:
     member, value = client.spelling.off
     if type(rest.get(member)) not in (bool, type(None)):
         return False  # how the client interprets such a value is unknown, so it is compared as written
     return rest.pop(member, None) is value
 
 
-def _headers(rest: dict[str, Any], client: Client) -> Any:
-    headers = _pop_first(rest, _header_paths(client))
+def _pop_headers(rest: dict[str, Any], client: Client) -> Any:
+    headers = _pop_first(rest, _list_header_paths(client))
     if type(headers) is not dict or client.id not in ("codex", "generic"):
         return headers
     # Codex names the variable of a header's value; other clients use placeholders.
@@ -475,25 +483,27 @@ def _headers(rest: dict[str, Any], client: Client) -> Any:
     return headers
 
 
-def _stdio(fields: Mapping[str, Any]) -> StdioTarget:
+def _build_stdio_target(fields: Mapping[str, Any]) -> StdioTarget:
     words = [fields["command"], *fields["args"]]
     if not all(type(word) is str for word in words):
         raise PinwardenError("TARGET_INVALID", "the command or an argument is not a string")
     cwd = fields["cwd"]
     if cwd is not None and type(cwd) is not str:
         raise PinwardenError("TARGET_INVALID", "the working folder is not a string")
-    return StdioTarget(command=tuple(words), env=_texts(fields["env"], "environment variable"), cwd=cwd)
+    return StdioTarget(command=tuple(words), env=_parse_string_map(fields["env"], "environment variable"), cwd=cwd)
 
 
-def _http(fields: Mapping[str, Any]) -> HttpTarget:
+def _build_http_target(fields: Mapping[str, Any]) -> HttpTarget:
     if type(fields["url"]) is not str:
         raise PinwardenError("TARGET_INVALID", "the address is not a string")
     return HttpTarget(
-        url=fields["url"], headers=_texts(fields["headers"], "header"), transport=fields["transport"] or "auto"
+        url=fields["url"],
+        headers=_parse_string_map(fields["headers"], "header"),
+        transport=fields["transport"] or "auto",
     )
 
 
-def _texts(values: Any, what: str) -> dict[str, str]:
+def _parse_string_map(values: Any, what: str) -> dict[str, str]:
     """Names and strings. An integer counts as its digits and null as missing, as in VS Code."""
     if type(values) is not dict:
         raise PinwardenError("TARGET_INVALID", f"the {what}s are not an object")

@@ -18,7 +18,7 @@ def read_document(data: bytes, path: str) -> Any:
     """Parse a configuration file. An empty file is an empty object, as for clients."""
     from pinwarden.clients.jsonc import decode_text
 
-    form = format_of(path)
+    form = detect_format(path)
     if form == "json":
         return _read_json(data)
     text = decode_text(data)
@@ -32,13 +32,13 @@ def read_document(data: bytes, path: str) -> Any:
     return {} if document is None else document
 
 
-def format_of(path: str) -> Format:
+def detect_format(path: str) -> Format:
     """The format of a file by its name; JSON with comments if the name has no known suffix."""
     return next((form for ending, form in FORMATS.items() if path.lower().endswith(ending)), "json")
 
 
 def _read_json(data: bytes) -> Any:
-    from pinwarden.clients.jsonc import decode_text, read
+    from pinwarden.clients.jsonc import decode_text, parse_jsonc
     from pinwarden.core.strict_json import parse_json
 
     if not data.strip():
@@ -46,10 +46,10 @@ def _read_json(data: bytes) -> Any:
     try:
         return parse_json(data)  # most files are plain JSON, and the strict parser is a hundred times faster
     except PinwardenError:
-        return read(decode_text(data)).value
+        return parse_jsonc(decode_text(data)).value
 
 
-def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | None = None) -> Any:
+def find_entry(document: Any, client: Client, name: str, root: tuple[str, ...] | None = None) -> Any:
     """The entry of a server in a configuration or fragment; None if it is missing."""
     entries = document
     for step in root or client.root:
@@ -59,40 +59,40 @@ def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | N
     return entries.get(name) if type(entries) is dict else None
 
 
-def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
-    """A configuration with only this server, at the path that its client reads. The inverse of ``entry_in``."""
+def build_config(client: Client, name: str, entry: Any) -> dict[str, Any]:
+    """A configuration with only this server, at the path that its client reads. The inverse of ``find_entry``."""
     if not client.spelling.named_list:
-        return nested(client.root, {name: entry})
+        return wrap_in_path(client.root, {name: entry})
     # Continue also reads files of other clients, where a server's name is not inside its entry.
-    return nested(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
+    return wrap_in_path(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
 
 
-def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def wrap_in_path(path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """An object with a value at a path of members."""
     for step in reversed(path):
         value = {step: value}
     return cast(dict[str, Any], value)
 
 
-def with_entry(data: bytes, *, form: Format, client: Client, name: str, fragment: Any) -> bytes:
+def set_entry(data: bytes, *, form: Format, client: Client, name: str, fragment: Any) -> bytes:
     """The configuration with the server of the fragment. Other members of the fragment are used only in new files."""
     from pinwarden.clients.jsonc import decode_text, put_value
 
     before = read_document(data, f"x.{form}")
-    entry = entry_in(fragment, client, name)
+    entry = find_entry(fragment, client, name)
     if type(before) is not dict:
         raise PinwardenError("CONFIG_UNEDITABLE", "the file does not contain an object")
-    current = entry_in(before, client, name)
-    if current is not None and _pruned(current) == _pruned(entry):
+    current = find_entry(before, client, name)
+    if current is not None and _drop_empty_members(current) == _drop_empty_members(entry):
         return data
     text = decode_text(data)
     if not text.strip():
-        return _checked(_new_file(form, client, name, fragment), form, {**fragment}).encode()
-    expected = _with_value(before, client, name, entry)
-    for member in _accompanying(before, fragment, client) if form == "json" else ():
+        return _check_edit(_render_new_file(form, client, name, fragment), form, {**fragment}).encode()
+    expected = _build_expected_document(before, client, name, entry)
+    for member in _list_missing_schema_members(before, fragment, client) if form == "json" else ():
         text = put_value(text, (member,), fragment[member])
         expected[member] = fragment[member]
-    return _checked(_put_entry(text, form, client, name, entry), form, expected).encode()
+    return _check_edit(_put_entry(text, form, client, name, entry), form, expected).encode()
 
 
 def _put_entry(text: str, form: Format, client: Client, name: str, entry: Any) -> str:
@@ -104,12 +104,12 @@ def _put_entry(text: str, form: Format, client: Client, name: str, entry: Any) -
         from pinwarden.clients.toml_text import put_table
 
         return put_table(text, (*client.root, name), entry)
-    from pinwarden.clients.yaml_text import put_named
+    from pinwarden.clients.yaml_text import put_list_item
 
-    return put_named(text, client.root[0], name, entry)
+    return put_list_item(text, client.root[0], name, entry)
 
 
-def with_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: dict[str, Any]) -> bytes:
+def set_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: dict[str, Any]) -> bytes:
     """The configuration with the server at one path replaced. Only for JSON files."""
     from pinwarden.clients.jsonc import decode_text, put_value
 
@@ -121,15 +121,15 @@ def with_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: d
     if form != "json" or type(holder) is not dict or steps[-1] not in holder:
         raise PinwardenError("CONFIG_UNEDITABLE", f"the server at /{'/'.join(steps)[:120]} cannot be edited in place")
     holder[steps[-1]] = entry
-    return _checked(put_value(decode_text(data), steps, entry), form, expected).encode()
+    return _check_edit(put_value(decode_text(data), steps, entry), form, expected).encode()
 
 
-def without_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:
+def delete_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:
     """The configuration without that server."""
     from pinwarden.clients.jsonc import decode_text
 
-    expected = _with_value(read_document(data, f"x.{form}"), client, name, None)
-    return _checked(_remove_entry(decode_text(data), form, client, name), form, expected).encode()
+    expected = _build_expected_document(read_document(data, f"x.{form}"), client, name, None)
+    return _check_edit(_remove_entry(decode_text(data), form, client, name), form, expected).encode()
 
 
 def _remove_entry(text: str, form: Format, client: Client, name: str) -> str:
@@ -141,29 +141,29 @@ def _remove_entry(text: str, form: Format, client: Client, name: str) -> str:
         from pinwarden.clients.toml_text import remove_table
 
         return remove_table(text, (*client.root, name))
-    from pinwarden.clients.yaml_text import remove_named
+    from pinwarden.clients.yaml_text import remove_list_item
 
-    return remove_named(text, client.root[0], name)
+    return remove_list_item(text, client.root[0], name)
 
 
-def _new_file(form: Format, client: Client, name: str, fragment: dict[str, Any]) -> str:
+def _render_new_file(form: Format, client: Client, name: str, fragment: dict[str, Any]) -> str:
     if form == "json":
         from pinwarden.clients.jsonc import render_file
 
         return render_file(fragment)
     if form == "toml":
-        return _put_entry("", form, client, name, entry_in(fragment, client, name))
+        return _put_entry("", form, client, name, find_entry(fragment, client, name))
     from pinwarden.clients.yaml_text import render_yaml
 
     return render_yaml(fragment)
 
 
-def _accompanying(before: dict[str, Any], fragment: dict[str, Any], client: Client) -> list[str]:
+def _list_missing_schema_members(before: dict[str, Any], fragment: dict[str, Any], client: Client) -> list[str]:
     """Members next to the servers that are added if the file has none: opencode states its schema."""
     return [name for name in fragment if name == "$schema" and name not in before and name not in client.root]
 
 
-def _with_value(before: dict[str, Any], client: Client, name: str, entry: Any) -> dict[str, Any]:
+def _build_expected_document(before: dict[str, Any], client: Client, name: str, entry: Any) -> dict[str, Any]:
     """The document that the edited text must contain; without an entry, the server is removed."""
     expected: dict[str, Any] = deepcopy(before)
     holder: Any = expected
@@ -192,24 +192,24 @@ def _with_value(before: dict[str, Any], client: Client, name: str, entry: Any) -
     return expected
 
 
-def _checked(text: str, form: Format, expected: Any) -> str:
+def _check_edit(text: str, form: Format, expected: Any) -> str:
 
     try:
         document = read_document(text.encode(), f"x.{form}")
     except PinwardenError as err:
         raise PinwardenError("CONFIG_UNEDITABLE", "the edited file could not be parsed") from err
-    if _pruned(document) != _pruned(expected):
+    if _drop_empty_members(document) != _drop_empty_members(expected):
         raise PinwardenError("CONFIG_UNEDITABLE", "the server cannot be edited without changing other content")
     return text
 
 
-def _pruned(value: Any) -> Any:
+def _drop_empty_members(value: Any) -> Any:
     """The value without empty objects and null members, which TOML does not have; true and 1 are different."""
     if type(value) is dict:
-        members = {name: _pruned(item) for name, item in value.items()}
+        members = {name: _drop_empty_members(item) for name, item in value.items()}
         return {name: item for name, item in members.items() if item not in ({}, ("NoneType", None))}
     if type(value) is list:
-        return [_pruned(item) for item in value]
+        return [_drop_empty_members(item) for item in value]
     return (type(value).__name__, value)
 
 

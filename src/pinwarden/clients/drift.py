@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.clients.command_line import DANGERS, Launch, parse_launch
-from pinwarden.clients.config import ConfiguredServer, configured_server, fields_of
-from pinwarden.clients.near_names import find_near_name
-from pinwarden.clients.table import Client, client_of
+from pinwarden.clients.config import ConfiguredServer, normalize_entry, parse_configured_server
+from pinwarden.clients.near_names import find_similar_name
+from pinwarden.clients.table import Client, get_client
 from pinwarden.core.json_values import child_pointer, is_json_equal
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, build_kind_table
@@ -30,8 +30,11 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
         ("package_swapped", "The approved entry now runs another package, image, file or address."),
         ("danger_added", "The approved entry can now run code that was not reviewed."),
         ("address_moved", "The address now has another scheme or host."),
-        ("redirecting_variable", "A variable makes the approved command load, fetch or trust something else."),
-        ("folder_decides", "The working folder decides which program runs, and it changed."),
+        (
+            "redirecting_variable",
+            "An environment variable now changes what the approved command loads, downloads or trusts.",
+        ),
+        ("folder_decides", "The working folder changed, and it decides which program runs."),
         ("ambiguous_entry", "The entry now has a command and an address, and clients differ in which one they use."),
         ("unusable_entry", "The entry is no longer valid, so it cannot be compared."),
         ("rogue_entry", "The server is configured but not approved."),
@@ -43,8 +46,8 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
         ("kind_swapped", "The approved entry changed from a command to an address, or the reverse."),
     ),
     review=(
-        ("pin_loosened", "The entry named one release and now allows any."),
-        ("pin_tightened", "The entry allowed any release and now names one that was not reviewed."),
+        ("pin_loosened", "The entry no longer names an exact release."),
+        ("pin_tightened", "The entry now names an exact release, which was not reviewed."),
         ("release_changed", "The entry names another release of the same package."),
         ("launcher_changed", "The same package is started by another program."),
         ("program_moved", "A program with the same name is started from another folder."),
@@ -59,15 +62,15 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
         ("address_changed", "The address changed, on the same host."),
         ("transport_changed", "The transport changed."),
         ("entry_enabled", "An approved entry that was disabled is now enabled."),
-        ("consent_widened", "More calls run without asking the user."),
+        ("consent_widened", "The client now runs more calls without asking the user."),
         ("unlocked_entry", "The server is approved for another client or scope, but not for this one."),
         ("answers_changed", "The file proposes another value for an input that decides what is started."),
         ("member_changed", "Another member of the entry changed."),
     ),
     info=(
-        ("placeholder_spelled", "A reference to the same variable is spelled differently."),
+        ("placeholder_spelled", "The notation of a reference changed, but it refers to the same variable."),
         ("placeholder_filled", "A placeholder was replaced by a value."),
-        ("consent_narrowed", "Fewer calls run without asking the user."),
+        ("consent_narrowed", "The client now runs fewer calls without asking the user."),
         ("entry_disabled", "The approved entry is disabled."),
     ),
 )
@@ -88,40 +91,42 @@ _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "di
 
 
 def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple[Change, ...]:
-    """All changes between the approved entry of a server and the one that is configured now."""
+    """Compare the approved entry of a server with the configured one. Returns all changes, the most severe first."""
     if is_json_equal(before, after):
         return ()
     if type(before) is not dict or type(after) is not dict:
-        return (_Row(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
-    pair = _Pair.parse(name, before, after, client)
-    return sort_changes(_changes(pair))
+        return (_EntryLocation(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
+    pair = _EntryPair.parse(name, before, after, client)
+    return sort_changes(_compare_pair(pair))
 
 
-def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+def compare_proposed_inputs(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
     """The change between the input values that were proposed at approval and those proposed now."""
     if is_json_equal(dict(before), dict(after)):
         return ()
-    row = _Row(name=name, field="inputs", path="/inputs")
+    row = _EntryLocation(name=name, field="inputs", path="/inputs")
     return (row.change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
 
 
-def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
-    """The change for a server without approval; ``names`` and ``packages`` are the approved ones."""
-    near = find_near_name(server.name, names)
+def build_unapproved_change(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
+    """Build the change for an unapproved server. ``names`` and ``packages`` are those of approved servers."""
+    near = find_similar_name(server.name, names)
     launched = parse_launch(server.target) if server.target else None
     if near is None and launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source"):
-        near = find_near_name(launched.identity, packages)
-    row = _Row(name=server.name, field="added")
+        near = find_similar_name(launched.identity, packages)
+    row = _EntryLocation(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
     more = [f"It is similar to {near[:80]!a}."] if near is not None else []
-    return row.change(kind, ABSENT, display_server(server), *more, *_danger_texts(launched.dangers if launched else ()))
+    return row.change(
+        kind, ABSENT, describe_server(server), *more, *_describe_dangers(launched.dangers if launched else ())
+    )
 
 
-def display_server(server: ConfiguredServer) -> dict[str, Any]:
+def describe_server(server: ConfiguredServer) -> dict[str, Any]:
     """An entry for output: what it starts or contacts, and the names of its variables and headers."""
     if type(server.entry) is not dict:
         return {"entry": type(server.entry).__name__}
-    fields = fields_of(server.entry, client_of(server.client))
+    fields = normalize_entry(server.entry, get_client(server.client))
     displayed: dict[str, Any] = {"client": server.client, "scope": server.scope, "file": server.path}
     if fields["command"] is not None:
         displayed["command"] = mask_words([str(word) for word in (fields["command"], *fields["args"])])
@@ -133,7 +138,7 @@ def display_server(server: ConfiguredServer) -> dict[str, Any]:
     return displayed
 
 
-class _Row(Record):
+class _EntryLocation(Record):
     """The location of a change."""
 
     name: str
@@ -155,7 +160,7 @@ class _Row(Record):
         )
 
 
-class _Pair(Record):
+class _EntryPair(Record):
     """An approved entry and the current one, parsed."""
 
     name: str
@@ -163,129 +168,138 @@ class _Pair(Record):
     new: Mapping[str, Any]
     old_server: ConfiguredServer
     new_server: ConfiguredServer
-    was: Launch | None
-    runs: Launch | None
+    old_launch: Launch | None
+    new_launch: Launch | None
     client: Client
 
     @classmethod
-    def parse(cls, name: str, before: dict[str, Any], after: dict[str, Any], client: Client) -> _Pair:
-        old, new = configured_server(name, before, client), configured_server(name, after, client)
+    def parse(cls, name: str, before: dict[str, Any], after: dict[str, Any], client: Client) -> _EntryPair:
+        old, new = parse_configured_server(name, before, client), parse_configured_server(name, after, client)
         return cls(
             name=name,
-            old=fields_of(before, client),
-            new=fields_of(after, client),
+            old=normalize_entry(before, client),
+            new=normalize_entry(after, client),
             old_server=old,
             new_server=new,
-            was=parse_launch(old.target) if old.target else None,
-            runs=parse_launch(new.target) if new.target else None,
+            old_launch=parse_launch(old.target) if old.target else None,
+            new_launch=parse_launch(new.target) if new.target else None,
             client=client,
         )
 
     @property
     def new_dangers(self) -> tuple[str, ...]:
-        known = self.was.dangers if self.was else ()
-        return tuple(code for code in (self.runs.dangers if self.runs else ()) if code not in known)
+        known = self.old_launch.dangers if self.old_launch else ()
+        return tuple(code for code in (self.new_launch.dangers if self.new_launch else ()) if code not in known)
 
-    def row(self, field: str, *steps: str) -> _Row:
+    def row(self, field: str, *steps: str) -> _EntryLocation:
         path = ""
         for token in (field, *steps):
             path = child_pointer(path, token)
-        return _Row(name=self.name, field=field, path=path)
+        return _EntryLocation(name=self.name, field=field, path=path)
 
     def differs(self, field: str) -> bool:
-        return not is_json_equal(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
+        return not is_json_equal(_empty_to_none(self.old.get(field)), _empty_to_none(self.new.get(field)))
 
 
-def _changes(pair: _Pair) -> Iterator[Change]:
-    yield from _usability(pair)
-    yield from _command(pair)
-    yield from _arguments(pair)
-    yield from _variables(pair)
-    yield from _folder(pair)
-    yield from _address(pair)
-    yield from _headers(pair)
-    yield from _switches(pair)
-    yield from _others(pair)
+def _compare_pair(pair: _EntryPair) -> Iterator[Change]:
+    yield from _compare_validity(pair)
+    yield from _compare_commands(pair)
+    yield from _compare_arguments(pair)
+    yield from _compare_variables(pair)
+    yield from _compare_folders(pair)
+    yield from _compare_addresses(pair)
+    yield from _compare_headers(pair)
+    yield from _compare_disabled(pair)
+    yield from _compare_other_members(pair)
 
 
-def _usability(pair: _Pair) -> Iterator[Change]:
+def _compare_validity(pair: _EntryPair) -> Iterator[Change]:
     old, new = pair.old_server, pair.new_server
     if new.target is None and old.target is not None:
-        yield _Row(name=pair.name, field="entry").change("unusable_entry", ABSENT, ABSENT)
+        yield _EntryLocation(name=pair.name, field="entry").change("unusable_entry", ABSENT, ABSENT)
     elif new.problem and not old.problem:
-        yield _Row(name=pair.name, field="entry").change("ambiguous_entry", ABSENT, ABSENT)
+        yield _EntryLocation(name=pair.name, field="entry").change("ambiguous_entry", ABSENT, ABSENT)
 
 
-def _command(pair: _Pair) -> Iterator[Change]:
+def _compare_commands(pair: _EntryPair) -> Iterator[Change]:
     if not pair.differs("command"):
         return
     old, new = pair.old["command"], pair.new["command"]
     row = pair.row("command")
     before, after = _display_program(old), _display_program(new)
     if old is None or new is None:
-        yield row.change("kind_swapped", before, after, *_danger_texts(pair.new_dangers))
+        yield row.change("kind_swapped", before, after, *_describe_dangers(pair.new_dangers))
     elif type(old) is str and type(new) is str and not pair.new_dangers and program_name(old) == program_name(new):
         yield row.change("program_moved", before, after)
-    elif _same_release(pair) and not pair.new_dangers:
+    elif _is_same_release(pair) and not pair.new_dangers:
         yield row.change("launcher_changed", before, after)
     else:
-        yield row.change("command_swapped", before, after, *_danger_texts(pair.new_dangers))
+        yield row.change("command_swapped", before, after, *_describe_dangers(pair.new_dangers))
 
 
-def _arguments(pair: _Pair) -> Iterator[Change]:
+def _compare_arguments(pair: _EntryPair) -> Iterator[Change]:
     if not pair.differs("args"):
         return
     before, after = _display_arguments(pair.old), _display_arguments(pair.new)
-    kind = _kind_of_arguments(pair)
+    kind = _choose_arguments_kind(pair)
     dangers = () if pair.differs("command") else pair.new_dangers  # otherwise reported with the command
-    yield pair.row("args").change(kind, before, after, *_danger_texts(dangers))
+    yield pair.row("args").change(kind, before, after, *_describe_dangers(dangers))
 
 
-def _kind_of_arguments(pair: _Pair) -> str:
-    was, runs = pair.was, pair.runs
-    if pair.differs("command") or was is None or runs is None:
+def _choose_arguments_kind(pair: _EntryPair) -> str:
+    old_launch, new_launch = pair.old_launch, pair.new_launch
+    if pair.differs("command") or old_launch is None or new_launch is None:
         return "arguments_changed"
     if pair.new_dangers:
         return "danger_added"
-    if (was.kind, _name(was)) != (runs.kind, _name(runs)):
+    if (old_launch.kind, _normalize_identity(old_launch)) != (new_launch.kind, _normalize_identity(new_launch)):
         return "package_swapped"
-    if was.via is not None and runs.via is not None and was.via != runs.via:
-        was, runs = was.via, runs.via
-        if (was.kind, _name(was)) != (runs.kind, _name(runs)):
+    if old_launch.via is not None and new_launch.via is not None and old_launch.via != new_launch.via:
+        old_launch, new_launch = old_launch.via, new_launch.via
+        if (old_launch.kind, _normalize_identity(old_launch)) != (new_launch.kind, _normalize_identity(new_launch)):
             return "package_swapped"
-    if was.pinned and not runs.pinned:
+    if old_launch.pinned and not new_launch.pinned:
         return "pin_loosened"
-    if not was.pinned and runs.pinned and _one_word_differs(pair):
+    if not old_launch.pinned and new_launch.pinned and _differs_in_one_word(pair):
         return "pin_tightened"
-    return "release_changed" if (was.version, was.digest) != (runs.version, runs.digest) else "arguments_changed"
+    return (
+        "release_changed"
+        if (old_launch.version, old_launch.digest) != (new_launch.version, new_launch.digest)
+        else "arguments_changed"
+    )
 
 
-def _same_release(pair: _Pair) -> bool:
-    was, runs = pair.was, pair.runs
-    if was is None or runs is None or was.kind in ("path", "shell"):
+def _is_same_release(pair: _EntryPair) -> bool:
+    old_launch, new_launch = pair.old_launch, pair.new_launch
+    if old_launch is None or new_launch is None or old_launch.kind in ("path", "shell"):
         return False
-    return (was.kind, _name(was), was.version, was.digest) == (runs.kind, _name(runs), runs.version, runs.digest)
+    return (old_launch.kind, _normalize_identity(old_launch), old_launch.version, old_launch.digest) == (
+        new_launch.kind,
+        _normalize_identity(new_launch),
+        new_launch.version,
+        new_launch.digest,
+    )
 
 
-def _name(launched: Launch) -> str:
+def _normalize_identity(launched: Launch) -> str:
     """The identity, with Python package names normalised."""
     return (launched.purl or launched.identity).partition("@")[0] if launched.kind == "pypi" else launched.identity
 
 
-def _one_word_differs(pair: _Pair) -> bool:
+def _differs_in_one_word(pair: _EntryPair) -> bool:
     old, new = pair.old["args"], pair.new["args"]
     return len(old) == len(new) and sum(one != other for one, other in zip(old, new, strict=True)) == 1
 
 
-def _variables(pair: _Pair) -> Iterator[Change]:
-    yield from _named_values(pair, "env", "variable")
+def _compare_variables(pair: _EntryPair) -> Iterator[Change]:
+    yield from _compare_named_values(pair, "env", "variable")
 
 
-def _headers(pair: _Pair) -> Iterator[Change]:
-    yield from _named_values(pair, "headers", "header")
+def _compare_headers(pair: _EntryPair) -> Iterator[Change]:
+    yield from _compare_named_values(pair, "headers", "header")
 
 
-def _named_values(pair: _Pair, field: str, what: str) -> Iterator[Change]:
+def _compare_named_values(pair: _EntryPair, field: str, what: str) -> Iterator[Change]:
     if not pair.differs(field):
         return
     old, new = pair.old[field] or {}, pair.new[field] or {}
@@ -295,11 +309,11 @@ def _named_values(pair: _Pair, field: str, what: str) -> Iterator[Change]:
     for name in sorted({*old, *new}):
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
         if before is ABSENT or after is ABSENT or not is_json_equal(before, after):
-            kind = _kind_of_value(name, before, after, what)
+            kind = _choose_value_kind(name, before, after, what)
             yield pair.row(field, name).change(kind, _display_value(name, before), _display_value(name, after))
 
 
-def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
+def _choose_value_kind(name: str, before: Any, after: Any, what: str) -> str:
     if after is ABSENT:
         return f"{what}_removed"
     if type(before) is str and type(after) is str and reference_name(before) == reference_name(after) is not None:
@@ -357,17 +371,17 @@ def _refers_elsewhere(name: str, value: str) -> bool:
     )
 
 
-def _folder(pair: _Pair) -> Iterator[Change]:
+def _compare_folders(pair: _EntryPair) -> Iterator[Change]:
     if not pair.differs("cwd"):
         return
-    resolved_in_folder = bool(pair.runs and {"relative_path"} & set(pair.runs.dangers)) or bool(
-        pair.runs and pair.runs.kind in ("module", "script")
+    resolved_in_folder = bool(pair.new_launch and {"relative_path"} & set(pair.new_launch.dangers)) or bool(
+        pair.new_launch and pair.new_launch.kind in ("module", "script")
     )
     kind = "folder_decides" if resolved_in_folder else "folder_changed"
     yield pair.row("cwd").change(kind, _display_program(pair.old["cwd"]), _display_program(pair.new["cwd"]))
 
 
-def _address(pair: _Pair) -> Iterator[Change]:
+def _compare_addresses(pair: _EntryPair) -> Iterator[Change]:
     if not pair.differs("url"):
         if pair.differs("transport"):
             yield pair.row("transport").change("transport_changed", pair.old["transport"], pair.new["transport"])
@@ -380,11 +394,11 @@ def _address(pair: _Pair) -> Iterator[Change]:
             "kind_swapped" if not pair.differs("command") else "address_moved" if new is not None else "address_changed"
         )
     else:
-        kind = "address_changed" if _origin(old) == _origin(new) else "address_moved"
-    yield pair.row("url").change(kind, before, after, *_danger_texts(pair.new_dangers))
+        kind = "address_changed" if _get_origin(old) == _get_origin(new) else "address_moved"
+    yield pair.row("url").change(kind, before, after, *_describe_dangers(pair.new_dangers))
 
 
-def _origin(url: Any) -> str:
+def _get_origin(url: Any) -> str:
     """Scheme, user and host as written. Two spellings of one host count as different, to be safe."""
     text = url if type(url) is str else ""
     scheme, _, rest = text.partition("://")
@@ -394,42 +408,42 @@ def _origin(url: Any) -> str:
     return f"{scheme.lower()}://{host.lower()}"
 
 
-def _switches(pair: _Pair) -> Iterator[Change]:
+def _compare_disabled(pair: _EntryPair) -> Iterator[Change]:
     if pair.old["disabled"] != pair.new["disabled"]:
         kind = "entry_disabled" if pair.new["disabled"] else "entry_enabled"
         yield pair.row("disabled").change(kind, pair.old["disabled"], pair.new["disabled"])
 
 
-def _others(pair: _Pair) -> Iterator[Change]:
+def _compare_other_members(pair: _EntryPair) -> Iterator[Change]:
     for field in sorted({*pair.old, *pair.new}):
         if field in _COMPARED or not pair.differs(field):
             continue
         before, after = pair.old.get(field, ABSENT), pair.new.get(field, ABSENT)
         kind = "member_changed"
         if field in pair.client.spelling.consent:
-            narrowed = "*" in _consented(before) or _consented(after) <= _consented(before)
+            narrowed = "*" in _list_auto_approved(before) or _list_auto_approved(after) <= _list_auto_approved(before)
             kind = "consent_narrowed" if narrowed else "consent_widened"
         yield pair.row(field).change(kind, _display_member(field, before), _display_member(field, after))
 
 
-def _consented(value: Any) -> frozenset[str]:
+def _list_auto_approved(value: Any) -> frozenset[str]:
     """What may be called without asking; ``*`` means everything."""
     if type(value) is list:
         return frozenset(str(item) for item in value)
     return frozenset({"*"}) if value is True else frozenset()
 
 
-def package_of(server: ConfiguredServer) -> str | None:
+def get_package_name(server: ConfiguredServer) -> str | None:
     """The package or image that a server runs, if it runs one."""
     launched = parse_launch(server.target) if isinstance(server.target, StdioTarget) else None
     return launched.identity if launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") else None
 
 
-def _danger_texts(dangers: Iterable[str]) -> list[str]:
+def _describe_dangers(dangers: Iterable[str]) -> list[str]:
     return [DANGERS[code] for code in dangers]
 
 
-def _emptied(value: Any) -> Any:
+def _empty_to_none(value: Any) -> Any:
     """None for empty lists and objects: clients and installers differ in whether they write these."""
     return None if value in ({}, [], None) else value
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pinwarden.clients.documents import (
-    config_with,
-    entry_in,
-    format_of,
+    build_config,
+    delete_entry,
+    detect_format,
+    find_entry,
     read_document,
-    with_entry,
-    with_entry_at,
-    without_entry,
+    set_entry,
+    set_entry_at,
 )
 from pinwarden.clients.table import (
     CLIENTS,
@@ -30,8 +30,8 @@ from pinwarden.clients.table import (
     ConfigLocation,
     Scope,
     System,
-    client_of,
-    installation_location,
+    find_installation_location,
+    get_client,
 )
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.text import fold_file_name
@@ -50,12 +50,12 @@ MAX_AGENTS = 2000  # shared collections of agents have hundreds
 Action = Literal["created", "updated", "unchanged", "removed", "missing"]
 
 
-def this_system() -> System:
+def detect_system() -> System:
     """The operating system, as the table of clients names it."""
     return "windows" if sys.platform == "win32" else "mac" if sys.platform == "darwin" else "linux"
 
 
-def discover(
+def discover_configs(
     project: Path, home: Path, system: System, env: Mapping[str, str], *, root: Path = Path("/")
 ) -> list[ConfigFile]:
     """Every configuration file that exists for this project and user, in the order of the table of clients.
@@ -63,15 +63,15 @@ def discover(
     A file that several clients read is listed once, under the first of them. ``root`` is the root of the file system,
     for files of administrators.
     """
-    return _discover(_Folders(project, home, system, env, root), get_args(Scope))
+    return _discover_in(_FolderResolver(project, home, system, env, root), get_args(Scope))
 
 
-def discover_project(project: Path, system: System) -> list[ConfigFile]:
+def discover_project_configs(project: Path, system: System) -> list[ConfigFile]:
     """Every configuration file that exists in a project's folder; the user's own files are left out."""
-    return _discover(_Folders(project, project, system, {}, Path("/")), ("project",))
+    return _discover_in(_FolderResolver(project, project, system, {}, Path("/")), ("project",))
 
 
-def _discover(folders: _Folders, scopes: Container[Scope]) -> list[ConfigFile]:
+def _discover_in(folders: _FolderResolver, scopes: Container[Scope]) -> list[ConfigFile]:
     files: dict[Path, ConfigFile] = {}
     listed: dict[Path, list[str]] = {}
     project, home = folders.known["project"], folders.known["home"]
@@ -79,18 +79,18 @@ def _discover(folders: _Folders, scopes: Container[Scope]) -> list[ConfigFile]:
         for location in client.locations:
             if folders.system not in location.systems or location.scope not in scopes:
                 continue
-            pattern = folders.fill_in(location.path)
+            pattern = folders.resolve_path(location.path)
             for written in _case_variants(pattern, project, listed) if location.scope == "project" else (pattern,):
-                for path, problem in _matching(written):
+                for path, problem in _expand_pattern(written):
                     known = path.absolute()  # the project may be the home folder, under another path
                     if problem is not None:
-                        files[known] = _unseen(path, client, location, problem)
+                        files[known] = _build_unsearched_file(path, client, location, problem)
                     elif known not in files and _path_exists(path):
-                        files[known] = load(path, client, location, within=(project, home))
+                        files[known] = load_config(path, client, location, within=(project, home))
     return list(files.values())
 
 
-def project_names() -> frozenset[str]:
+def list_project_names() -> frozenset[str]:
     """Names of files and folders that configure a client: the first part of each path below a project."""
     paths = (
         Path(location.path).parts
@@ -101,11 +101,11 @@ def project_names() -> frozenset[str]:
     return frozenset(parts[1] for parts in paths)
 
 
-def load(path: Path, client: Client, location: ConfigLocation, *, within: tuple[Path, ...] = ()) -> ConfigFile:
+def load_config(path: Path, client: Client, location: ConfigLocation, *, within: tuple[Path, ...] = ()) -> ConfigFile:
     """Read one configuration file. Never raises."""
     from pinwarden.clients.config import ConfigFile, read_config  # most projects have no such file
 
-    link = _link(path, within)
+    link = _find_link_target(path, within)
     if location.code:
         return ConfigFile(client=client.id, scope=location.scope, path=str(path), link=link, settings=True, code=True)
     try:
@@ -123,15 +123,17 @@ def load(path: Path, client: Client, location: ConfigLocation, *, within: tuple[
     return read_config(data, client=client, location=location, path=str(path), link=link)
 
 
-def installation_paths(project: Path, home: Path, system: System, env: Mapping[str, str]) -> dict[tuple[str, str], str]:
+def list_installation_paths(
+    project: Path, home: Path, system: System, env: Mapping[str, str]
+) -> dict[tuple[str, str], str]:
     """The file that an installation is written to, by client and scope."""
-    folders = _Folders(project, home, system, env, Path("/"))
+    folders = _FolderResolver(project, home, system, env, Path("/"))
     paths: dict[tuple[str, str], str] = {}
     for client in CLIENTS.values():
         for scope in ("project", "global"):
-            location = installation_location(client, scope)
+            location = find_installation_location(client, scope)
             if location is not None:
-                paths[client.id, scope] = str(folders.fill_in(location.path))
+                paths[client.id, scope] = str(folders.resolve_path(location.path))
     return paths
 
 
@@ -140,16 +142,16 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
     ``fragment`` is a configuration of that client with the server, as a lock stores it.
     """
-    known = client_of(client)
-    entry = entry_in(fragment, known, name)
+    known = get_client(client)
+    entry = find_entry(fragment, known, name)
     if type(entry) is not dict or not name:
         raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not contain the server {name[:80]!a}")
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
-    after = with_entry(before or b"", form=format_of(path.name), client=known, name=name, fragment=fragment)
+    after = set_entry(before or b"", form=detect_format(path.name), client=known, name=name, fragment=fragment)
     if after == before:
         return "unchanged"
-    _write(path, before, after)
+    _write_if_unchanged(path, before, after)
     return "created" if before is None else "updated"
 
 
@@ -161,11 +163,11 @@ class ConfigEdits:
 
     def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
         """Replace the entry of a server in place; the same name elsewhere in the file is another server."""
-        before, after = _with_replaced_entry(server, entry)
+        before, after = _edit_entry(server, entry)
         if after == before:
             return "unchanged"
         path = Path(server.path)
-        _write(path, before, after)
+        _write_if_unchanged(path, before, after)
         self._done.append((path, before, after))
         return "updated"
 
@@ -190,14 +192,14 @@ def config_edits() -> Iterator[ConfigEdits]:
 
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
     """Raise if the entry of a server cannot be replaced in place. Writes nothing."""
-    _with_replaced_entry(server, entry)
+    _edit_entry(server, entry)
 
 
-def _with_replaced_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
+def _edit_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
     """The file of a server before and after its entry is replaced."""
     from pinwarden.core.json_values import split_pointer
 
-    path, known, name = Path(server.path), client_of(server.client), server.name
+    path, known, name = Path(server.path), get_client(server.client), server.name
     steps = tuple(split_pointer(server.pointer))
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
@@ -205,22 +207,22 @@ def _with_replaced_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tup
         raise PinwardenError("CONFIG_UNEDITABLE", f"{path} no longer contains the server {name[:80]!a}")
     if path.suffix.lower() == ".md":
         raise PinwardenError("CONFIG_UNEDITABLE", f"{path.name} describes an agent in Markdown; edit it by hand")
-    form = format_of(path.name)
+    form = detect_format(path.name)
     usual = steps == (*known.root, name) or (known.spelling.named_list and steps[:-1] == known.root)
     if not usual:
-        return before, with_entry_at(before, form=form, steps=steps, entry=entry)
-    fragment = config_with(known, name, entry)
-    return before, with_entry(before, form=form, client=known, name=name, fragment=fragment)
+        return before, set_entry_at(before, form=form, steps=steps, entry=entry)
+    fragment = build_config(known, name, entry)
+    return before, set_entry(before, form=form, client=known, name=name, fragment=fragment)
 
 
 def remove_entry(path: Path, client: str, name: str) -> Action:
     """Remove a server from a client's file and leave everything else unchanged."""
-    known = client_of(client)
+    known = get_client(client)
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
-    if before is None or entry_in(read_document(before, path.name), known, name) is None:
+    if before is None or find_entry(read_document(before, path.name), known, name) is None:
         return "missing"
-    _write(path, before, without_entry(before, form=format_of(path.name), client=known, name=name))
+    _write_if_unchanged(path, before, delete_entry(before, form=detect_format(path.name), client=known, name=name))
     return "removed"
 
 
@@ -231,7 +233,7 @@ def _read_or_none(path: Path) -> bytes | None:
     return read_file(path, MAX_CONFIG_BYTES)
 
 
-def _write(path: Path, before: bytes | None, after: bytes) -> None:
+def _write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -255,13 +257,13 @@ def _refuse_link(path: Path) -> None:
 def _refuse_linked_folder(path: Path, client: Client) -> None:
     """Refuse linked parent folders inside the project or home, such as ``.cursor``."""
     for location in client.locations:
-        for below in _below_top(location) if location.installs else ():
+        for below in _list_relative_parts(location) if location.installs else ():
             if path.parts[-len(below) :] == below:
                 for folder in path.parents[: len(below) - 1]:
                     _refuse_link(folder)
 
 
-def _below_top(location: ConfigLocation) -> Iterator[tuple[str, ...]]:
+def _list_relative_parts(location: ConfigLocation) -> Iterator[tuple[str, ...]]:
     """The path parts from the project or home to a file, on each system."""
     name, _, rest = location.path.partition("/")
     if name in ("{project}", "{home}"):
@@ -272,7 +274,7 @@ def _below_top(location: ConfigLocation) -> Iterator[tuple[str, ...]]:
         yield (*Path(otherwise.partition("/")[2]).parts, *Path(rest).parts)
 
 
-class _Folders:
+class _FolderResolver:
     """Resolves the folder names at the start of paths in the table."""
 
     def __init__(self, project: Path, home: Path, system: System, env: Mapping[str, str], root: Path) -> None:
@@ -280,7 +282,7 @@ class _Folders:
         self.env = env
         self.known = {"project": project, "home": home, "root": root}
 
-    def fill_in(self, path: str) -> Path:
+    def resolve_path(self, path: str) -> Path:
         name, rest = re.fullmatch(r"\{(\w+)\}/?(.*)", path).groups()  # type: ignore[union-attr]  # all paths match
         return self._folder(name) / rest if rest else self._folder(name)
 
@@ -292,10 +294,10 @@ class _Folders:
         # A relative folder would depend on the working directory of Pinwarden, not of the client.
         if value and Path(value).is_absolute():
             return Path(value)
-        return self.fill_in(folder.otherwise[self.system])
+        return self.resolve_path(folder.otherwise[self.system])
 
 
-def _matching(pattern: Path) -> Iterator[tuple[Path, str | None]]:
+def _expand_pattern(pattern: Path) -> Iterator[tuple[Path, str | None]]:
     """The files that match a pattern; with a problem, the patterns that could not be searched completely."""
     index = next((index for index, step in enumerate(pattern.parts) if step.startswith("*")), None)
     if index is None:
@@ -303,20 +305,20 @@ def _matching(pattern: Path) -> Iterator[tuple[Path, str | None]]:
         return
     folder, rest = Path(*pattern.parts[:index]), pattern.parts[index + 1 :]
     if pattern.parts[index] == "**":
-        below, problem = _folders_below(folder)
+        below, problem = _list_folders(folder)
         for subfolder in below:
-            yield from _matching(Path(subfolder, *rest))
+            yield from _expand_pattern(Path(subfolder, *rest))
         if problem is not None:
             yield pattern, problem
         return
-    names, problem = _names(folder, pattern.parts[index])
+    names, problem = _list_names(folder, pattern.parts[index])
     for name in names:
-        yield from _matching(Path(folder, name, *rest))
+        yield from _expand_pattern(Path(folder, name, *rest))
     if problem is not None:
         yield pattern, problem
 
 
-def _folders_below(folder: Path) -> tuple[list[Path], str | None]:
+def _list_folders(folder: Path) -> tuple[list[Path], str | None]:
     """A folder and all folders below it, links followed once; and a problem if the list is incomplete."""
     pending, folders, visited = [folder], list[Path](), set[tuple[int, int]]()
     while pending:
@@ -337,7 +339,7 @@ def _folders_below(folder: Path) -> tuple[list[Path], str | None]:
     return folders, None
 
 
-def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
+def _list_names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
     """The names in a folder that end like the pattern; and a problem if the list is incomplete."""
     ending = fold_file_name(pattern.removeprefix("*"))
     try:
@@ -352,7 +354,7 @@ def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
     return names, None
 
 
-def _unseen(pattern: Path, client: Client, location: ConfigLocation, problem: str) -> ConfigFile:
+def _build_unsearched_file(pattern: Path, client: Client, location: ConfigLocation, problem: str) -> ConfigFile:
     from pinwarden.clients.config import ConfigFile
 
     return ConfigFile(
@@ -369,17 +371,17 @@ def _case_variants(path: Path, project: Path, listed: dict[Path, list[str]]) -> 
         candidates = [
             folder / name
             for folder in candidates
-            for name in ([step] if step.startswith(("*.", "**")) else _listed(folder, listed))
+            for name in ([step] if step.startswith(("*.", "**")) else _list_cached(folder, listed))
             if wanted in ("*", fold_file_name(name))
         ]
     for other in candidates[:MAX_FILES_PER_LOCATION]:
         meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))
         # Where case is ignored, the other path is the same file.
-        if other != meant and not _is_same(other, meant):
+        if other != meant and not _is_same_file(other, meant):
             yield other
 
 
-def _listed(folder: Path, listed: dict[Path, list[str]]) -> list[str]:
+def _list_cached(folder: Path, listed: dict[Path, list[str]]) -> list[str]:
     if folder not in listed:
         try:
             listed[folder] = sorted(file.name for file in folder.iterdir())
@@ -388,7 +390,7 @@ def _listed(folder: Path, listed: dict[Path, list[str]]) -> list[str]:
     return listed[folder]
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     if "*" in one.name:
         one, other = one.parent, other.parent
     try:
@@ -408,7 +410,7 @@ def _path_exists(path: Path) -> bool:
     return True
 
 
-def _link(path: Path, within: tuple[Path, ...]) -> str | None:
+def _find_link_target(path: Path, within: tuple[Path, ...]) -> str | None:
     """The target, if the path or a folder between it and the project or home is a link."""
     tops = [top for top in within if path.is_relative_to(top)]
     steps = [

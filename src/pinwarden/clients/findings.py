@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.clients.command_line import DANGERS, parse_launch
-from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
-from pinwarden.clients.table import client_of
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, normalize_entry
+from pinwarden.clients.table import get_client
 from pinwarden.core.json_values import child_pointer
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, build_kind_table
@@ -28,13 +28,16 @@ FINDING_KINDS: FindingKinds = build_kind_table(
         ("servers_not_understood", "The file has servers in a member that, as far as known, its client does not read."),
         ("shell_command", DANGERS["shell_command"]),
         ("download_and_run", DANGERS["download_and_run"]),
-        ("redirecting_variable", "A variable makes the command load, fetch or trust something else."),
+        ("redirecting_variable", "An environment variable changes what the command loads, downloads or trusts."),
         ("all_servers_enabled", "The settings start every server that the repository names, without asking."),
         ("assistant_redirected", "The settings send the assistant's conversations to another address."),
         ("permissions_bypassed", "The settings let the assistant act without asking."),
     ),
     review=(
-        ("start_unresolved", "The entry runs pinwarden run, but the lock does not allow it to start this server."),
+        (
+            "start_unresolved",
+            "The entry starts `pinwarden run`, which would refuse to start this server with the current lock.",
+        ),
         ("config_link", "The file is a symbolic link; the permissions of its target decide who can change it."),
         ("entry_unusable", "The entry is not valid, so it cannot be locked."),
         ("inline_code", DANGERS["inline_code"]),
@@ -76,68 +79,68 @@ class ConfigFinding(Record):
     message: str
 
 
-def findings_in(files: Iterable[ConfigFile]) -> tuple[ConfigFinding, ...]:
-    """All findings in these files and their servers."""
-    return tuple(finding for file in files for finding in (*file_findings(file), *_servers_of(file)))
+def check_files(files: Iterable[ConfigFile]) -> tuple[ConfigFinding, ...]:
+    """Check these files and the servers in them. Returns all findings."""
+    return tuple(finding for file in files for finding in (*check_file(file), *_check_servers(file)))
 
 
-def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
-    """Findings about the file itself and its settings."""
+def check_file(file: ConfigFile) -> Iterator[ConfigFinding]:
+    """Check the file itself and its settings."""
     if file.link is not None:
-        yield _of_file(file, "config_link", "", "it points to another file")
+        yield _build_file_finding(file, "config_link", "", "it points to another file")
     if file.fault is not None:
-        yield _of_file(file, f"config_{file.fault}", "", file.problem or "")
+        yield _build_file_finding(file, f"config_{file.fault}", "", file.problem or "")
     if file.code:
-        yield _of_file(file, "plugins_enabled", "", file.path.replace("\\", "/").rpartition("/")[2])
+        yield _build_file_finding(file, "plugins_enabled", "", file.path.replace("\\", "/").rpartition("/")[2])
     if type(file.document) is not dict:
         return
     for pointer in file.unread:
-        yield _of_file(file, "servers_not_understood", pointer, pointer)
-    settings = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
+        yield _build_file_finding(file, "servers_not_understood", pointer, pointer)
+    settings = _check_settings(file.document, file.scope) if file.settings else _check_inline_settings(file)
     for code, pointer, detail in settings:
-        yield _of_file(file, code, pointer, detail)
+        yield _build_file_finding(file, code, pointer, detail)
 
 
-def start_unresolved(server: ConfiguredServer, reason: str) -> ConfigFinding:
-    """The finding that ``pinwarden run`` would refuse to start a server as it is configured."""
-    return _of_server(server, "start_unresolved", reason)
+def build_unresolved_start(server: ConfiguredServer, reason: str) -> ConfigFinding:
+    """Build the finding that ``pinwarden run`` would refuse to start a server as it is configured."""
+    return _build_server_finding(server, "start_unresolved", reason)
 
 
-def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
-    """Findings about one server."""
+def check_server(server: ConfiguredServer) -> Iterator[ConfigFinding]:
+    """Check one configured server."""
     if server.target is None or server.problem:
-        yield _of_server(server, "entry_unusable", server.problem or "")
+        yield _build_server_finding(server, "entry_unusable", server.problem or "")
     if server.target is not None:
         launched = parse_launch(server.target)
         for danger in launched.dangers:
-            yield _of_server(server, danger)
+            yield _build_server_finding(server, danger)
         package = launched.via or launched
         if package.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") and not package.pinned:
-            yield _of_server(server, "floating", package.identity)
+            yield _build_server_finding(server, "floating", package.identity)
     if type(server.entry) is not dict:
         return
-    client = client_of(server.client)
-    fields = fields_of(server.entry, client)
+    client = get_client(server.client)
+    fields = normalize_entry(server.entry, client)
     for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
         if is_redirecting_variable(name):
-            yield _of_server(server, "redirecting_variable", name)
+            yield _build_server_finding(server, "redirecting_variable", name)
     for member in client.spelling.consent:
         if server.entry.get(member):
-            yield _of_server(server, "calls_unasked", member)
+            yield _build_server_finding(server, "calls_unasked", member)
 
 
 _COMMAND_SETTINGS = ("apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "otelHeadersHelper", "statusLine")
 _ANSWERING = ("_BASE_URL", "_API_BASE", "_ENDPOINT")
 
 
-def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, str, str]]:
+def _check_settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, str, str]]:
     """Code, pointer and detail of each relevant setting."""
     if document.get("enableAllProjectMcpServers") is True:
         yield "all_servers_enabled", "/enableAllProjectMcpServers", ""
     for member, code in (("enabledMcpjsonServers", "servers_enabled"), ("disabledMcpjsonServers", "servers_disabled")):
         names = document.get(member)
         if type(names) is list and names:
-            yield code, f"/{member}", _named(names)
+            yield code, f"/{member}", _join_names(names)
     env = document.get("env")
     for name in sorted(env) if type(env) is dict else ():
         if is_redirecting_variable(name):
@@ -152,19 +155,19 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
     allowed = permissions.get("allow") if type(permissions) is dict else None
     tools = [rule for rule in allowed if str(rule).startswith("mcp__")] if type(allowed) is list else []
     if tools:
-        yield "calls_allowed", "/permissions/allow", _named(tools)
+        yield "calls_allowed", "/permissions/allow", _join_names(tools)
     for member in ("enabledPlugins", "extraKnownMarketplaces"):
         plugins = document.get(member)
         wanted = [name for name, on in plugins.items() if on is not False] if type(plugins) is dict else plugins
         if wanted:
-            yield "plugins_enabled", f"/{member}", _named(wanted) if type(wanted) is list else ""
+            yield "plugins_enabled", f"/{member}", _join_names(wanted) if type(wanted) is list else ""
     if scope == "project":
         for member in _COMMAND_SETTINGS:
             if document.get(member):
                 yield "command_setting", f"/{member}", member
 
 
-def _named(names: list[Any]) -> str:
+def _join_names(names: list[Any]) -> str:
     return ", ".join(mask_name(str(name)[:80]) for name in names[:20])
 
 
@@ -176,9 +179,9 @@ _VSCODE_CONSENT = ("chat.tools.autoApprove", "chat.tools.global.autoApprove")
 _VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
 
 
-def _settings_beside(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
+def _check_inline_settings(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
     """Code, pointer and detail of each relevant setting in a file that also has servers."""
-    for code, path in switches_in(file.client, file.document):
+    for code, path in find_risky_settings(file.client, file.document):
         yield code, "".join(f"/{step}" for step in path), ".".join(path)
     if file.client in ("gemini", "qwen") and file.scope == "project":
         for path in _GEMINI_COMMANDS:
@@ -201,12 +204,12 @@ def _member_at(value: Any, path: tuple[str, ...]) -> Any:
 _DECIDED_BY_USER = frozenset({"permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"})
 
 
-def _servers_of(file: ConfigFile) -> Iterator[ConfigFinding]:
+def _check_servers(file: ConfigFile) -> Iterator[ConfigFinding]:
     for server in file.servers:
-        yield from server_findings(server)
+        yield from check_server(server)
 
 
-def _of_file(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
+def _build_file_finding(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
     kind = FINDING_KINDS[code]
     # The user made the settings in the user's own file; those in a repository may come from others.
     decided = file.settings or code in _DECIDED_BY_USER
@@ -219,11 +222,11 @@ def _of_file(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFi
         file=file.path,
         name="",
         pointer=pointer,
-        message=_sentence(kind.reason, detail),
+        message=_format_message(kind.reason, detail),
     )
 
 
-def _of_server(server: ConfiguredServer, code: str, detail: str = "") -> ConfigFinding:
+def _build_server_finding(server: ConfiguredServer, code: str, detail: str = "") -> ConfigFinding:
     kind = FINDING_KINDS[code]
     return ConfigFinding(
         code=code,
@@ -233,24 +236,24 @@ def _of_server(server: ConfiguredServer, code: str, detail: str = "") -> ConfigF
         file=server.path,
         name=server.name,
         pointer=server.pointer,
-        message=_sentence(kind.reason, detail),
+        message=_format_message(kind.reason, detail),
     )
 
 
-def _sentence(reason: str, detail: str) -> str:
+def _format_message(reason: str, detail: str) -> str:
     return f"{reason} ({detail})" if detail else reason
 
 
-_Test = Callable[[Any], bool]
+_Predicate = Callable[[Any], bool]
 _PERMISSIONS = ("*", "bash", "edit", "write", "webfetch", "external_directory")
 """Permissions of opencode with which, if set to ``allow``, the assistant acts without asking."""
 
 
-def _is(*values: Any) -> _Test:
+def _equals_any(*values: Any) -> _Predicate:
     return lambda value: type(value) in (str, bool) and value in values
 
 
-def _something(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return bool(value)
 
 
@@ -267,7 +270,7 @@ def _allows_some(value: Any) -> bool:
     return type(value) is list and bool(value) and not _allows_all(value)
 
 
-def _lets_act(value: Any) -> bool:
+def _allows_actions(value: Any) -> bool:
     """Whether a permission setting of opencode lets the assistant act: one word for everything, or one permission."""
     if type(value) is not dict:
         return bool(value == "allow")
@@ -285,68 +288,68 @@ _BYPASSED, _HOOKS, _PLUGINS, _ALLOWED, _COMMAND = (
     "calls_allowed",
     "command_setting",
 )
-_GEMINI: tuple[tuple[str, str, _Test], ...] = (
-    (_HOOKS, "hooks", _something),
-    (_BYPASSED, "general.defaultApprovalMode", _is("yolo", "auto_edit")),
-    (_BYPASSED, "tools.approvalMode", _is("yolo", "auto-edit", "auto_edit")),
-    (_ALLOWED, "tools.autoAccept", _is(True)),
-    (_ALLOWED, "autoAccept", _is(True)),
+_GEMINI: tuple[tuple[str, str, _Predicate], ...] = (
+    (_HOOKS, "hooks", _is_set),
+    (_BYPASSED, "general.defaultApprovalMode", _equals_any("yolo", "auto_edit")),
+    (_BYPASSED, "tools.approvalMode", _equals_any("yolo", "auto-edit", "auto_edit")),
+    (_ALLOWED, "tools.autoAccept", _equals_any(True)),
+    (_ALLOWED, "autoAccept", _equals_any(True)),
 )
-_CODEX: tuple[tuple[str, str, _Test], ...] = (
-    (_BYPASSED, "approval_policy", _is("never")),
-    (_BYPASSED, "sandbox_mode", _is("danger-full-access")),
-    (_COMMAND, "notify", _something),
-    (_HOOKS, "hooks", _something),
+_CODEX: tuple[tuple[str, str, _Predicate], ...] = (
+    (_BYPASSED, "approval_policy", _equals_any("never")),
+    (_BYPASSED, "sandbox_mode", _equals_any("danger-full-access")),
+    (_COMMAND, "notify", _is_set),
+    (_HOOKS, "hooks", _is_set),
 )
-_SWITCHES: Mapping[str, tuple[tuple[str, str, _Test], ...]] = {
+_RISKY_SETTINGS: Mapping[str, tuple[tuple[str, str, _Predicate], ...]] = {
     "gemini": _GEMINI,
     "qwen": _GEMINI,
     "codex": _CODEX,
     "opencode": (
-        (_PLUGINS, "plugin", _something),
-        (_BYPASSED, "permission", _lets_act),
-        (_HOOKS, "experimental.hook", _something),
+        (_PLUGINS, "plugin", _is_set),
+        (_BYPASSED, "permission", _allows_actions),
+        (_HOOKS, "experimental.hook", _is_set),
     ),
     "zed": (
-        (_BYPASSED, "agent.always_allow_tool_actions", _is(True)),
-        (_BYPASSED, "assistant.always_allow_tool_actions", _is(True)),
-        (_BYPASSED, "agent.tool_permissions.default", _is("allow")),
-        (_BYPASSED, "agent.tool_permissions.default_mode", _is("allow")),
+        (_BYPASSED, "agent.always_allow_tool_actions", _equals_any(True)),
+        (_BYPASSED, "assistant.always_allow_tool_actions", _equals_any(True)),
+        (_BYPASSED, "agent.tool_permissions.default", _equals_any("allow")),
+        (_BYPASSED, "agent.tool_permissions.default_mode", _equals_any("allow")),
     ),
     "crush": (
-        (_BYPASSED, "permissions.skip_requests", _is(True)),
+        (_BYPASSED, "permissions.skip_requests", _equals_any(True)),
         (_BYPASSED, "permissions.allowed_tools", _allows_all),
         (_ALLOWED, "permissions.allowed_tools", _allows_some),
-        (_HOOKS, "hooks", _something),
+        (_HOOKS, "hooks", _is_set),
     ),
     "amp": (
-        (_BYPASSED, "amp.dangerouslyAllowAll", _is(True)),
+        (_BYPASSED, "amp.dangerouslyAllowAll", _equals_any(True)),
         (_BYPASSED, "amp.permissions", _allows_all),
         (_ALLOWED, "amp.permissions", _allows_some),
-        (_ALLOWED, "amp.mcpPermissions", _something),
-        (_HOOKS, "amp.hooks", _something),
-        (_COMMAND, "amp.toolbox.path", _something),
+        (_ALLOWED, "amp.mcpPermissions", _is_set),
+        (_HOOKS, "amp.hooks", _is_set),
+        (_COMMAND, "amp.toolbox.path", _is_set),
     ),
-    "goose": ((_BYPASSED, "GOOSE_MODE", _is("auto")),),
+    "goose": ((_BYPASSED, "GOOSE_MODE", _equals_any("auto")),),
 }
 """By client: finding code, setting, and the values that produce the finding."""
 
 
-def switches_in(client: str, document: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+def find_risky_settings(client: str, document: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Code and path of each such setting in a client's file, including those of profiles and agents in it."""
-    rules = _SWITCHES.get("amp" if client == "vscode" else client, ())
+    rules = _RISKY_SETTINGS.get("amp" if client == "vscode" else client, ())
     holders: list[tuple[Any, tuple[str, ...]]] = [(document, ())]
     for member in ("profiles", "agent") if client in ("codex", "opencode") else ():
         inner = document.get(member) if type(document) is dict else None
         holders += [(value, (member, name)) for name, value in inner.items()] if type(inner) is dict else []
     for holder, before in holders:
-        for code, name, matters in rules:
-            for value, path in _at(holder, tuple(name.split("."))):
-                if matters(value):
+        for code, name, is_risky in rules:
+            for value, path in _resolve_path(holder, tuple(name.split("."))):
+                if is_risky(value):
                     yield code, (*before, *path)
 
 
-def _at(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _resolve_path(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
     if not steps:
         yield value, ()
         return
@@ -355,14 +358,14 @@ def _at(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ..
     for count in range(1, len(steps) + 1):
         member = ".".join(steps[:count])
         if member in value:
-            yield from ((inner, (member, *rest)) for inner, rest in _at(value[member], steps[count:]))
+            yield from ((inner, (member, *rest)) for inner, rest in _resolve_path(value[member], steps[count:]))
 
 
 _INPUT_REFERENCE = lazy_pattern(r"\$\{input:([^{}]{1,200})\}")
 _MAX_ANSWER = 400
 
 
-def proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -> dict[str, list[str]]:
+def list_proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -> dict[str, list[str]]:
     """By input id, the values that the file proposes for a server's inputs, with secrets redacted."""
     if not inputs:
         return {}

@@ -62,20 +62,20 @@ def decode_text(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
         raise PinwardenError("CONFIG_INVALID", f"not UTF-8 at byte {err.start}") from err
 
 
-def read(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
+def parse_jsonc(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
     """Parse a text. Repeated members are refused, because parsers differ in which one they use."""
     start = 1 if text.startswith("\ufeff") else 0
     try:
-        node = _Reader(text, limits).value(_after_trivia(text, start), 1)
+        node = _Parser(text, limits).value(_skip_trivia(text, start), 1)
     except RecursionError as err:
         raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
-    end = _after_trivia(text, node.end)
+    end = _skip_trivia(text, node.end)
     if end != len(text):
-        _invalid(text, end, "unexpected text after the end of the value")
+        _raise_invalid(text, end, "unexpected text after the end of the value")
     return node
 
 
-class _Reader:
+class _Parser:
     """Parses one text recursively, with a limit on the depth."""
 
     def __init__(self, text: str, limits: Limits) -> None:
@@ -84,38 +84,38 @@ class _Reader:
 
     def value(self, position: int, depth: int) -> Node:
         if depth > self.limits.max_depth:
-            _invalid(self.text, position, "nested too deeply")
+            _raise_invalid(self.text, position, "nested too deeply")
         first = self.text[position : position + 1]
         if first == "{":
-            return self._object(position, depth)
+            return self._parse_object(position, depth)
         if first == "[":
-            return self._array(position, depth)
+            return self._parse_array(position, depth)
         if first == '"':
-            value, end = self._string(position)
+            value, end = self._parse_string(position)
             return Node(value=value, start=position, end=end)
         word = _WORD.match(self.text, position)
         if word:
             return Node(value=_WORDS[word[0]], start=position, end=word.end())
-        return self._number(position)
+        return self._parse_number(position)
 
-    def _object(self, start: int, depth: int) -> Node:
+    def _parse_object(self, start: int, depth: int) -> Node:
         members: dict[str, JsoncMember] = {}
-        position = _after_trivia(self.text, start + 1)
+        position = _skip_trivia(self.text, start + 1)
         comma = False
         while self.text[position : position + 1] != "}":
             if members and not comma:
-                _invalid(self.text, position, "expected , or }")
+                _raise_invalid(self.text, position, "expected , or }")
             if self.text[position : position + 1] != '"':
-                _invalid(self.text, position, "expected a member name or }")
-            name, end = self._string(position)
-            colon = _after_trivia(self.text, end)
+                _raise_invalid(self.text, position, "expected a member name or }")
+            name, end = self._parse_string(position)
+            colon = _skip_trivia(self.text, end)
             if self.text[colon : colon + 1] != ":":
-                _invalid(self.text, colon, "expected :")
+                _raise_invalid(self.text, colon, "expected :")
             if name in members:
-                _invalid(self.text, position, f"member {name[:80]!a} occurs more than once in one object")
-            value = self.value(_after_trivia(self.text, colon + 1), depth + 1)
+                _raise_invalid(self.text, position, f"member {name[:80]!a} occurs more than once in one object")
+            value = self.value(_skip_trivia(self.text, colon + 1), depth + 1)
             members[name] = JsoncMember(name=name, start=position, value=value)
-            position, comma = self._after_comma(value.end)
+            position, comma = self._skip_comma(value.end)
         return Node(
             value={name: member.value.value for name, member in members.items()},
             start=start,
@@ -124,43 +124,43 @@ class _Reader:
             trailing_comma=comma,
         )
 
-    def _array(self, start: int, depth: int) -> Node:
+    def _parse_array(self, start: int, depth: int) -> Node:
         elements: list[Node] = []
-        position = _after_trivia(self.text, start + 1)
+        position = _skip_trivia(self.text, start + 1)
         comma = False
         while self.text[position : position + 1] != "]":
             if elements and not comma:
-                _invalid(self.text, position, "expected , or ]")
+                _raise_invalid(self.text, position, "expected , or ]")
             elements.append(self.value(position, depth + 1))
-            position, comma = self._after_comma(elements[-1].end)
+            position, comma = self._skip_comma(elements[-1].end)
         values = [element.value for element in elements]
         return Node(value=values, start=start, end=position + 1, elements=tuple(elements))
 
-    def _after_comma(self, position: int) -> tuple[int, bool]:
-        position = _after_trivia(self.text, position)
+    def _skip_comma(self, position: int) -> tuple[int, bool]:
+        position = _skip_trivia(self.text, position)
         if self.text[position : position + 1] != ",":
             return position, False
-        return _after_trivia(self.text, position + 1), True
+        return _skip_trivia(self.text, position + 1), True
 
-    def _string(self, position: int) -> tuple[str, int]:
+    def _parse_string(self, position: int) -> tuple[str, int]:
         try:
             value, end = scanstring(self.text, position + 1, True)
             value.encode()
         except UnicodeEncodeError:
-            _invalid(self.text, position, "a string contains a lone surrogate")
+            _raise_invalid(self.text, position, "a string contains a lone surrogate")
         except ValueError:
-            _invalid(self.text, position, "a string does not end, or contains a bad escape or control character")
+            _raise_invalid(self.text, position, "a string does not end, or contains a bad escape or control character")
         return value, end
 
-    def _number(self, position: int) -> Node:
+    def _parse_number(self, position: int) -> Node:
         match = _NUMBER.match(self.text, position)
         if not match:
-            _invalid(self.text, position, "expected a value")
+            _raise_invalid(self.text, position, "expected a value")
         if len(match[0]) > self.limits.max_digits:
-            _invalid(self.text, position, "a number has too many digits")
+            _raise_invalid(self.text, position, "a number has too many digits")
         number: int | float = float(match[0]) if match[1] or match[2] else int(match[0])
         if not isfinite(number):
-            _invalid(self.text, position, "a number is too large")
+            _raise_invalid(self.text, position, "a number is too large")
         return Node(value=number, start=position, end=match.end())
 
 
@@ -170,7 +170,7 @@ def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
     If an object replaces an object, only the members that differ are edited, so that comments inside it stay. The same
     holds for the elements of an array that keeps its length. An array on one line stays on one line.
     """
-    node = read(text)
+    node = parse_jsonc(text)
     for depth, name in enumerate(path):
         if type(node.value) is not dict:
             raise PinwardenError("CONFIG_UNEDITABLE", f"{'/'.join(path[:depth]) or 'the file'} is not an object")
@@ -178,9 +178,9 @@ def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
         if member is None:
             for inner in reversed(path[depth + 1 :]):
                 value = {inner: value}
-            return _insert(text, node, name, value)
+            return _insert_member(text, node, name, value)
         node = member.value
-    if _same(node.value, value):
+    if _is_equal(node.value, value):
         return text
     if type(node.value) is dict and type(value) is dict:
         for name in node.value:
@@ -190,29 +190,29 @@ def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
             text = put_value(text, (*path, name), inner)
         return text
     if type(node.value) is list and type(value) is list and node.elements:
-        return _with_elements(text, node, value)
-    return text[: node.start] + _render(value, _Style.detect(text), _indent_at(text, node.start)) + text[node.end :]
+        return _replace_elements(text, node, value)
+    return text[: node.start] + _render(value, _Style.detect(text), _get_indent(text, node.start)) + text[node.end :]
 
 
-def _with_elements(text: str, node: Node, values: list[Any]) -> str:
+def _replace_elements(text: str, node: Node, values: list[Any]) -> str:
     """The text with other values in an array, in the same layout."""
-    style, outer = _Style.detect(text), _indent_at(text, node.start)
+    style, outer = _Style.detect(text), _get_indent(text, node.start)
     if len(values) == len(node.elements):
         for element, value in reversed(list(zip(node.elements, values, strict=True))):
-            if not _same(element.value, value):
-                rendered = _render(value, style, _indent_at(text, element.start))
+            if not _is_equal(element.value, value):
+                rendered = _render(value, style, _get_indent(text, element.start))
                 text = text[: element.start] + rendered + text[element.end :]
         return text
     if "\n" in text[node.start : node.end]:
         return text[: node.start] + _render(values, style, outer) + text[node.end :]
     close = [one.end + 1 == other.start for one, other in pairwise(node.elements)]
     between = "," if close and all(close) else ", "
-    return f"{text[: node.start]}[{between.join(map(json_text, values))}]{text[node.end :]}"
+    return f"{text[: node.start]}[{between.join(map(render_inline, values))}]{text[node.end :]}"
 
 
 def remove_value(text: str, path: tuple[str, ...]) -> str:
     """The text without the member at ``path``. Comments around it stay."""
-    node = read(text)
+    node = parse_jsonc(text)
     for name in path[:-1]:
         member = node.member(name)
         if member is None:
@@ -221,7 +221,7 @@ def remove_value(text: str, path: tuple[str, ...]) -> str:
     names = [member.name for member in node.members]
     if path[-1] not in names:
         return text
-    return _remove(text, node, names.index(path[-1]))
+    return _remove_member(text, node, names.index(path[-1]))
 
 
 def render_file(value: Any) -> str:
@@ -243,7 +243,7 @@ class _Style(Record):
         return cls(indent=indented[1] if indented else "  ", newline=newline)
 
 
-def _insert(text: str, node: Node, name: str, value: Any) -> str:
+def _insert_member(text: str, node: Node, name: str, value: Any) -> str:
     """Insert a new last member, after the comments before the closing brace."""
     style = _Style.detect(text)
     last = node.members[-1] if node.members else None
@@ -254,17 +254,17 @@ def _insert(text: str, node: Node, name: str, value: Any) -> str:
     brace_on_own_line = "\n" in text[position:closing]
     if last is not None and not brace_on_own_line and not _begins_line(text, last.start):
         comma = "," if node.trailing_comma else ""
-        return _spliced(text, node, position, f" {json_text(name)}: {json_text(value)}{comma}", position)
-    outer = _indent_at(text, node.start)
-    inner = _indent_at(text, last.start) if last is not None else outer + style.indent
-    added = f"{style.newline}{inner}{json_text(name)}: {_render(value, style, inner)}"
+        return _splice(text, node, position, f" {render_inline(name)}: {render_inline(value)}{comma}", position)
+    outer = _get_indent(text, node.start)
+    inner = _get_indent(text, last.start) if last is not None else outer + style.indent
+    added = f"{style.newline}{inner}{render_inline(name)}: {_render(value, style, inner)}"
     added += "," if node.trailing_comma else ""
     if brace_on_own_line:
-        return _spliced(text, node, position, added, position)
-    return _spliced(text, node, position, added + style.newline + outer, closing)
+        return _splice(text, node, position, added, position)
+    return _splice(text, node, position, added + style.newline + outer, closing)
 
 
-def _spliced(text: str, node: Node, start: int, added: str, end: int) -> str:
+def _splice(text: str, node: Node, start: int, added: str, end: int) -> str:
     """``added`` instead of ``text[start:end]``, and a comma after the member that was the last one."""
     if not node.members or node.trailing_comma:
         return text[:start] + added + text[end:]
@@ -272,17 +272,17 @@ def _spliced(text: str, node: Node, start: int, added: str, end: int) -> str:
     return text[:after] + "," + text[after:start] + added + text[end:]
 
 
-def _remove(text: str, node: Node, index: int) -> str:
+def _remove_member(text: str, node: Node, index: int) -> str:
     start, end = node.members[index].start, node.members[index].value.end
     cuts: list[tuple[int, int]] = []
     if index < len(node.members) - 1 or node.trailing_comma:
-        comma = _after_trivia(text, end)
+        comma = _skip_trivia(text, end)
         if comma == end:
             end += 1
         else:  # a comment between the value and its comma stays
             cuts.append((comma, comma + 1))
     elif index > 0:
-        comma = _after_trivia(text, node.members[index - 1].value.end)
+        comma = _skip_trivia(text, node.members[index - 1].value.end)
         cuts.append((comma, comma + 1))
     line_end = _REST_OF_LINE.match(text, end)
     if not _begins_line(text, start):
@@ -292,10 +292,10 @@ def _remove(text: str, node: Node, index: int) -> str:
         start, end = text.rfind("\n", 0, start) + 1, line_end.end()
     for cut_start, cut_end in sorted([*cuts, (start, end)], reverse=True):
         text = text[:cut_start] + text[cut_end:]
-    return _collapsed(text, node.start) if len(node.members) == 1 else text
+    return _collapse_empty_object(text, node.start) if len(node.members) == 1 else text
 
 
-def _collapsed(text: str, start: int) -> str:
+def _collapse_empty_object(text: str, start: int) -> str:
     """Write an object that contains only spaces as ``{}``."""
     end = start + 1
     while text[end] in " \t\r\n":
@@ -308,20 +308,20 @@ def _render(value: Any, style: _Style, outer: str) -> str:
     inner = outer + style.indent
     between = "," + style.newline + inner
     if type(value) is dict and value:
-        members = between.join(f"{json_text(name)}: {_render(item, style, inner)}" for name, item in value.items())
+        members = between.join(f"{render_inline(name)}: {_render(item, style, inner)}" for name, item in value.items())
         return "{" + style.newline + inner + members + style.newline + outer + "}"
     if type(value) is list and value:
         elements = between.join(_render(item, style, inner) for item in value)
         return "[" + style.newline + inner + elements + style.newline + outer + "]"
-    return json_text(value)
+    return render_inline(value)
 
 
-def json_text(value: Any) -> str:
+def render_inline(value: Any) -> str:
     """The value on one line, with invisible characters escaped."""
     return escape_invisible_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def _indent_at(text: str, position: int) -> str:
+def _get_indent(text: str, position: int) -> str:
     """The spaces and tabs at the beginning of the line that contains ``position``."""
     match = _BLANKS.match(text, text.rfind("\n", 0, position) + 1, position)
     return match[0] if match else ""
@@ -331,16 +331,16 @@ def _begins_line(text: str, position: int) -> bool:
     return not text[text.rfind("\n", 0, position) + 1 : position].strip(" \t")
 
 
-def _after_trivia(text: str, position: int) -> int:
+def _skip_trivia(text: str, position: int) -> int:
     match = _TRIVIA.match(text, position)
     return match.end() if match else position
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _invalid(text: str, position: int, problem: str) -> NoReturn:
+def _raise_invalid(text: str, position: int, problem: str) -> NoReturn:
     line = text.count("\n", 0, position) + 1
     column = position - text.rfind("\n", 0, position)
     raise PinwardenError("CONFIG_INVALID", f"line {line}, column {column}: {problem}", data={"line": line})

@@ -1,6 +1,6 @@
-"""`Launch`, what a command starts, with the table of its risks; and how each launcher parses its own words.
+"""`Launch`, what a command starts and how dangerous it is, and a parser for the arguments of each launcher.
 
-Launchers fetch a package and run it (npx, uvx, docker, dnx ...) or run a script (node, python, shells).
+A launcher downloads a package and runs it (npx, uvx, docker, dnx), or runs a script (node, python, shells).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ LaunchKind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "mod
 
 DANGERS: Mapping[str, str] = MappingProxyType(
     {
-        "shell_command": "The command is a shell with a script as text; the shell runs whatever the text says.",
-        "shell_text": "An argument has shell operators. If a client starts it through a shell, they run commands.",
+        "shell_command": "The command is a shell that runs a script from the configuration.",
+        "shell_text": "An argument contains shell operators, which run other commands if the client uses a shell.",
         "download_and_run": "The command downloads code and runs it immediately, so it cannot be reviewed first.",
-        "inline_code": "The program is given as text in the configuration.",
+        "inline_code": "The configuration contains the code of the program itself.",
         "preload": "Other code is loaded into the program before it starts.",
         "other_index": "The package comes from an index that the command names.",
-        "redirecting_variable": "A variable decides where code, packages or responses come from.",
+        "redirecting_variable": "An environment variable decides where code, packages or responses come from.",
         "temporary_path": "The program is in a folder to which every user can write.",
         "container_privileges": "The container has access to the host machine.",
-        "unencrypted_address": "The address is not encrypted, so anyone on the network path can respond.",
+        "unencrypted_address": "The connection is not encrypted, so anyone on the network path can read and change it.",
         "relative_path": "The working folder of the client decides which program runs.",
     }
 )
@@ -93,8 +93,8 @@ class Launch(Record):
         return replace(self, dangers=tuple(code for code in DANGERS if code in codes))
 
 
-def launch_of_url(url: str, runner: str) -> Launch:
-    """The launch for a remote server at an address."""
+def build_url_launch(url: str, runner: str) -> Launch:
+    """Build the launch of a remote server."""
     plain = url.lower().startswith(("http://", "ws://")) and not _LOOPBACK.match(url)
     dangers = ("unencrypted_address",) if plain else ()
     return Launch(kind="url", identity=strip_query(url), runner=runner, dangers=dangers)
@@ -105,20 +105,20 @@ def is_address(word: str) -> bool:
     return bool(_WEB.match(word))
 
 
-def launch_of_script(runner: str, words: Sequence[str]) -> Launch:
-    """The launch of a script: the first word is the file."""
+def build_script_launch(runner: str, words: Sequence[str]) -> Launch:
+    """Build the launch of a script. The first word is its file."""
     path = words[0] if words else ""
     if is_address(path):
         launch = Launch(kind="source", identity=strip_query(path), runner=runner)
-        return launch.with_dangers(["download_and_run", *launch_of_url(path, runner).dangers])
+        return launch.with_dangers(["download_and_run", *build_url_launch(path, runner).dangers])
     launch = Launch(kind="script", identity=path, runner=runner)
     return launch.with_dangers(["relative_path"] if path and not is_absolute(path) else []).with_dangers(
-        temporary_path_risk(path)
+        find_temporary_path_danger(path)
     )
 
 
-def temporary_path_risk(path: str) -> list[str]:
-    """The risk of a path that every user can write to."""
+def find_temporary_path_danger(path: str) -> list[str]:
+    """Return the danger code for a path in a folder to which every user can write, if the path is in one."""
     return ["temporary_path"] if _TEMPORARY.search(path) else []
 
 
@@ -178,8 +178,8 @@ _NUGET_VALUES = parse_name_set("--version --source --add-source --configfile --f
 _NUGET_INDEXES = ("--source", "--add-source", "--configfile")
 
 
-def npx(name: str, words: Sequence[str]) -> Launch:
-    """``npx``, ``bunx``, ``pnpm dlx``, ``yarn dlx``, ``npm exec``."""
+def parse_npx(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``npx`` and its equivalents: ``bunx``, ``pnpm dlx``, ``yarn dlx``, ``npm exec``."""
     options = parse_options(words, _NPX_VALUES)
     named = options.get("-p", "--package")
     spec = named or (options.rest[0] if options.rest else "")
@@ -191,46 +191,46 @@ def npx(name: str, words: Sequence[str]) -> Launch:
     if options.has("-c", "--call"):
         dangers.append("inline_code")
     program = options.rest[0] if named and options.rest else None
-    launch = npm_package(spec, name).with_dangers(dangers)
+    launch = parse_npm_spec(spec, name).with_dangers(dangers)
     settings = options.settings(_NPX_LONG, ignored=_NPX_IGNORED, first_of="--package")
     launch = replace(launch, program=program, arguments=tuple(options.rest[1:]), settings=settings)
-    return _bridged(launch, arguments)
+    return _resolve_bridge(launch, arguments)
 
 
-def npm_package(spec: str, runner: str) -> Launch:
-    """The launch for an npm spec: a package with a version or range, a repository, a folder."""
+def parse_npm_spec(spec: str, runner: str) -> Launch:
+    """Parse an npm package spec: a package with a version or range, a repository, or a folder."""
     if _SOURCE.match(spec):
-        return _source(spec, runner)
+        return _parse_source_spec(spec, runner)
     if not spec or _LOCAL.match(spec):
-        return _local(spec, runner)
+        return _parse_local_spec(spec, runner)
     name, _, version = spec[1:].partition("@")
     name = spec[0] + name
     if version.startswith("npm:"):  # an alias: another package under this name
-        return npm_package(version.removeprefix("npm:"), runner)
+        return parse_npm_spec(version.removeprefix("npm:"), runner)
     if version and (_SOURCE.match(version) or _LOCAL.match(version)):
-        return npm_package(version, runner)
+        return parse_npm_spec(version, runner)
     if not _NPM_NAME.fullmatch(name):
-        return _source(spec, runner)  # user/repository on GitHub
+        return _parse_source_spec(spec, runner)  # user/repository on GitHub
     pinned = bool(_NPM_EXACT.fullmatch(version))
     return Launch(kind="npm", identity=name, version=version or None, pinned=pinned, runner=runner)
 
 
-def npm(name: str, words: Sequence[str]) -> Launch:
-    """``npm``, ``pnpm`` and ``yarn``, some of whose commands are other names of ``npx``."""
+def parse_npm(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``npm``, ``pnpm`` and ``yarn``. Some of their commands do the same as ``npx``."""
     options = parse_options(words, _NPX_VALUES)
     before = [word for word in words[: len(words) - len(options.rest)] if word != "--"]
     verb = options.rest[0] if options.rest else ""
     if verb in ("exec", "x", "dlx"):
-        return npx(f"{name} {verb}", [*before, *options.rest[1:]])
+        return parse_npx(f"{name} {verb}", [*before, *options.rest[1:]])
     identity = " ".join([name, *options.rest[:2]])
     return Launch(kind="script", identity=identity, runner=name, dangers=("relative_path",))
 
 
-def node(name: str, words: Sequence[str]) -> Launch:
-    """``node``, ``tsx`` and ``bun``."""
+def parse_node(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``node``, ``tsx`` and ``bun``."""
     words = list(words)
     if name == "bun" and words[:1] == ["x"]:
-        return npx("bunx", words[1:])
+        return parse_npx("bunx", words[1:])
     if name == "bun" and words[:1] == ["run"]:
         words = words[1:]
     preloads = ("-r", "--require", "--import", "--loader", "--experimental-loader", "--preload")
@@ -238,44 +238,44 @@ def node(name: str, words: Sequence[str]) -> Launch:
     dangers = ["preload"] if options.has(*preloads) else []
     if options.has("-e", "--eval", "-p", "--print", "-pe"):
         return Launch(kind="shell", identity=name, runner=name).with_dangers(["inline_code", *dangers])
-    return launch_of_script(name, options.rest).with_dangers(dangers)
+    return build_script_launch(name, options.rest).with_dangers(dangers)
 
 
-def deno(name: str, words: Sequence[str]) -> Launch:
-    """``deno run``."""
+def parse_deno(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``deno``."""
     if list(words[:1]) == ["eval"]:
         return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
     words = words[1:] if words and words[0] in ("run", "serve", "x") else words
     options = parse_options(words, _DENO_VALUES)
     source, _, spec = (options.rest[0] if options.rest else "").partition(":")
     if source == "npm":
-        return _bridged(npm_package(spec.removeprefix("/"), name), options.rest[1:])
+        return _resolve_bridge(parse_npm_spec(spec.removeprefix("/"), name), options.rest[1:])
     if source == "jsr":
-        return replace(npm_package(spec.removeprefix("/"), name), kind="jsr")
-    return launch_of_script(name, options.rest)
+        return replace(parse_npm_spec(spec.removeprefix("/"), name), kind="jsr")
+    return build_script_launch(name, options.rest)
 
 
-def uvx(name: str, words: Sequence[str]) -> Launch:
-    """``uvx``, ``uv tool run`` and ``pipx run``."""
+def parse_uvx(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``uvx``, ``uv tool run`` and ``pipx run``."""
     options = parse_options(words, UV_VALUES)
     spec = options.get("--from", "--spec") or (options.rest[0] if options.rest else "")
-    launch = pypi_package(spec, name).with_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
+    launch = parse_pypi_spec(spec, name).with_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
     program = options.rest[0] if options.has("--from", "--spec") and options.rest else None
-    settings = (*options.settings(_UV_LONG, ignored=_UV_IGNORED, first_of="--from"), *_refinements(spec))
+    settings = (*options.settings(_UV_LONG, ignored=_UV_IGNORED, first_of="--from"), *_list_extras_and_marker(spec))
     launch = replace(launch, program=program, arguments=tuple(options.rest[1:]), settings=settings)
-    return _bridged(launch, options.rest[1:])
+    return _resolve_bridge(launch, options.rest[1:])
 
 
-def pypi_package(spec: str, runner: str) -> Launch:
-    """The launch for a Python requirement, a repository or a folder."""
+def parse_pypi_spec(spec: str, runner: str) -> Launch:
+    """Parse a Python requirement, a repository or a folder."""
     name, direct, source = spec.partition(" @ ")
     if direct:
         spec = source.strip()
     if _SOURCE.match(spec):
-        return _source(spec, runner)
+        return _parse_source_spec(spec, runner)
     requirement = _PYPI_SPEC.fullmatch(spec)
     if not requirement or _LOCAL.match(spec):
-        return _local(spec, runner)
+        return _parse_local_spec(spec, runner)
     name, constraint = requirement[1], requirement[3].strip()
     exact = re.fullmatch(r"(?:={2,3}|@)\s*([^,;\s]+)\s*(?:;.*)?", constraint, re.DOTALL)  # uvx takes name@version too
     version = exact[1] if exact else constraint
@@ -283,7 +283,7 @@ def pypi_package(spec: str, runner: str) -> Launch:
     return Launch(kind="pypi", identity=name, version=version or None, pinned=pinned, runner=runner)
 
 
-def _refinements(spec: str) -> Iterator[str]:
+def _list_extras_and_marker(spec: str) -> Iterator[str]:
     """The extras and markers of a requirement."""
     requirement = _PYPI_SPEC.fullmatch(spec)
     if requirement is None:
@@ -295,15 +295,15 @@ def _refinements(spec: str) -> Iterator[str]:
         yield f"marker={marker}"
 
 
-def pipx(name: str, words: Sequence[str]) -> Launch:
-    """``pipx run``; its other commands start no server."""
+def parse_pipx(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``pipx``. Only ``pipx run`` starts a server."""
     if list(words[:1]) == ["run"]:
-        return uvx("pipx run", words[1:])
+        return parse_uvx("pipx run", words[1:])
     return Launch(kind="path", identity=name, runner=name)
 
 
-def dnx(name: str, words: Sequence[str]) -> Launch:
-    """``dnx`` and ``dotnet tool exec``."""
+def parse_dnx(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``dnx`` and ``dotnet tool exec``."""
     options = parse_options(words, _NUGET_VALUES)
     later = parse_options(options.rest[1:], _NUGET_VALUES)
     package, _, version = (options.rest[0] if options.rest else "").partition("@")
@@ -314,24 +314,24 @@ def dnx(name: str, words: Sequence[str]) -> Launch:
     return launch.with_dangers(["other_index"] if other else [])
 
 
-def dotnet(name: str, words: Sequence[str]) -> Launch:
-    """``dotnet``: a tool, a project, or a built file."""
+def parse_dotnet(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``dotnet``, which starts a tool, a project, or a built file."""
     if list(words[:2]) in (["tool", "exec"], ["tool", "execute"]):
-        return dnx("dotnet tool exec", words[2:])
+        return parse_dnx("dotnet tool exec", words[2:])
     if list(words[:1]) == ["run"]:
         return Launch(kind="script", identity="dotnet run", runner=name, dangers=("relative_path",))
-    return launch_of_script(name, words)
+    return build_script_launch(name, words)
 
 
-def _local(spec: str, runner: str) -> Launch:
+def _parse_local_spec(spec: str, runner: str) -> Launch:
     path = spec.removeprefix("file:")
     launch = Launch(kind="script", identity=path, runner=runner)
     return launch.with_dangers(["relative_path"] if path.startswith(".") else []).with_dangers(
-        temporary_path_risk(path)
+        find_temporary_path_danger(path)
     )
 
 
-def _source(spec: str, runner: str) -> Launch:
+def _parse_source_spec(spec: str, runner: str) -> Launch:
     """A repository or archive. Only a commit pins its content."""
     identity, mark, reference = spec.partition("#")
     if not mark and "@" in spec.rpartition("/")[2]:
@@ -350,12 +350,12 @@ def _source(spec: str, runner: str) -> Launch:
     )
 
 
-def _bridged(launch: Launch, arguments: Sequence[str]) -> Launch:
-    """The address behind a package that only connects to it."""
+def _resolve_bridge(launch: Launch, arguments: Sequence[str]) -> Launch:
+    """If the package only connects to an address, return the launch of that address."""
     url = next((word for word in arguments if is_address(word)), None)
     if launch.identity not in BRIDGES or url is None:
         return launch
-    return replace(launch_of_url(url, launch.runner), via=launch).with_dangers(launch.dangers)
+    return replace(build_url_launch(url, launch.runner), via=launch).with_dangers(launch.dangers)
 
 
 _IMAGE = lazy_pattern(
@@ -409,17 +409,17 @@ _LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
 _COMMAND_AFTER = lazy_pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
 
 
-def docker(name: str, words: Sequence[str]) -> Launch:
-    """``docker run`` and ``podman run``."""
+def parse_docker(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``docker`` and ``podman``. Only ``run`` starts a server."""
     engine = parse_options(words, _DOCKER_VALUES)
     rest = list(engine.rest)
     if rest[:1] == ["container"]:
         rest = rest[1:]
     if rest[:1] != ["run"]:
         return Launch(kind="path", identity=" ".join([name, *rest[:2]]), runner=name)
-    image, options, image_index = _image_and_options(rest[1:])
+    image, options, image_index = _split_image_and_options(rest[1:])
     is_plain = not engine.values and not any(map(_CLUSTER.match, rest[1 : 1 + image_index]))
-    dangers = ["container_privileges"] if any(_reaches_machine(*option) for option in options) else []
+    dangers = ["container_privileges"] if any(_has_host_access(*option) for option in options) else []
     match = _IMAGE.fullmatch(image)
     digest = match["digest"] if match else None
     return Launch(
@@ -430,13 +430,13 @@ def docker(name: str, words: Sequence[str]) -> Launch:
         pinned=bool(digest and _SHA256.fullmatch(digest)),
         runner=name,
         options=tuple(rest[1 : 1 + image_index]),
-        settings=tuple(_container_settings(options)) if is_plain else None,
+        settings=tuple(_normalize_container_options(options)) if is_plain else None,
         arguments=tuple(rest[2 + image_index :]),
     ).with_dangers(dangers)
 
 
-def python(name: str, words: Sequence[str]) -> Launch:
-    """``python -m module``, ``python file``, ``python -c code``."""
+def parse_python(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of ``python``: ``-m module``, a file, or ``-c code``."""
     index = 0
     while index < len(words) and words[index].startswith("-") and words[index] != "-":
         word = words[index]
@@ -448,41 +448,41 @@ def python(name: str, words: Sequence[str]) -> Launch:
             module = cluster[2] or (words[index + 1] if index + 1 < len(words) else "")
             return Launch(kind="module", identity=module, runner=name)
         index += 2 if word in ("-X", "-W") else 1
-    return launch_of_script(name, words[index:])
+    return build_script_launch(name, words[index:])
 
 
-def interpreter(name: str, words: Sequence[str]) -> Launch:
-    """Perl, Ruby and the like: a file, or code in the command."""
+def parse_interpreter(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of Perl, Ruby and the like: a file, or code in the command."""
     if any(re.fullmatch(r"-[A-Za-z]*[erE]", word) for word in words[:3]):
         return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
-    return launch_of_script(name, [word for word in words if not word.startswith("-")])
+    return build_script_launch(name, [word for word in words if not word.startswith("-")])
 
 
-def shell(name: str, words: Sequence[str]) -> Launch:
-    """``sh -c text``, or a script file."""
+def parse_shell(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of a shell: ``-c text``, or a script file."""
     for index, word in enumerate(words):
         if re.fullmatch(r"-[A-Za-z]*c", word):
-            return launch_of_shell_text(name, words[index + 1] if index + 1 < len(words) else "")
+            return build_shell_launch(name, words[index + 1] if index + 1 < len(words) else "")
         if not word.startswith("-"):
-            return launch_of_script(name, words[index:])
-    return launch_of_shell_text(name, "")
+            return build_script_launch(name, words[index:])
+    return build_shell_launch(name, "")
 
 
-def powershell(name: str, words: Sequence[str]) -> Launch:
-    """PowerShell treats its arguments as a script unless it gets ``-File``."""
+def parse_powershell(name: str, words: Sequence[str]) -> Launch:
+    """Parse the arguments of PowerShell, which are a script unless there is ``-File``."""
     for index, word in enumerate(words):
         if word.lower() in ("-file", "-f", "/file"):
-            return launch_of_script(name, words[index + 1 :])
-    return launch_of_shell_text(name, " ".join(words))
+            return build_script_launch(name, words[index + 1 :])
+    return build_shell_launch(name, " ".join(words))
 
 
-def fetcher(name: str, _: Sequence[str]) -> Launch:
-    """A download program instead of a server."""
+def parse_download_program(name: str, _: Sequence[str]) -> Launch:
+    """Build the launch of a download program such as ``curl``, which is no server."""
     return Launch(kind="path", identity=name, runner=name, dangers=("download_and_run",))
 
 
-def launch_of_shell_text(name: str, text: str) -> Launch:
-    """A shell with text to run."""
+def build_shell_launch(name: str, text: str) -> Launch:
+    """Build the launch of a shell that runs a text."""
     dangers = ["shell_command"]
     if _OPERATORS.search(text):
         dangers.append("shell_text")
@@ -491,7 +491,7 @@ def launch_of_shell_text(name: str, text: str) -> Launch:
     return Launch(kind="shell", identity=name, runner=name).with_dangers(dangers)
 
 
-def dangers_in_arguments(words: Sequence[str]) -> list[str]:
+def find_argument_dangers(words: Sequence[str]) -> list[str]:
     """Dangers of shell operators, in case a client starts commands through a shell. Addresses may contain ``&``."""
     suspects = [word for word in words if not is_address(word)]
     if not any(word.strip() in _LONE_OPERATORS or _COMMAND_AFTER.search(word) for word in suspects):
@@ -503,7 +503,7 @@ def _fetches_and_runs(text: str) -> bool:
     return bool(_FETCHES.search(text) and _RUNS.search(text))
 
 
-def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]], int]:
+def _split_image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]], int]:
     """The image, the options before it, and its index among the words."""
     options: list[tuple[str, str]] = []
     index = 0
@@ -512,7 +512,7 @@ def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]]
         index += 1
         if word == "--":
             break
-        name, complete, value = word.partition("=") if word.startswith("--") else _short_option(word)
+        name, complete, value = word.partition("=") if word.startswith("--") else _parse_short_option(word)
         if not complete and name not in _RUN_FLAGS:
             value = words[index] if index < len(words) else ""
             index += 1
@@ -520,7 +520,7 @@ def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]]
     return (words[index] if index < len(words) else ""), options, index
 
 
-def _short_option(word: str) -> tuple[str, str, str]:
+def _parse_short_option(word: str) -> tuple[str, str, str]:
     """The last option of a cluster such as ``-ite``, whether it needs no more words, and its attached value."""
     for index, letter in enumerate(word[1:], start=1):
         if letter not in _RUN_SHORT_FLAGS:
@@ -529,15 +529,15 @@ def _short_option(word: str) -> tuple[str, str, str]:
     return word, "=", ""
 
 
-def _container_settings(options: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _normalize_container_options(options: Sequence[tuple[str, str]]) -> Iterator[str]:
     """The options of a container in a normalised form and order, without those that every server needs."""
     separated = [pair for name, value in options for pair in _separate_flags(name, value)]
-    for name, value in sorted(separated, key=_without_value):  # stable: a later value of the same option overrides
+    for name, value in sorted(separated, key=_option_sort_key):  # stable: a later value of the same option overrides
         if name not in _RUN_IGNORED:
             yield f"{name}={value}"
 
 
-def _without_value(option: tuple[str, str]) -> tuple[str, str]:
+def _option_sort_key(option: tuple[str, str]) -> tuple[str, str]:
     name, value = option
     return name, value.partition("=")[0] if name == "--env" else ""
 
@@ -550,7 +550,7 @@ def _separate_flags(name: str, value: str) -> Iterator[tuple[str, str]]:
         yield _RUN_LONG.get(f"-{letter}", f"-{letter}"), ""
 
 
-def _reaches_machine(name: str, value: str) -> bool:
+def _has_host_access(name: str, value: str) -> bool:
     if name == "--privileged":
         return value != "false"
     if name in _HOST_SPACES:

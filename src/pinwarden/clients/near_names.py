@@ -12,7 +12,7 @@ _MAX_NAME = 200  # the length up to which names are compared letter by letter
 _LONG = 8  # from this length on, names that differ by two typos look the same
 
 
-def find_near_name(name: str, approved: Iterable[str]) -> str | None:
+def find_similar_name(name: str, approved: Iterable[str]) -> str | None:
     """The approved name that ``name`` imitates, or None.
 
     Names are similar if they differ only in look-alike letters, separators, one or two typos, or the owner of the
@@ -24,7 +24,7 @@ def find_near_name(name: str, approved: Iterable[str]) -> str | None:
     bare = _skeleton(name)
     for other in known:
         theirs = _skeleton(other)
-        if bare == theirs or _last(name) == _last(other) or _few_typos(bare, theirs):
+        if bare == theirs or _strip_owner(name) == _strip_owner(other) or _differ_by_typos(bare, theirs):
             return other
     return None
 
@@ -34,14 +34,14 @@ def _skeleton(name: str) -> str:
     return compute_name_skeleton(name)
 
 
-def _last(name: str) -> str:
+def _strip_owner(name: str) -> str:
     """The name without its owner, unless that is a common word."""
     owner, slash, last = name.rpartition("/")
     bare = _skeleton(last)
     return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"
 
 
-def _few_typos(one: str, other: str) -> bool:
+def _differ_by_typos(one: str, other: str) -> bool:
     shorter = min(len(one), len(other))
     if shorter > _MAX_NAME:
         return False

@@ -34,7 +34,7 @@ class Folder(Record):
     """By system, a path that itself begins with ``{home}``, ``{project}`` or the root of the file system."""
 
 
-def _everywhere(path: str) -> Mapping[System, str]:
+def _on_all_systems(path: str) -> Mapping[System, str]:
     return MappingProxyType(dict.fromkeys(SYSTEMS, path))
 
 
@@ -50,14 +50,14 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
             otherwise=_by_system("{home}/.config", "{home}/Library/Application Support", "{home}/AppData/Roaming"),
         ),
         "local": Folder(
-            variable="LOCALAPPDATA", variable_on=("windows",), otherwise=_everywhere("{home}/AppData/Local")
+            variable="LOCALAPPDATA", variable_on=("windows",), otherwise=_on_all_systems("{home}/AppData/Local")
         ),
-        "config": Folder(variable="XDG_CONFIG_HOME", otherwise=_everywhere("{home}/.config")),
-        "claude": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}/.claude")),
-        "claude_state": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_everywhere("{home}")),
-        "codex": Folder(variable="CODEX_HOME", otherwise=_everywhere("{home}/.codex")),
-        "copilot": Folder(variable="COPILOT_HOME", otherwise=_everywhere("{home}/.copilot")),
-        "continue": Folder(variable="CONTINUE_GLOBAL_DIR", otherwise=_everywhere("{home}/.continue")),
+        "config": Folder(variable="XDG_CONFIG_HOME", otherwise=_on_all_systems("{home}/.config")),
+        "claude": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_on_all_systems("{home}/.claude")),
+        "claude_state": Folder(variable="CLAUDE_CONFIG_DIR", otherwise=_on_all_systems("{home}")),
+        "codex": Folder(variable="CODEX_HOME", otherwise=_on_all_systems("{home}/.codex")),
+        "copilot": Folder(variable="COPILOT_HOME", otherwise=_on_all_systems("{home}/.copilot")),
+        "continue": Folder(variable="CONTINUE_GLOBAL_DIR", otherwise=_on_all_systems("{home}/.continue")),
         "managed_claude": Folder(
             otherwise=_by_system(
                 "{root}/etc/claude-code",
@@ -154,13 +154,13 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 """The old file, what the editors write, and the agents of the editors and of the command line."""
 
 
-def _project(path: str, *, installs: bool = False) -> ConfigLocation:
+def _project_file(path: str, *, installs: bool = False) -> ConfigLocation:
     return ConfigLocation(
         scope="project", path="{project}/" + path, installs=installs, more_roots=_visual_studio_roots(path)
     )
 
 
-def _global(path: str, *, installs: bool = False) -> ConfigLocation:
+def _global_file(path: str, *, installs: bool = False) -> ConfigLocation:
     return ConfigLocation(scope="global", path=path, installs=installs)
 
 
@@ -169,7 +169,7 @@ def _visual_studio_roots(path: str) -> tuple[tuple[str, ...], ...]:
     return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
 
 
-def _agents(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _agent_files(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     """Agents of a client, one per file, in folders of any depth."""
     return (ConfigLocation(scope=scope, path=f"{folder}/**/*.md", agents=True),)
 
@@ -187,12 +187,12 @@ def _program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLo
     )
 
 
-def _extension(extension: str, file: str) -> tuple[ConfigLocation, ...]:
+def _extension_files(extension: str, file: str) -> tuple[ConfigLocation, ...]:
     """A file of an extension, in VS Code and its variants."""
-    return tuple(_global(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _CODES)
+    return tuple(_global_file(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _CODES)
 
 
-def _blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     """A folder of Continue: its own blocks, and files of other clients, which it reads too."""
     return (
         ConfigLocation(scope=scope, path=f"{folder}/*.yaml"),
@@ -201,7 +201,7 @@ def _blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     )
 
 
-def _assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _continue_assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     """Assistants of Continue, later called agents: each is a complete configuration."""
     kinds = [(kind, form) for kind in ("assistants", "agents") for form in ("yaml", "yml")]
     return tuple(ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)
@@ -216,16 +216,16 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(),
         locations=(
-            _project(".mcp.json", installs=True),
+            _project_file(".mcp.json", installs=True),
             ConfigLocation(scope="global", path="{claude_state}/.claude.json", folders="projects"),
-            _global("{managed_claude}/managed-mcp.json"),
+            _global_file("{managed_claude}/managed-mcp.json"),
             ConfigLocation(scope="project", path="{project}/.claude/settings.json", settings=True),
             ConfigLocation(scope="project", path="{project}/.claude/settings.local.json", settings=True),
             ConfigLocation(scope="global", path="{claude}/settings.json", settings=True),
             ConfigLocation(scope="global", path="{claude}/settings.local.json", settings=True),
             ConfigLocation(scope="global", path="{managed_claude}/managed-settings.json", settings=True),
-            *_agents("project", "{project}/.claude/agents"),
-            *_agents("global", "{claude}/agents"),
+            *_agent_files("project", "{project}/.claude/agents"),
+            *_agent_files("global", "{claude}/agents"),
         ),
     ),
     Client(
@@ -233,7 +233,7 @@ _TABLE: tuple[Client, ...] = (
         title="Claude Desktop",
         root=_SERVERS,
         spelling=Spelling(),
-        locations=(_global("{roaming}/Claude/claude_desktop_config.json", installs=True),),
+        locations=(_global_file("{roaming}/Claude/claude_desktop_config.json", installs=True),),
     ),
     Client(
         id="cursor",
@@ -241,8 +241,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(),
         locations=(
-            _project(".cursor/mcp.json", installs=True),
-            _global("{home}/.cursor/mcp.json", installs=True),
+            _project_file(".cursor/mcp.json", installs=True),
+            _global_file("{home}/.cursor/mcp.json", installs=True),
             ConfigLocation(scope="project", path="{project}/.cursor/hooks.json", settings=True),
             ConfigLocation(scope="global", path="{home}/.cursor/hooks.json", settings=True),
         ),
@@ -254,11 +254,11 @@ _TABLE: tuple[Client, ...] = (
         spelling=Spelling(inputs="inputs"),
         locations=(
             ConfigLocation(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
-            _global("{roaming}/Code/User/mcp.json", installs=True),
-            _global("{roaming}/Code - Insiders/User/mcp.json"),
-            _global("{roaming}/VSCodium/User/mcp.json"),
+            _global_file("{roaming}/Code/User/mcp.json", installs=True),
+            _global_file("{roaming}/Code - Insiders/User/mcp.json"),
+            _global_file("{roaming}/VSCodium/User/mcp.json"),
             # Every profile but the default one has its own folder.
-            *(_global(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _CODES),
+            *(_global_file(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _CODES),
             # Until mid-2025 servers were a part of the settings; old files are still read.
             _vscode_settings("project", "{project}/.vscode/settings.json", _IN_SETTINGS),
             *(_vscode_settings("global", f"{{roaming}}/{code}/User/settings.json", _IN_SETTINGS) for code in _CODES),
@@ -281,10 +281,10 @@ _TABLE: tuple[Client, ...] = (
         root=("mcp_servers",),
         spelling=Spelling(headers=("http_headers",), off=("enabled", False)),
         locations=(
-            _project(".codex/config.toml", installs=True),
-            _global("{codex}/config.toml", installs=True),
-            _project(".codex/agents/*.toml"),
-            _global("{codex}/agents/*.toml"),
+            _project_file(".codex/config.toml", installs=True),
+            _global_file("{codex}/config.toml", installs=True),
+            _project_file(".codex/agents/*.toml"),
+            _global_file("{codex}/agents/*.toml"),
         ),
     ),
     Client(
@@ -293,12 +293,12 @@ _TABLE: tuple[Client, ...] = (
         root=("mcp",),
         spelling=Spelling(env="environment", off=("enabled", False), local="local", command_list=True),
         locations=(
-            _project("opencode.json", installs=True),
-            _project("opencode.jsonc"),
-            _project(".opencode/opencode.json"),
-            _project(".opencode/opencode.jsonc"),
-            _global("{config}/opencode/opencode.json", installs=True),
-            _global("{config}/opencode/opencode.jsonc"),
+            _project_file("opencode.json", installs=True),
+            _project_file("opencode.jsonc"),
+            _project_file(".opencode/opencode.json"),
+            _project_file(".opencode/opencode.jsonc"),
+            _global_file("{config}/opencode/opencode.json", installs=True),
+            _global_file("{config}/opencode/opencode.jsonc"),
             *_program_locations("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
             *_program_locations("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
         ),
@@ -309,8 +309,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(url=("serverUrl", "url"), consent=("alwaysAllow",)),
         locations=(
-            _global("{home}/.codeium/windsurf/mcp_config.json", installs=True),
-            _global("{home}/.codeium/windsurf-next/mcp_config.json"),
+            _global_file("{home}/.codeium/windsurf/mcp_config.json", installs=True),
+            _global_file("{home}/.codeium/windsurf-next/mcp_config.json"),
         ),
     ),
     Client(
@@ -319,9 +319,9 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove", "alwaysAllow")),
         locations=(
-            _global("{home}/.cline/mcp.json", installs=True),
-            _global("{home}/.cline/data/settings/cline_mcp_settings.json"),
-            *_extension("saoudrizwan.claude-dev", "cline_mcp_settings.json"),
+            _global_file("{home}/.cline/mcp.json", installs=True),
+            _global_file("{home}/.cline/data/settings/cline_mcp_settings.json"),
+            *_extension_files("saoudrizwan.claude-dev", "cline_mcp_settings.json"),
         ),
     ),
     Client(
@@ -330,16 +330,16 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(headers=("requestOptions", "headers"), named_list=True),
         locations=(
-            _global("{continue}/config.yaml", installs=True),
-            _global("{continue}/config.yml"),
+            _global_file("{continue}/config.yaml", installs=True),
+            _global_file("{continue}/config.yml"),
             ConfigLocation(scope="global", path="{continue}/config.json", more_roots=_OLD_CONTINUE),
-            _project(".continue/config.yaml"),
-            _project(".continue/config.yml"),
+            _project_file(".continue/config.yaml"),
+            _project_file(".continue/config.yml"),
             ConfigLocation(scope="project", path="{project}/.continue/config.json", more_roots=_OLD_CONTINUE),
-            *_blocks("project", "{project}/.continue/mcpServers"),
-            *_blocks("global", "{continue}/mcpServers"),
-            *_assistants("project", "{project}/.continue"),
-            *_assistants("global", "{continue}"),
+            *_continue_blocks("project", "{project}/.continue/mcpServers"),
+            *_continue_blocks("global", "{continue}/mcpServers"),
+            *_continue_assistants("project", "{project}/.continue"),
+            *_continue_assistants("global", "{continue}"),
             ConfigLocation(scope="project", path="{project}/.continuerc.json", more_roots=_OLD_CONTINUE),
         ),
     ),
@@ -349,13 +349,13 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
         locations=(
-            _project(".gemini/settings.json", installs=True),
-            _global("{home}/.gemini/settings.json", installs=True),
-            _global("{managed_gemini}/settings.json"),
-            _project(".gemini/extensions/*/gemini-extension.json"),
-            _global("{home}/.gemini/extensions/*/gemini-extension.json"),
-            *_agents("project", "{project}/.gemini/agents"),
-            *_agents("global", "{home}/.gemini/agents"),
+            _project_file(".gemini/settings.json", installs=True),
+            _global_file("{home}/.gemini/settings.json", installs=True),
+            _global_file("{managed_gemini}/settings.json"),
+            _project_file(".gemini/extensions/*/gemini-extension.json"),
+            _global_file("{home}/.gemini/extensions/*/gemini-extension.json"),
+            *_agent_files("project", "{project}/.gemini/agents"),
+            *_agent_files("global", "{home}/.gemini/agents"),
         ),
     ),
     Client(
@@ -364,7 +364,7 @@ _TABLE: tuple[Client, ...] = (
         root=("context_servers",),
         spelling=Spelling(off=("enabled", False)),
         locations=(
-            _project(".zed/settings.json"),
+            _project_file(".zed/settings.json"),
             ConfigLocation(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
             ConfigLocation(scope="global", path="{roaming}/Zed/settings.json", systems=("windows",)),
         ),
@@ -375,8 +375,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(consent=("alwaysAllow",)),
         locations=(
-            _project(".roo/mcp.json", installs=True),
-            *_extension("rooveterinaryinc.roo-cline", "mcp_settings.json"),
+            _project_file(".roo/mcp.json", installs=True),
+            *_extension_files("rooveterinaryinc.roo-cline", "mcp_settings.json"),
         ),
     ),
     Client(
@@ -385,10 +385,10 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove",)),
         locations=(
-            _project(".kiro/settings/mcp.json"),
-            _project(".kiro/agents/*.json"),
-            _global("{home}/.kiro/settings/mcp.json"),
-            _global("{home}/.kiro/agents/*.json"),
+            _project_file(".kiro/settings/mcp.json"),
+            _project_file(".kiro/agents/*.json"),
+            _global_file("{home}/.kiro/settings/mcp.json"),
+            _global_file("{home}/.kiro/agents/*.json"),
         ),
     ),
     Client(
@@ -397,8 +397,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove",)),
         locations=(
-            *(_project(f".amazonq/{file}") for file in _AMAZON_Q),
-            *(_global(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
+            *(_project_file(f".amazonq/{file}") for file in _AMAZON_Q),
+            *(_global_file(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
         ),
     ),
     Client(
@@ -406,7 +406,7 @@ _TABLE: tuple[Client, ...] = (
         title="Junie",
         root=_SERVERS,
         spelling=Spelling(),
-        locations=(_project(".junie/mcp/mcp.json"), _global("{home}/.junie/mcp/mcp.json")),
+        locations=(_project_file(".junie/mcp/mcp.json"), _global_file("{home}/.junie/mcp/mcp.json")),
     ),
     Client(
         id="copilot-cli",
@@ -414,10 +414,10 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(),
         locations=(
-            _project(".github/mcp.json"),
-            _global("{copilot}/mcp-config.json"),
-            *_agents("project", "{project}/.github/agents"),
-            *_agents("global", "{copilot}/agents"),
+            _project_file(".github/mcp.json"),
+            _global_file("{copilot}/mcp-config.json"),
+            *_agent_files("project", "{project}/.github/agents"),
+            *_agent_files("global", "{copilot}/agents"),
         ),
     ),
     Client(
@@ -435,28 +435,28 @@ _TABLE: tuple[Client, ...] = (
         title="Kilo Code",
         root=_SERVERS,
         spelling=Spelling(consent=("alwaysAllow",)),
-        locations=(_project(".kilocode/mcp.json"), *_extension("kilocode.kilo-code", "mcp_settings.json")),
+        locations=(_project_file(".kilocode/mcp.json"), *_extension_files("kilocode.kilo-code", "mcp_settings.json")),
     ),
     Client(
         id="qwen",
         title="Qwen Code",
         root=_SERVERS,
         spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
-        locations=(_project(".qwen/settings.json"), _global("{home}/.qwen/settings.json")),
+        locations=(_project_file(".qwen/settings.json"), _global_file("{home}/.qwen/settings.json")),
     ),
     Client(
         id="trae",
         title="Trae",
         root=_SERVERS,
         spelling=Spelling(),
-        locations=(_project(".trae/mcp.json"),),
+        locations=(_project_file(".trae/mcp.json"),),
     ),
     Client(
         id="factory",
         title="Factory Droid",
         root=_SERVERS,
         spelling=Spelling(),
-        locations=(_project(".factory/mcp.json"), _global("{home}/.factory/mcp.json")),
+        locations=(_project_file(".factory/mcp.json"), _global_file("{home}/.factory/mcp.json")),
     ),
     Client(
         id="crush",
@@ -464,11 +464,11 @@ _TABLE: tuple[Client, ...] = (
         root=("mcp",),
         spelling=Spelling(),
         locations=(
-            _project(".crush.json"),
-            _project("crush.json"),
-            _project(".crush/crush.json"),
-            _global("{config}/crush/crush.json"),
-            _global("{home}/.local/share/crush/crush.json"),
+            _project_file(".crush.json"),
+            _project_file("crush.json"),
+            _project_file(".crush/crush.json"),
+            _global_file("{config}/crush/crush.json"),
+            _global_file("{home}/.local/share/crush/crush.json"),
             ConfigLocation(scope="global", path="{local}/crush/crush.json", systems=("windows",)),
         ),
     ),
@@ -503,9 +503,9 @@ _TABLE: tuple[Client, ...] = (
         locations=(
             ConfigLocation(scope="global", path="{config}/goose/config.yaml", systems=("linux", "mac")),
             ConfigLocation(scope="global", path="{roaming}/Block/goose/config/config.yaml", systems=("windows",)),
-            *(_project(f".goose/{file}") for file in ("config.yaml", "config.yml")),
-            *(_project(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
-            *(_global(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
+            *(_project_file(f".goose/{file}") for file in ("config.yaml", "config.yml")),
+            *(_project_file(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
+            *(_global_file(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
         ),
     ),
     Client(
@@ -514,8 +514,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove", "alwaysAllow", "trust")),
         locations=(
-            _project(".mcp.json", installs=True),
-            _global("{home}/.config/toolpin/generic-mcp.json", installs=True),
+            _project_file(".mcp.json", installs=True),
+            _global_file("{home}/.config/toolpin/generic-mcp.json", installs=True),
         ),
     ),
 )
@@ -524,22 +524,22 @@ CLIENTS: Mapping[str, Client] = MappingProxyType({client.id: client for client i
 """All clients by id."""
 
 
-def supported_client_titles() -> tuple[str, ...]:
+def list_client_titles() -> tuple[str, ...]:
     """The titles of the clients whose files are searched."""
     return tuple(client.title for client in CLIENTS.values() if client.id != "generic")
 
 
-def client_of(identifier: str) -> Client:
+def get_client(identifier: str) -> Client:
     """The client with this id. Raises ``CLIENT_UNKNOWN``."""
     if identifier not in CLIENTS:
-        _unknown(identifier)
+        _raise_unknown_client(identifier)
     return CLIENTS[identifier]
 
 
-def installation_location(client: Client, scope: str) -> ConfigLocation | None:
+def find_installation_location(client: Client, scope: str) -> ConfigLocation | None:
     """The file that an installation for this client and scope is written to; None if that is not supported."""
     return next((location for location in client.locations if location.installs and location.scope == scope), None)
 
 
-def _unknown(identifier: str) -> NoReturn:
+def _raise_unknown_client(identifier: str) -> NoReturn:
     raise PinwardenError("CLIENT_UNKNOWN", f"unknown client {identifier[:40]!a}", data={"clients": list(CLIENTS)})

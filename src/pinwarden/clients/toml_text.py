@@ -40,26 +40,26 @@ def read_toml(text: str) -> Any:
 def put_table(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
     """The text with the table at ``path`` set to ``value``."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    rendered = newline.join(_lines(path, value))
-    sections = [section for section in _sections(text) if section.path[: len(path)] == path]
+    rendered = newline.join(_render_table(path, value))
+    sections = [section for section in _find_sections(text) if section.path[: len(path)] == path]
     if not sections:
         gap = "" if not text.strip("\r\n") else newline if text.endswith("\n") else newline * 2
         return (text if gap else "") + gap + rendered + newline
     first, *others = sections
     for section in reversed(others):
-        text = _without(text, section)
+        text = _cut_section(text, section)
     return text[: first.start] + rendered + text[first.end :]
 
 
 def remove_table(text: str, path: tuple[str, ...]) -> str:
     """The text without the table at ``path`` and those inside it."""
-    for section in reversed(_sections(text)):
+    for section in reversed(_find_sections(text)):
         if section.path[: len(path)] == path:
-            text = _without(text, section)
+            text = _cut_section(text, section)
     return text
 
 
-def basic_string(text: str) -> str:
+def quote_string(text: str) -> str:
     """A string in double quotes, valid in TOML and YAML, with invisible characters escaped."""
     escaped = "".join(_SHORT_ESCAPES.get(character, character) for character in text)
     return '"' + INVISIBLE.sub(lambda match: _escape(match[0]), escaped) + '"'
@@ -78,7 +78,7 @@ class _Section(Record):
     end: int
 
 
-def _without(text: str, section: _Section) -> str:
+def _cut_section(text: str, section: _Section) -> str:
     """Remove a section, its line end, and one of the blank lines if it was between two."""
     before, after = text[: section.start], text[section.end :]
     after = re.sub(r"\A\r?\n", "", after, count=1)
@@ -89,7 +89,7 @@ def _without(text: str, section: _Section) -> str:
     return before + after
 
 
-def _sections(text: str) -> list[_Section]:
+def _find_sections(text: str) -> list[_Section]:
     sections: list[_Section] = []
     header: tuple[tuple[str, ...], int] | None = None
     end = 0
@@ -107,7 +107,7 @@ def _sections(text: str) -> list[_Section]:
             if statement is None and word == "[":
                 if header:
                     sections.append(_Section(path=header[0], start=header[1], end=end))
-                header = _header(text, start), start
+                header = _parse_header(text, start), start
             statement = start if statement is None else statement
             depth += (word in "[{") - (word in "]}")
         if statement is not None and word[0] not in "\n\r \t":
@@ -117,7 +117,7 @@ def _sections(text: str) -> list[_Section]:
     return sections
 
 
-def _header(text: str, start: int) -> tuple[str, ...]:
+def _parse_header(text: str, start: int) -> tuple[str, ...]:
     line_end = text.find("\n", start)
     table: Any = tomllib.loads(text[start : line_end + 1 if line_end >= 0 else len(text)])
     path: list[str] = []
@@ -129,29 +129,29 @@ def _header(text: str, start: int) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _lines(path: tuple[str, ...], value: dict[str, Any]) -> list[str]:
+def _render_table(path: tuple[str, ...], value: dict[str, Any]) -> list[str]:
     """Plain members first, then a table for each member that is a table, without empty ones."""
-    lines = [f"[{'.'.join(map(_key, path))}]"]
-    lines += [f"{_key(name)} = {_value(item)}" for name, item in value.items() if type(item) is not dict]
+    lines = [f"[{'.'.join(map(_render_key, path))}]"]
+    lines += [f"{_render_key(name)} = {_render_value(item)}" for name, item in value.items() if type(item) is not dict]
     for name, item in value.items():
         if type(item) is dict and item:
-            lines += _lines((*path, name), item)
+            lines += _render_table((*path, name), item)
     return lines
 
 
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else basic_string(name)
+def _render_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else quote_string(name)
 
 
-def _value(value: Any) -> str:
+def _render_value(value: Any) -> str:
     if type(value) is str:
-        return basic_string(value)
+        return quote_string(value)
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) in (int, float):
         return repr(value)
     if type(value) is list:
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(_render_value, value)) + "]"
     if type(value) is dict:
-        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_render_key(name)} = {_render_value(item)}" for name, item in value.items()) + "}"
     raise PinwardenError("CONFIG_UNEDITABLE", f"TOML has no values of type {type(value).__name__}")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.toml_text import basic_string
+from pinwarden.clients.toml_text import quote_string
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
 from pinwarden.core.text import INVISIBLE, lazy_pattern
@@ -38,17 +38,17 @@ _NOT_TEXT = re.compile(
 def read_yaml(text: str, limits: Limits = DEFAULT_LIMITS) -> Any:
     """Parse a text with one document. Repeated members, merge keys, tags and expanding aliases are refused."""
     node = _compose(text)
-    return None if node is None else _Values(limits).value(node, 1)
+    return None if node is None else _ValueBuilder(limits).value(node, 1)
 
 
-def put_named(text: str, member: str, name: str, value: dict[str, Any]) -> str:
+def put_list_item(text: str, member: str, name: str, value: dict[str, Any]) -> str:
     """The text with the element of the list ``member`` that has this name replaced by ``value``, or added."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    root = _mapping(_compose(text))
-    listed = _value_of(root, member)
+    root = _require_block_mapping(_compose(text))
+    listed = _find_member(root, member)
     if listed is None:
         before = text if not text or text.endswith("\n") else text + newline
-        return before + newline.join([f"{member}:", *_element(value, 2)]) + newline
+        return before + newline.join([f"{member}:", *_render_element(value, 2)]) + newline
     items = _block_items(listed)
     if items is None:
         start, end = listed.start_mark.index, listed.end_mark.index
@@ -56,35 +56,37 @@ def put_named(text: str, member: str, name: str, value: dict[str, Any]) -> str:
             start -= 1
         text = text[:start] + text[end:]
         line_end = _line_end(text, start)  # after the comment on that line, if there is one
-        return text[:line_end] + newline + newline.join(_element(value, 2)) + text[line_end:]
+        return text[:line_end] + newline + newline.join(_render_element(value, 2)) + text[line_end:]
     for item in items:
-        if _name_of(item) == name:
+        if _get_name(item) == name:
             start, end = item.start_mark.index, _content_end(item)
             return (
                 text[:start]
-                + newline.join(_element(value, _dash_column(text, item)))[_dash_column(text, item) + 2 :]
+                + newline.join(_render_element(value, _dash_column(text, item)))[_dash_column(text, item) + 2 :]
                 + text[end:]
             )
     last = items[-1]
     end = _line_end(text, _content_end(last))
-    return text[:end] + newline + newline.join(_element(value, _dash_column(text, last))) + text[end:]
+    return text[:end] + newline + newline.join(_render_element(value, _dash_column(text, last))) + text[end:]
 
 
-def remove_named(text: str, member: str, name: str) -> str:
+def remove_list_item(text: str, member: str, name: str) -> str:
     """The text without the element of that name in the list ``member``."""
-    listed = _value_of(_mapping(_compose(text)), member)
+    listed = _find_member(_require_block_mapping(_compose(text)), member)
     items = None if listed is None else _block_items(listed)
     if listed is None or items is None:
         return text
     for item in items:
-        if _name_of(item) != name:
+        if _get_name(item) != name:
             continue
         start = text.rfind("\n", 0, item.start_mark.index) + 1
         end = _line_end(text, _content_end(item))
         end += len(re.compile(r"(?:\r?\n)?").match(text, end)[0])  # type: ignore[index]  # it always matches
         text = text[:start] + text[end:]
         if len(items) == 1:
-            key_end = next(key.end_mark.index for key, _ in _mapping(_compose(text)).value if key.value == member)
+            key_end = next(
+                key.end_mark.index for key, _ in _require_block_mapping(_compose(text)).value if key.value == member
+            )
             colon = text.index(":", key_end) + 1
             text = text[:colon] + " []" + text[colon:]
         return text
@@ -93,7 +95,7 @@ def remove_named(text: str, member: str, name: str) -> str:
 
 def render_yaml(value: dict[str, Any]) -> str:
     """A new file."""
-    return "\n".join(_lines(value, 0)) + "\n"
+    return "\n".join(_render_members(value, 0)) + "\n"
 
 
 def _compose(text: str) -> Node | None:
@@ -102,7 +104,7 @@ def _compose(text: str) -> Node | None:
     if len(text) > MAX_CHARACTERS:
         raise PinwardenError("CONFIG_INVALID", f"more than {MAX_CHARACTERS} characters of YAML")
     try:
-        # The loader without implicit types: every scalar is a string, and `_scalar` decides its type.
+        # The loader without implicit types: every scalar is a string, and `_parse_scalar` decides its type.
         node: Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except RecursionError as err:
         raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
@@ -115,7 +117,7 @@ def _compose(text: str) -> Node | None:
     return node
 
 
-class _Values:
+class _ValueBuilder:
     """Makes values from nodes, up to a maximum number."""
 
     def __init__(self, limits: Limits) -> None:
@@ -130,14 +132,14 @@ class _Values:
             raise PinwardenError("CONFIG_INVALID", "the YAML expands to too many or too deeply nested values")
         line = node.start_mark.line + 1
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, depth)
+            return self._build_mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, depth + 1) for item in node.value]
         if node.tag != _STR or not isinstance(node, yaml.ScalarNode):
             raise PinwardenError("CONFIG_INVALID", f"line {line}: tags are not supported")
-        return _scalar(node.value) if node.style is None else node.value
+        return _parse_scalar(node.value) if node.style is None else node.value
 
-    def _mapping(self, node: MappingNode, depth: int) -> dict[str, Any]:
+    def _build_mapping(self, node: MappingNode, depth: int) -> dict[str, Any]:
         members: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -152,7 +154,7 @@ class _Values:
         return members
 
 
-def _scalar(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):
@@ -166,7 +168,7 @@ def _scalar(text: str) -> Any:
     return text
 
 
-def _mapping(node: Node | None) -> MappingNode:
+def _require_block_mapping(node: Node | None) -> MappingNode:
     import yaml
 
     if node is None:
@@ -176,7 +178,7 @@ def _mapping(node: Node | None) -> MappingNode:
     return node
 
 
-def _value_of(node: MappingNode, member: str) -> Node | None:
+def _find_member(node: MappingNode, member: str) -> Node | None:
     return next((value for key, value in node.value if key.value == member), None)
 
 
@@ -195,7 +197,7 @@ def _block_items(node: Node) -> list[Node] | None:
     return list(node.value)
 
 
-def _name_of(item: Node) -> Any:
+def _get_name(item: Node) -> Any:
     return next((value.value for key, value in item.value if key.value == "name"), None)
 
 
@@ -228,38 +230,38 @@ def _line_end(text: str, position: int) -> int:
     return end - 1 if end > position and text[end - 1] == "\r" else end
 
 
-def _element(value: dict[str, Any], column: int) -> list[str]:
-    first, *others = _lines(value, column + 2)
+def _render_element(value: dict[str, Any], column: int) -> list[str]:
+    first, *others = _render_members(value, column + 2)
     return [" " * column + "- " + first.lstrip(" "), *others]
 
 
-def _lines(value: dict[str, Any], column: int) -> list[str]:
+def _render_members(value: dict[str, Any], column: int) -> list[str]:
     pad = " " * column
     lines: list[str] = []
     for name, item in value.items():
-        key = pad + _plain(name) + ":"
+        key = pad + _quote_if_needed(name) + ":"
         if type(item) is dict and item:
-            lines += [key, *_lines(item, column + 2)]
+            lines += [key, *_render_members(item, column + 2)]
         elif type(item) is list and item:
             lines.append(key)
             for element in item:
-                lines += _list_lines(element, column + 2)
+                lines += _render_list_item(element, column + 2)
         else:
-            lines.append(f"{key} {_leaf(item)}")
+            lines.append(f"{key} {_render_scalar(item)}")
     return lines
 
 
-def _list_lines(element: Any, column: int) -> list[str]:
+def _render_list_item(element: Any, column: int) -> list[str]:
     if type(element) is dict and element:
-        return _element(element, column)
+        return _render_element(element, column)
     if type(element) is list and element:
         raise PinwardenError("CONFIG_UNEDITABLE", "a list inside a list cannot be written")
-    return [" " * column + "- " + _leaf(element)]
+    return [" " * column + "- " + _render_scalar(element)]
 
 
-def _leaf(value: Any) -> str:
+def _render_scalar(value: Any) -> str:
     if type(value) is str:
-        return _plain(value)
+        return _quote_if_needed(value)
     if value is None or type(value) is bool:
         return {None: "null", True: "true", False: "false"}[value]
     if type(value) in (int, float):
@@ -267,10 +269,10 @@ def _leaf(value: Any) -> str:
     return "{}" if type(value) is dict else "[]"
 
 
-def _plain(text: str) -> str:
+def _quote_if_needed(text: str) -> str:
     if _PLAIN.fullmatch(text) and not _NOT_TEXT.fullmatch(text) and not INVISIBLE.search(text):
         return text
-    return basic_string(text)
+    return quote_string(text)
 
 
 _FENCED = lazy_pattern(rb"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", 0x18)  # MULTILINE and DOTALL
@@ -296,14 +298,14 @@ def read_front_matter(data: bytes) -> dict[str, Any]:
         return {}
     servers: dict[str, Any] = {}
     for member in _MEMBERS:
-        for name, entry in _declared_servers(document.get(member) if type(document) is dict else None):
+        for name, entry in _iter_declared_servers(document.get(member) if type(document) is dict else None):
             if name in servers:
                 raise PinwardenError("CONFIG_INVALID", f"two servers have the name {name[:80]!a}")
             servers[name] = entry
     return {"mcpServers": servers} if servers else {}
 
 
-def _declared_servers(listed: Any) -> Iterator[tuple[str, Any]]:
+def _iter_declared_servers(listed: Any) -> Iterator[tuple[str, Any]]:
     """Name and entry of each server. One that is only named is configured elsewhere."""
     for item in listed if type(listed) is list else [listed]:
         if type(item) is not dict:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal
 
-from pinwarden.clients.documents import config_with, nested
-from pinwarden.clients.table import client_of
+from pinwarden.clients.documents import build_config, wrap_in_path
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS, LOCK_INTEGRITY_EVIDENCE
@@ -93,7 +93,7 @@ class _ServerConfig(Record):
 
 
 def _wrap_in_client_config(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
-    return {**_LEADING_MEMBERS.get(client, {}), **config_with(client_of(client), name, members)}
+    return {**_LEADING_MEMBERS.get(client, {}), **build_config(get_client(client), name, members)}
 
 
 # ToolPin's dialect
@@ -113,7 +113,7 @@ def _build_toolpin_config(target: LaunchTarget, client: str) -> _ServerConfig:
 
 
 def _build_local_members(command: InstallCommand, client: str, env: dict[str, Any]) -> dict[str, Any]:
-    spelling = client_of(client).spelling
+    spelling = get_client(client).spelling
     if spelling.command_list:
         words = [command.program, *command.arguments]
         return {"type": spelling.local, "command": words, **_build_switches(client), spelling.env: env}
@@ -122,11 +122,11 @@ def _build_local_members(command: InstallCommand, client: str, env: dict[str, An
 
 
 def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
-    spelling = client_of(client).spelling
+    spelling = get_client(client).spelling
     # A client whose plain URL member means SSE has another member for Streamable HTTP.
     member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
     address = {member: remote.url}
-    with_headers = nested(spelling.headers, headers) if headers else {}
+    with_headers = wrap_in_path(spelling.headers, headers) if headers else {}
     if client in _WITHOUT_TYPE:
         return {**address, **with_headers}
     if client == "opencode":
@@ -137,7 +137,7 @@ def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) 
 
 def _build_switches(client: str) -> dict[str, Any]:
     """Members that enable the server and pre-approve no tool, for clients that need them."""
-    spelling = client_of(client).spelling
+    spelling = get_client(client).spelling
     member, off = spelling.off
     on = {member: not off} if client in ("opencode", "cline", "roo") else {}
     return {**on, spelling.consent[0]: []} if client == "cline" else on

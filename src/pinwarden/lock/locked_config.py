@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.config import ConfigFile
-from pinwarden.clients.documents import entry_in
+from pinwarden.clients.documents import find_entry
 from pinwarden.clients.table import CLIENTS
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry
@@ -56,7 +56,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
         name=name,
         client=client,
         scope=scope if type(scope) is str else None,
-        entry=entry_in(fragment, config_client, name) if config_client else None,
+        entry=find_entry(fragment, config_client, name) if config_client else None,
         secrets=_read_secrets(lock_entry.get("capabilityManifest")),
     )
 
@@ -64,7 +64,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
 def find_configured_entry(file: ConfigFile, locked: LockedConfig) -> Any:
     """The entry of a locked server in its client's configuration file; ``None`` if the file has none."""
     client = CLIENTS.get(locked.client)
-    return entry_in(file.document, client, locked.name) if client else None
+    return find_entry(file.document, client, locked.name) if client else None
 
 
 def read_config_origin(entry: Entry) -> ConfigOrigin | None:

@@ -7,9 +7,9 @@ all other entries, the command is in the approved configuration.
 from __future__ import annotations
 
 from pinwarden.clients.command_line import is_enforced_start, parse_launch
-from pinwarden.clients.config import configured_server
+from pinwarden.clients.config import parse_configured_server
 from pinwarden.clients.launchers import Launch
-from pinwarden.clients.table import client_of
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock.entry import Entry
@@ -42,8 +42,8 @@ def read_locked_launch(entry: Entry) -> LockedLaunch:
 def _read_configured_launch(entry: Entry, extension: LockExtension | None) -> LockedLaunch:
     """The command of the approved configuration itself."""
     configured = extension.configured_in if extension is not None else None
-    client = client_of(configured.client if configured is not None else entry.client)
-    server = configured_server(entry.name, read_locked_config(entry.key, entry.document).entry, client)
+    client = get_client(configured.client if configured is not None else entry.client)
+    server = parse_configured_server(entry.name, read_locked_config(entry.key, entry.document).entry, client)
     if not isinstance(server.target, StdioTarget):
         raise PinwardenError(
             "NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: {server.problem or 'it is a URL'}"

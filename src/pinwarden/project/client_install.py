@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.config import ConfiguredServer, configured_server
+from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import install_entry, remove_entry
-from pinwarden.clients.table import Client, client_of
+from pinwarden.clients.table import Client, get_client
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
@@ -86,7 +86,7 @@ class ClientEntries:
     def refuse_changed(self, key: str) -> None:
         """Refuse a server that is configured differently than approved."""
         entry, server = self._earlier[key]
-        if server is not None and not is_as_approved(entry, server, client_of(entry.client)):
+        if server is not None and not is_as_approved(entry, server, get_client(entry.client)):
             raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
 
     def build_updated_server(self, key: str) -> ConfiguredServer | None:
@@ -96,7 +96,7 @@ class ClientEntries:
             return None
         fresh = read_locked_entry(self._project, key)
         merged = replace_launch(server.entry, read_locked_config(fresh.key, fresh.document).entry)
-        target = configured_server(server.name, merged, client_of(entry.client)).target
+        target = parse_configured_server(server.name, merged, get_client(entry.client)).target
         return replace(server, entry=merged, target=target)
 
 
@@ -162,5 +162,5 @@ _VALUE_MEMBERS = ("env", "environment", "headers")
 
 def _find_configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
     where = read_config_origin(entry)
-    client = client_of(where.client if where else entry.client)
+    client = get_client(where.client if where else entry.client)
     return next((server for server in servers if server.name == entry.name and server.client == client.id), None)

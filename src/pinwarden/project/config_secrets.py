@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
-from pinwarden.clients.table import client_of
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, normalize_entry
+from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record
 from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, find_configured_entry
 from pinwarden.system.masking import MASK, is_reference, looks_secret, mask_url, mask_words
@@ -222,7 +222,7 @@ def _audit_server(server: ConfiguredServer) -> Iterator[SecretFinding]:
 
 
 def _find_secrets(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
-    fields = fields_of(server.entry, client_of(server.client))
+    fields = normalize_entry(server.entry, get_client(server.client))
     for source, name, value in _list_env_and_headers(server.client, server.entry):
         if looks_secret(name, value):
             yield source, name
@@ -251,7 +251,7 @@ def _find_secret_members(path: str, name: str, value: Any) -> Iterator[str]:
 
 
 def _list_env_and_headers(client: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    fields = fields_of(entry, client_of(client))
+    fields = normalize_entry(entry, get_client(client))
     for source, member in (("env", "env"), ("header", "headers")):
         values = fields[member]
         if type(values) is dict:

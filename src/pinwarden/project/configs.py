@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.command_line import LockedStart, parse_locked_start
-from pinwarden.clients.drift import compare_answers, compare_entries
-from pinwarden.clients.findings import ConfigFinding, proposed_inputs, start_unresolved
-from pinwarden.clients.table import CLIENTS, client_of
+from pinwarden.clients.drift import compare_entries, compare_proposed_inputs
+from pinwarden.clients.findings import ConfigFinding, build_unresolved_start, list_proposed_inputs
+from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
@@ -132,7 +132,7 @@ def check_configs(
     project: Project, lock: Lock, files: Sequence[ConfigFile], scope: str, policies: Policies
 ) -> Iterator[Row]:
     """Compare the client configurations with the lock, and report risky settings in them."""
-    from pinwarden.clients.findings import file_findings
+    from pinwarden.clients.findings import check_file
 
     entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
     view = build_config_view(project, entries, files, scope=scope)
@@ -146,7 +146,7 @@ def check_configs(
     for finding in find_unresolved_starts(project, lock.entries, view.servers):
         yield build_waivable_row(finding, project.display_path(finding.file), policies)
     for file in view.files:
-        for finding in file_findings(file):
+        for finding in check_file(file):
             yield build_waivable_row(finding, project.display_path(file.path), policies)
 
 
@@ -187,7 +187,7 @@ def find_unresolved_starts(
         try:
             resolve_start(start, known)
         except PinwardenError as err:
-            yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
+            yield build_unresolved_start(server, f"{err.message}; {err.hint}" if err.hint else err.message)
 
 
 def _split_entries(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:
@@ -249,14 +249,14 @@ def _compare_located(project: Project, view: ConfigView) -> Iterator[ConfigIssue
         if server is None:
             yield _build_issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
             continue
-        answers = proposed_inputs(server, file.inputs if file else ())
+        answers = list_proposed_inputs(server, file.inputs if file else ())
         where = read_config_origin(located.entry)
         approved = where.answers if where is not None else {}
         changes = (
             *compare_entries(
-                located.entry.name, located.locked.entry, redact_entry(server.entry), client_of(located.client)
+                located.entry.name, located.locked.entry, redact_entry(server.entry), get_client(located.client)
             ),
-            *compare_answers(located.entry.name, approved, answers),
+            *compare_proposed_inputs(located.entry.name, approved, answers),
         )
         if any(change.severity != INFO for change in changes):
             message = f"client config entry differs from {project.lock.name}"

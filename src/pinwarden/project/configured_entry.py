@@ -14,9 +14,9 @@ from pinwarden.clients.command_line import (
     parse_locked_start,
     pinwarden_arguments,
 )
-from pinwarden.clients.config import ConfiguredServer, configured_server
-from pinwarden.clients.documents import config_with
-from pinwarden.clients.table import CLIENTS, client_of
+from pinwarden.clients.config import ConfiguredServer, parse_configured_server
+from pinwarden.clients.documents import build_config
+from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
@@ -92,7 +92,7 @@ def _build_server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 def build_config_fragment(server: ConfiguredServer) -> dict[str, Any]:
     """Build the part of a client's file that configures this server, with placeholders for possible secrets."""
-    return config_with(client_of(server.client), server.name, redact_entry(server.entry))
+    return build_config(get_client(server.client), server.name, redact_entry(server.entry))
 
 
 def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
@@ -190,7 +190,7 @@ def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
         where = read_config_origin(entry)
         if entry.source == CONFIG_SOURCE and where is not None and where.client in CLIENTS:
             approved = read_locked_config(entry.key, entry.document).entry
-            server = configured_server(entry.name, approved, client_of(where.client))
+            server = parse_configured_server(entry.name, approved, get_client(where.client))
             derived = (
                 None
                 if server.target is None

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.bundle.bundle_pin import find_bundle_pin
-from pinwarden.clients.command_line import command_words, parse_launch
-from pinwarden.clients.config import ConfigFile, ConfiguredServer, configured_server
+from pinwarden.clients.command_line import parse_launch, split_command
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, parse_configured_server
 from pinwarden.clients.drift import (
     CONFIG_KINDS,
     ENTITY,
+    build_unapproved_change,
     compare_entries,
-    display_server,
+    describe_server,
+    get_package_name,
     normalize_placeholders,
-    package_of,
-    unknown_entry,
 )
 from pinwarden.clients.launchers import Launch
-from pinwarden.clients.table import CLIENTS, Client, client_of
+from pinwarden.clients.table import CLIENTS, Client, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.launch_choice import to_variable_name
@@ -154,7 +154,7 @@ def _diagnose_entry(
 
 def _compare_config(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
     """List the differences, without other spellings of the same placeholder."""
-    changes = compare_entries(entry.name, entry.entry, config, client_of(entry.client))
+    changes = compare_entries(entry.name, entry.entry, config, get_client(entry.client))
     return tuple(change for change in changes if change.kind != "placeholder_spelled")
 
 
@@ -212,7 +212,9 @@ def find_uncovered_servers(
             if packages is None:
                 packages = {package for entry in entries if (package := _package_of_entry(entry))}
             change = (
-                _compare_with_other_files(server, same_name) if same_name else unknown_entry(server, by_name, packages)
+                _compare_with_other_files(server, same_name)
+                if same_name
+                else build_unapproved_change(server, by_name, packages)
             )
             unknown.append(UnknownServer(server=server, change=change))
     order = {id(change): rank for rank, change in enumerate(sort_changes(entry.change for entry in unknown))}
@@ -244,12 +246,12 @@ def _compare_with_other_files(server: ConfiguredServer, entries: list[LockedConf
 
     The same server needs a review; a different server under that name is unknown.
     """
-    identity = identify_configured(server.name, server.entry, client_of(server.client))
+    identity = identify_configured(server.name, server.entry, get_client(server.client))
     for entry in entries:
-        approved = identify_configured(entry.name, entry.entry, client_of(entry.client))
+        approved = identify_configured(entry.name, entry.entry, get_client(entry.client))
         if identity is not None and identity == approved:
             return _build_added_change("unlocked_entry", server)
-    return unknown_entry(server, ())
+    return build_unapproved_change(server, ())
 
 
 def _build_added_change(kind: str, server: ConfiguredServer) -> Change:
@@ -262,13 +264,13 @@ def _build_added_change(kind: str, server: ConfiguredServer) -> Change:
         kind=row.kind,
         severity=row.severity,
         before=ABSENT,
-        after=display_server(server),
+        after=describe_server(server),
         reason=row.reason,
     )
 
 
 def _package_of_entry(entry: LockedConfig) -> str | None:
-    return package_of(configured_server(entry.name, entry.entry, client_of(entry.client)))
+    return get_package_name(parse_configured_server(entry.name, entry.entry, get_client(entry.client)))
 
 
 class ServerIdentity(Record):
@@ -288,9 +290,9 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
     If the client starts the server with ``pinwarden run NAME``, the locked command is used instead.
     """
     where = read_config_origin(entry)
-    client = client_of(where.client if where else entry.client)
+    client = get_client(where.client if where else entry.client)
     approved = read_locked_config(entry.key, entry.document).entry
-    target = configured_server(entry.name, redact_entry(approved), client).target
+    target = parse_configured_server(entry.name, redact_entry(approved), client).target
     bundle = find_bundle_pin(entry)
     if isinstance(target, StdioTarget) and bundle is not None:
         return ServerIdentity(launch_parts=("bundle", bundle.tool), values=_normalize_values(target.env))
@@ -305,7 +307,7 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
 
 def identify_configured(name: str, entry: Any, client: Client) -> ServerIdentity | None:
     """Identify the server of a client's entry. Secrets are left out, as in the lock."""
-    target = configured_server(name, redact_entry(entry), client).target
+    target = parse_configured_server(name, redact_entry(entry), client).target
     return None if target is None else identify_target(target)
 
 
@@ -321,7 +323,7 @@ def identify_target(target: Target) -> ServerIdentity:
     package = runs.via or runs
     folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else normalize_placeholders(target.cwd or "")
     if package.settings is None or package.purl is None or runs.wrappers:
-        words = (_normalize_word(word) for word in command_words(target.command))
+        words = (_normalize_word(word) for word in split_command(target.command))
         return ServerIdentity(launch_parts=("command", *words), values=_normalize_values(target.env), folder=folder)
     return ServerIdentity(
         launch_parts=(

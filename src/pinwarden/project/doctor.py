@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.config import configured_server
+from pinwarden.clients.config import parse_configured_server
 from pinwarden.clients.drift import CONFIG_KINDS
-from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, findings_in
-from pinwarden.clients.table import client_of
+from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, check_files
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import (
@@ -81,7 +81,7 @@ def check_installation(project: Project, scope: str = "all") -> Report:
     view = read_config_view(project, scope)
     issues = find_config_issues(project, view)
     unknown = find_unknown_servers(project, view)
-    findings = (*findings_in(view.files), *_find_unresolved(project, view))
+    findings = (*check_files(view.files), *_find_unresolved(project, view))
     programs = _find_programs(project, view)
     search_path = project.variables.get("PATH", "")
     rows = [
@@ -145,7 +145,7 @@ def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
 
 def _list_started_programs(view: ConfigView) -> Iterator[tuple[str, str]]:
     """List server name and program of every server whose command is a program name without a path."""
-    approved = (configured_server(locked.name, locked.entry, client_of(locked.client)) for locked in view.locked)
+    approved = (parse_configured_server(locked.name, locked.entry, get_client(locked.client)) for locked in view.locked)
     for server in (*approved, *view.servers):
         if isinstance(server.target, StdioTarget) and not server.disabled:
             word = server.target.command[0]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import PROGRAM, parse_locked_start
 from pinwarden.clients.config import ConfiguredServer
-from pinwarden.clients.documents import config_with
+from pinwarden.clients.documents import build_config
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import ConfigEdits, refuse_uneditable
-from pinwarden.clients.table import Client, client_of
+from pinwarden.clients.table import Client, get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_to_json
@@ -118,14 +118,14 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     if extension is None or (extension.closure is None and extension.image is None and not bundled):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     where = read_config_origin(entry)
-    client = client_of(where.client if where else entry.client)
+    client = get_client(where.client if where else entry.client)
     approved = read_locked_config(entry.key, entry.document).entry
     server = configured or _find_approved_server(entry, client, approved, options.servers)
     arguments = () if bundled else launch.launch.arguments  # a bundle's manifest has its arguments
     words = _build_entry_command(project, entry, client, arguments)
     _check_start(options, entry, words, server)
     lock_form = replace_command(approved if server is None else redact_entry(server.entry), client, words)
-    fragment = config_with(client, entry.name, lock_form)
+    fragment = build_config(client, entry.name, lock_form)
     # In lockfileVersion 2 the member `locked` is optional.
     copy = entry.document.get("locked")
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}

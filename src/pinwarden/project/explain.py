@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
-from pinwarden.clients.config import configured_server
-from pinwarden.clients.drift import display_server
-from pinwarden.clients.table import client_of
+from pinwarden.clients.config import parse_configured_server
+from pinwarden.clients.drift import describe_server
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
@@ -195,7 +195,7 @@ def describe_config(entry: Entry) -> dict[str, Any] | None:
     locked = read_locked_config(entry.key, entry.document)
     if locked.entry is None:
         return None
-    shown = display_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
+    shown = describe_server(parse_configured_server(entry.name, locked.entry, get_client(entry.client)))
     return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
 
 

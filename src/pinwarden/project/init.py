@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.config import ConfigFile, ConfiguredServer
-from pinwarden.clients.findings import proposed_inputs, server_findings
+from pinwarden.clients.findings import check_server, list_proposed_inputs
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import Report
@@ -119,7 +119,7 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
     )
     if server.refused is not None or server.status.state == "unchanged" or named:
         return server
-    critical = [finding for finding in server_findings(server.server) if finding.severity == CRITICAL]
+    critical = [finding for finding in check_server(server.server) if finding.severity == CRITICAL]
     if not critical:
         return server
     return replace(server, refused=f"{critical[0].message} If that is intended, accept it: {server.accept_option}")
@@ -322,4 +322,4 @@ def _find_probed_release(discovery: Discovery, server: DiscoveredServer) -> str 
 
 def _find_input_answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
     inputs = [declared for file in files if file.path == server.path for declared in file.inputs]
-    return proposed_inputs(server, inputs)
+    return list_proposed_inputs(server, inputs)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pinwarden.clients.drift import compare_entries
-from pinwarden.clients.table import client_of
+from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.extension import read_extension
@@ -155,7 +155,7 @@ def _compare_with_entry(server: ConfiguredServer, entry: Entry) -> tuple[Change,
     if read_config_origin(entry) is None:
         return ()
     approved = read_locked_config(entry.key, entry.document).entry
-    return compare_entries(server.name, approved, redact_entry(server.entry), client_of(server.client))
+    return compare_entries(server.name, approved, redact_entry(server.entry), get_client(server.client))
 
 
 def _locate(server: ConfiguredServer) -> tuple[str, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.drift import CONFIG_KINDS
-from pinwarden.clients.findings import FINDING_KINDS, findings_in
-from pinwarden.clients.table import CLIENTS, supported_client_titles
+from pinwarden.clients.findings import FINDING_KINDS, check_files
+from pinwarden.clients.table import CLIENTS, list_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, plural, row_to_json, severity_rank
 from pinwarden.lock.locked_config import describe_uncovered_members
@@ -36,7 +36,7 @@ def build_init_report(discovery: Discovery) -> Report:
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_build_refusal_rows(project, servers), *(row for server in undecided for row in server.status.rows)]
     rows += [*_list_scan_warnings(servers), *_build_unprobed_rows(project, servers)]
-    findings = [build_finding_row(project, finding) for finding in findings_in(discovery.files)]
+    findings = [build_finding_row(project, finding) for finding in check_files(discovery.files)]
     refused = bool(undecided) or any(server.refused for server in servers)
     return Report(
         command="init",
@@ -142,7 +142,7 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
         yield f"{written}; accept what is new or different with {names}"
         return
     if not discovery.servers or any(file.fault for file in discovery.files):
-        yield f"searched the configuration files of {', '.join(supported_client_titles())}"
+        yield f"searched the configuration files of {', '.join(list_client_titles())}"
     if not discovery.servers:
         yield _NO_SERVERS_HINT
     for server in discovery.servers:

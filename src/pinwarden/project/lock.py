@@ -282,14 +282,14 @@ def approve_surfaces(
 
 def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
     """Build the target that the default configuration of a server starts or contacts."""
-    from pinwarden.clients.config import configured_server
-    from pinwarden.clients.documents import entry_in
+    from pinwarden.clients.config import parse_configured_server
+    from pinwarden.clients.documents import find_entry
     from pinwarden.clients.table import CLIENTS
     from pinwarden.lock.install_plan import build_fragment
 
     generic = CLIENTS["generic"]
     config = build_fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
-    server = configured_server(entry.name, entry_in(config.config, generic, entry.name), generic)
+    server = parse_configured_server(entry.name, find_entry(config.config, generic, entry.name), generic)
     if server.target is None:
         raise PinwardenError(
             "NO_INSTALL_TARGET", f"{entry.name[:120]} cannot be started or contacted: {server.problem}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.command_line import pinwarden_arguments
-from pinwarden.clients.near_names import find_near_name
+from pinwarden.clients.near_names import find_similar_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import list_approved_digests
@@ -137,7 +137,7 @@ def describe_differences(servers: Iterable[LockedServer]) -> str:
 
 def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
     """The error for a name without a lock entry."""
-    near = find_near_name(name, (entry.name for entry in entries))
+    near = find_similar_name(name, (entry.name for entry in entries))
     meant = f", did you mean {near[:120]!a}?" if near else ""
     return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.artifacts.newest_release import NewestRelease, is_newer_tag, is_release_tag
 from pinwarden.artifacts.python_package import parse_exact_version
-from pinwarden.clients.command_line import replace_release, replace_word
+from pinwarden.clients.command_line import find_release_replacement, replace_word
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
 from pinwarden.clients.launchers import Launch
-from pinwarden.clients.table import client_of
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, plural
@@ -291,7 +291,7 @@ class PackageUpdater:
                 here = (server.client, server.scope, self._project.display_path(server.path))
                 is_same = here == (where.client, where.scope, where.file)
             if server.name == entry.name and is_same:
-                if is_as_approved(entry, server, client_of(server.client)):
+                if is_as_approved(entry, server, get_client(server.client)):
                     return server
                 raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
         raise PinwardenError(
@@ -367,9 +367,9 @@ def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: 
     if known is not None and known.launch is not None:  # the client's file names pinwarden run
         from pinwarden.project.enforce import replace_command
 
-        entry = replace_command(entry, client_of(server.client), launch.command)
+        entry = replace_command(entry, get_client(server.client), launch.command)
         target = replace(target, command=launch.command)
-    words = replace_release(target, latest.version, str(latest.digest) if latest.digest else None)
+    words = find_release_replacement(target, latest.version, str(latest.digest) if latest.digest else None)
     changed = replace_word(entry, *words) if words is not None else None
     if words is None or changed is None:
         message = (

@@ -44,15 +44,15 @@ class Project(Record):
 
     def find_configs(self) -> list[ConfigFile]:
         """Read every client configuration that exists for this project and user."""
-        from pinwarden.clients.files import discover
+        from pinwarden.clients.files import discover_configs
 
-        return discover(self.root, self.home, self.system, self.variables)
+        return discover_configs(self.root, self.home, self.system, self.variables)
 
     def find_install_paths(self) -> dict[tuple[str, str], str]:
         """Map each client and scope to the configuration file that Pinwarden installs servers into."""
-        from pinwarden.clients.files import installation_paths
+        from pinwarden.clients.files import list_installation_paths
 
-        return installation_paths(self.root, self.home, self.system, self.variables)
+        return list_installation_paths(self.root, self.home, self.system, self.variables)
 
     def load_registries(self, *, offline: bool) -> Registries:
         """Load the MCP registries that this project is configured with."""

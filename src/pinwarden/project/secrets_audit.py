@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.config import configured_server
-from pinwarden.clients.table import client_of
+from pinwarden.clients.config import parse_configured_server
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, severity_rank
 from pinwarden.project.config_secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
@@ -66,7 +66,7 @@ def _audit_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]
     entries = [(locked, locked.client) for locked in view.installed]
     entries += [(located.locked, located.client) for located in view.located]
     servers = [
-        configured_server(locked.name, locked.entry, client_of(client), path=str(project.lock))
+        parse_configured_server(locked.name, locked.entry, get_client(client), path=str(project.lock))
         for locked, client in entries
         if locked.entry is not None
     ]

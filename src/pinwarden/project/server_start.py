@@ -126,14 +126,14 @@ def probe_prepared(
 
 def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     """Find the target of an entry: from the client's file if that is as approved, else from the lock."""
-    from pinwarden.clients.config import configured_server
+    from pinwarden.clients.config import parse_configured_server
     from pinwarden.clients.drift import compare_entries
-    from pinwarden.clients.table import client_of
+    from pinwarden.clients.table import get_client
     from pinwarden.lock.locked_config import read_config_origin, read_locked_config
     from pinwarden.system.redaction import redact_entry
 
     where = read_config_origin(entry)
-    client = client_of(where.client if where else entry.client)
+    client = get_client(where.client if where else entry.client)
     approved = read_locked_config(entry.key, entry.document).entry
     for file in files:
         for server in file.servers:
@@ -141,7 +141,7 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
                 changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
                     return with_store_variables(server.target)
-    server = configured_server(entry.name, approved, client)
+    server = parse_configured_server(entry.name, approved, client)
     if server.target is None:
         raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be probed: {server.problem}")
     return with_store_variables(server.target)

@@ -13,7 +13,7 @@ from pinwarden.core.report import Report, Row, collect_kind_reasons
 from pinwarden.surface.drift.changes import CHANGE_KINDS, build_change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.interop import compute_surface_digests
-from pinwarden.surface.scan.scan import ScanFinding, new_warnings, scan
+from pinwarden.surface.scan.scan import ScanFinding, find_new_warnings, scan
 from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
 
@@ -77,7 +77,7 @@ def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
 
 def scan_for_warnings(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
     """Scan warnings about text that is not in an approved surface."""
-    return tuple(build_scan_row(finding, server) for finding in new_warnings(surface, approved))
+    return tuple(build_scan_row(finding, server) for finding in find_new_warnings(surface, approved))
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.files import config_edits
-from pinwarden.clients.table import client_of
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
@@ -238,13 +238,13 @@ def _compare_plans(release: Release, plan: Mapping[str, Any]) -> list[Row]:
 
 def _build_launch_config(entry: Entry) -> Any:
     """The client configuration with the locked command in place of ``pinwarden run NAME``."""
-    from pinwarden.clients.documents import config_with
+    from pinwarden.clients.documents import build_config
     from pinwarden.project.enforce import replace_command
 
     where = read_config_origin(entry)
-    client = client_of(where.client if where else entry.client)
+    client = get_client(where.client if where else entry.client)
     approved = read_locked_config(entry.key, entry.document).entry
-    return config_with(client, entry.name, replace_command(approved, client, read_locked_launch(entry).command))
+    return build_config(client, entry.name, replace_command(approved, client, read_locked_launch(entry).command))
 
 
 def _without_volatile(value: Any) -> Any:

@@ -247,11 +247,11 @@ def _lock_request(args: Namespace) -> LockRequest:
 
 def _writable_clients(scope: str) -> list[str]:
     """The clients whose configuration of that scope Pinwarden can write."""
-    from pinwarden.clients.table import client_of, installation_location
+    from pinwarden.clients.table import find_installation_location, get_client
     from pinwarden.lock.entry import LOCK_CLIENTS
 
     clients = [client for client in LOCK_CLIENTS if client != "generic"]
-    return [client for client in clients if installation_location(client_of(client), scope)]
+    return [client for client in clients if find_installation_location(get_client(client), scope)]
 
 
 def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:

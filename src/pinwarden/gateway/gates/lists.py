@@ -270,7 +270,7 @@ def remove_suspicious_items(surface: Surface) -> Surface:
     Trust on first use approves without a review, so anything suspicious is left out and becomes a pending review.
     """
     from pinwarden.surface.drift.compare import compare
-    from pinwarden.surface.scan.scan import new_warnings, server_member
+    from pinwarden.surface.scan.scan import find_new_warnings, get_server_member
 
     suspicious = {
         (change.entity, change.field if change.entity == "server" else change.name)
@@ -278,8 +278,8 @@ def remove_suspicious_items(surface: Surface) -> Surface:
         if change.severity == CRITICAL
     }
     suspicious |= {
-        (warning.entity, server_member(warning) if warning.entity == "server" else warning.name)
-        for warning in new_warnings(surface)
+        (warning.entity, get_server_member(warning) if warning.entity == "server" else warning.name)
+        for warning in find_new_warnings(surface)
     }
     if not suspicious:
         return surface

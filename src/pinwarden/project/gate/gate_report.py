@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.table import supported_client_titles
+from pinwarden.clients.table import list_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import (
@@ -103,7 +103,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
             "unchecked": [row_to_json(row) for row in unchecked],
             "remarks": [row_to_json(row) for row in rows if row.severity in ("warning", "info")],
             "notes": list(notes),
-            "clientsLookedFor": list(supported_client_titles()),
+            "clientsLookedFor": list(list_client_titles()),
             "projects": [
                 {
                     "lock": checked.subject,
@@ -271,7 +271,7 @@ def _has_live_pin(entry: Entry) -> bool:
 def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByCheck) -> Iterator[str]:
     """Describe what was checked. ``failed_names`` has, for each check, the servers that could not be checked."""
     if options.configs:
-        yield f"searched the configuration files of {len(supported_client_titles())} clients (--format json lists them)"
+        yield f"searched the configuration files of {len(list_client_titles())} clients (--format json lists them)"
     unpinned = hashed = 0
     for entry in lock.entries:
         extension = read_extension(entry)

@@ -81,25 +81,25 @@ def add_coverage(checked: GateResult, rows: Iterable[Row]) -> GateResult:
 def check_coverage(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
     """Servers configured in folders of the repository that this run does not check as projects, and risky settings in
     their files, such as hooks or switches that start servers without asking."""
-    from pinwarden.clients.files import discover_project, project_names
-    from pinwarden.clients.findings import file_findings
+    from pinwarden.clients.files import discover_project_configs, list_project_names
+    from pinwarden.clients.findings import check_file
     from pinwarden.project.configs import build_waivable_row
     from pinwarden.system.repository import find_folders_containing
 
     checked = {project.root.resolve() for project in projects}
     first = projects[0]
     try:
-        for folder in find_folders_containing(root, project_names()):
+        for folder in find_folders_containing(root, list_project_names()):
             if folder not in checked:
                 nested = replace(first, root=folder, lock=folder / first.lock.name)
                 if nested.lock.exists() or nested.lock.is_symlink():
                     yield from _check_nested_project(root, nested)
-                for file in discover_project(folder, first.system):
+                for file in discover_project_configs(folder, first.system):
                     if file.servers or file.fault:
                         yield _build_coverage_row(root, folder, file, first.lock.name, policies)
                     if not file.fault:  # settings are reported even where a lock covers the servers
                         shown = Path(file.path).relative_to(root).as_posix()
-                        yield from (build_waivable_row(finding, shown, policies) for finding in file_findings(file))
+                        yield from (build_waivable_row(finding, shown, policies) for finding in check_file(file))
     except PinwardenError as err:
         message = f"the repository was not searched for configurations: {err.message}"
         yield Row(code=COULD_NOT_CHECK, severity="critical", entity="repository", name="", path="", message=message)

@@ -18,16 +18,16 @@ from pinwarden.surface.scan.hidden_text import (
     PhraseRule,
     PlainText,
     compile_phrase,
+    extract_long_pieces,
     find_encoded_texts,
-    find_filled_urls,
-    find_unseen_text,
+    find_hidden_markup,
+    find_leaking_urls,
+    find_spaced_letters,
+    has_command,
     has_digits_for_letters,
-    is_command,
-    long_pieces,
-    plain,
-    spaced_letters,
+    replace_digits_by_letters,
+    to_plain_text,
     undo_rotations,
-    with_letters_for_digits,
 )
 from pinwarden.surface.scan.other_languages import find_other_script_phrases
 from pinwarden.surface.scan.phrase_rules import PHRASE_RULES
@@ -72,7 +72,7 @@ def find_cues(text: str) -> tuple[Cue, ...]:
     """Every cue in ``text``, by position; at most one per code and position."""
     length = len(text)
     examined = text if length <= MAX_TEXT else text[:MAX_TEXT]
-    matches = _longest_matches(examined)
+    matches = _find_longest_matches(examined)
     if length > MAX_TEXT:  # text that was not checked is suspicious
         matches[("oversized_text", MAX_TEXT)] = (length, False)
     return tuple(
@@ -115,20 +115,20 @@ def may_have_cues(texts: str, words: Words) -> bool:
     """Whether any of ``texts``, separated by double quotes, can have a cue. False is certain, True is not."""
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
-    if _names_destination(texts) or ("<" in texts and any(find_unseen_text(texts))):
+    if _names_destination(texts) or ("<" in texts and any(find_hidden_markup(texts))):
         return True
-    if words.longest >= _LONG_WORD and any(_find_payloads(long_pieces(texts))):
+    if words.longest >= _LONG_WORD and any(_find_payloads(extract_long_pieces(texts))):
         return True
     if (not _is_flat(texts) or _has_single_letters(words)) and any(_find_payloads(texts)):
         return True
-    rules = _rules_for(words.known)
+    rules = _select_rules(words.known)
     may_have_theft = _may_have_theft(words.known)
     lower = texts.lower()
-    rotated = _may_be_rotated(lower, words)
+    rotated = _may_hide_instruction(lower, words)
     if not rules and not may_have_theft and not rotated:
         return False
     flat = " ".join(lower.split())
-    if rotated and _is_rotated(flat, words):
+    if rotated and _hides_instruction(flat, words):
         return True
     plain_texts = [text for text in flat.split('"') if len(text) >= _MIN_CUE_LENGTH]
     return any(_matches_rule(plain_texts, rule, words) for rule in rules) or (
@@ -174,7 +174,7 @@ def _may_have_theft(words: frozenset[bytes]) -> bool:
     return any(not any(gate.isdisjoint(words) for gate in gates) for gates in _THEFT_PAIRED)
 
 
-def _longest_matches(text: str) -> dict[tuple[str, int], tuple[int, bool]]:
+def _find_longest_matches(text: str) -> dict[tuple[str, int], tuple[int, bool]]:
     """By code and start, the end of the longest match and whether it is only mentioned."""
     matches: dict[tuple[str, int], tuple[int, bool]] = {}
     for code, start, end, mentioned in _find_matches(text):
@@ -192,19 +192,19 @@ def _find_matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
     if not text.isascii() or text.encode().translate(None, _PRINTABLE):
         yield from _find_suspicious_characters(text)
     # 2. Phrases in the plain form.
-    plain_text = plain(text)
+    plain_text = to_plain_text(text)
     words = Words(plain_text.text)
     for code, start, end, mentioned in _find_phrases(text, plain_text, words.known):
         yield (code, *plain_text.original_span(start, end), mentioned)
     # 3. Text that markup hides from a reader.
     if "<" in text:
-        yield from (("hidden_characters", start, end, False) for start, end in find_unseen_text(text))
+        yield from (("hidden_characters", start, end, False) for start, end in find_hidden_markup(text))
     if "://" in text:
-        yield from (("exfiltration", start, end, False) for start, end in find_filled_urls(text))
+        yield from (("exfiltration", start, end, False) for start, end in find_leaking_urls(text))
     # 4. Encoded text.
     if words.longest >= _LONG_WORD or not _is_flat(text) or _has_single_letters(Words(text)):
         yield from _find_payloads(text)
-    if _is_rotated(plain_text.text, words):
+    if _hides_instruction(plain_text.text, words):
         yield "encoded_payload", 0, len(text), False
 
 
@@ -219,7 +219,7 @@ def _find_suspicious_characters(text: str) -> Iterator[tuple[str, int, int, bool
 
 def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
     plain_form = plain_text.text
-    for rule in _rules_for(words):
+    for rule in _select_rules(words):
         for match in chain.from_iterable(compile_phrase(pattern).finditer(plain_form) for pattern in rule.patterns):
             start, end = match.span()
             if start and plain_form[start].isalnum() and plain_form[start - 1].isalnum():
@@ -228,10 +228,10 @@ def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> 
                 continue
             if rule.negatable and _NEGATED.search(plain_form, max(0, start - 40), start):
                 continue
-            yield rule.code, start, end, _is_mentioned(plain_form, start)
+            yield rule.code, start, end, _is_only_quoted(plain_form, start)
     if _may_have_theft(words):
         for code, start, end in theft.find_thefts(plain_form):
-            yield code, start, end, _is_mentioned(plain_form, start, labels=False)
+            yield code, start, end, _is_only_quoted(plain_form, start, labels=False)
         for start, end in _find_secrets(plain_form):
             if not _NEGATED.search(plain_form, max(0, start - 40), start):
                 yield "secret", start, end, False
@@ -246,7 +246,7 @@ def _find_secrets(plain_form: str) -> Iterator[tuple[int, int]]:
         yield match.span()
 
 
-def _rules_for(words: frozenset[bytes]) -> list[PhraseRule]:
+def _select_rules(words: frozenset[bytes]) -> list[PhraseRule]:
     if words.isdisjoint(_RULE_GATES):
         return []
     indexes = {index for word in words & _RULE_GATES.keys() for index in _RULE_GATES[word]}
@@ -261,7 +261,7 @@ def _encode_words(words: Iterable[str]) -> frozenset[bytes]:
     return frozenset(word.encode() for word in words)
 
 
-def _rule_gates() -> dict[bytes, tuple[int, ...]]:
+def _index_rule_gates() -> dict[bytes, tuple[int, ...]]:
     gates: dict[bytes, list[int]] = {}
     for index, rule in enumerate(PHRASE_RULES):
         for word in rule.gates[0]:
@@ -269,7 +269,7 @@ def _rule_gates() -> dict[bytes, tuple[int, ...]]:
     return {word: tuple(indexes) for word, indexes in gates.items()}
 
 
-_RULE_GATES = _rule_gates()
+_RULE_GATES = _index_rule_gates()
 _FURTHER_GATES = tuple(tuple(map(_encode_words, rule.gates[1:])) for rule in PHRASE_RULES)
 _THEFT_RARE = _encode_words(theft.RARE_GATE)
 _THEFT_PAIRED = tuple(tuple(map(_encode_words, gates)) for gates in theft.PAIRED_GATES)
@@ -326,7 +326,7 @@ _REPORTED = re.compile(
 _COMMAND_AGAIN = re.compile(r"(?:\b(?:and|then|but|so|also|now|please|you must|must)|[,;:\-\u2014])[ ]?$")
 
 
-def _is_mentioned(plain_form: str, start: int, *, labels: bool = True) -> bool:
+def _is_only_quoted(plain_form: str, start: int, *, labels: bool = True) -> bool:
     """Whether the words before a phrase show that it is only quoted."""
     lead = _SENTENCE_START.split(plain_form[max(0, start - _CONTEXT_LENGTH) : start])[-1]
     if labels and _LABEL.search(lead):
@@ -343,38 +343,38 @@ def _is_shouted(text: str, plain_text: PlainText, phrase: str, start: int) -> bo
 
 def _find_payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
     for start, end, content in find_encoded_texts(text):
-        if is_command(content) or _has_phrase(content):
+        if has_command(content) or _has_phrase(content):
             yield "encoded_payload", start, end, False
-    for start, end, letters in spaced_letters(text):
+    for start, end, letters in find_spaced_letters(text):
         if _SPACED_OUT.search(letters):
             yield "encoded_payload", start, end, False
 
 
-def _may_be_rotated(lower: str, words: Words) -> bool:
+def _may_hide_instruction(lower: str, words: Words) -> bool:
     return not words.known.isdisjoint(_ROTATED) or has_digits_for_letters(lower)
 
 
-def _is_rotated(plain_form: str, words: Words) -> bool:
+def _hides_instruction(plain_form: str, words: Words) -> bool:
     """Whether lower-case text has an instruction with rotated or reversed letters, or with digits for letters."""
     if not words.known.isdisjoint(_ROTATED) and any(map(_has_phrase, undo_rotations(plain_form))):
         return True
-    return has_digits_for_letters(plain_form) and _reveals_attack(with_letters_for_digits(plain_form), plain_form)
+    return has_digits_for_letters(plain_form) and _reveals_attack(replace_digits_by_letters(plain_form), plain_form)
 
 
 def _reveals_attack(content: str, plain_form: str) -> bool:
     """Whether reading digits as letters reveals an attack."""
-    before = {code for code, _, _, _ in _phrases_in_decoded(plain_form)}
-    return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _phrases_in_decoded(content))
+    before = {code for code, _, _, _ in _find_decoded_phrases(plain_form)}
+    return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _find_decoded_phrases(content))
 
 
 def _has_phrase(content: str) -> bool:
     """Whether decoded text has any cue other than an address."""
-    return any(code != "destination" for code, _, _, _ in _phrases_in_decoded(content))
+    return any(code != "destination" for code, _, _, _ in _find_decoded_phrases(content))
 
 
-def _phrases_in_decoded(content: str) -> Iterator[tuple[str, int, int, bool]]:
+def _find_decoded_phrases(content: str) -> Iterator[tuple[str, int, int, bool]]:
     """The phrases in decoded text. Text that was encoded twice is not decoded again."""
-    plain_text = plain(content)
+    plain_text = to_plain_text(content)
     known = Words(plain_text.text).known
     return _find_phrases(content, plain_text, known)
 
@@ -390,7 +390,7 @@ def _find_tag_text(text: str) -> Iterator[tuple[str, int, int, bool]]:
     """The phrases in text that is written in invisible tag characters."""
     for match in _TAGS.finditer(text):
         content = "".join(chr(ord(character) - 0xE0000) for character in match[0])
-        for code, _, _, mentioned in _phrases_in_decoded(content):
+        for code, _, _, mentioned in _find_decoded_phrases(content):
             yield code, match.start(), match.end(), mentioned
 
 

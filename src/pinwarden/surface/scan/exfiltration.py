@@ -225,7 +225,7 @@ _ASKED_FOR = lazy_pattern(
 _NEAR = 130  # the maximum distance of related parts
 
 
-class Part(Record):
+class SentencePart(Record):
     """One or more words of a sentence with their role."""
 
     kind: str
@@ -242,29 +242,29 @@ def find_thefts(text: str) -> Iterator[tuple[str, int, int]]:
     after_secret = False  # whether the sentence before named a secret that "it" may refer to
     start = 0
     for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
-        known: list[Part] = []
+        known: list[SentencePart] = []
         while paths and paths[0].start < end:
             known.append(paths.popleft())
-        parts = _sentence_parts(text, start, end, known)
+        parts = _parse_sentence(text, start, end, known)
         if parts:
-            yield from _evaluate_sentence(text, start, parts, after_secret)
+            yield from _check_sentence(text, start, parts, after_secret)
             after_secret = bool(known)
         start = end
 
 
-def find_secret_paths(text: str) -> list[Part]:
+def find_secret_paths(text: str) -> list[SentencePart]:
     """The paths of secrets that plain ``text`` names."""
     if _PATH_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
         return []
-    spans = sorted(_secret_path_spans(text))
-    paths: list[Part] = []
+    spans = sorted(_find_secret_path_spans(text))
+    paths: list[SentencePart] = []
     for start, end in spans:
         if not paths or paths[-1].end <= start:
-            paths.append(Part(kind="secret", text=text[start:end], start=start, end=end))
+            paths.append(SentencePart(kind="secret", text=text[start:end], start=start, end=end))
     return paths
 
 
-def _secret_path_spans(text: str) -> Iterator[tuple[int, int]]:
+def _find_secret_path_spans(text: str) -> Iterator[tuple[int, int]]:
     for expression in _SECRET_PATHS:
         for match in compile_phrase(expression).finditer(text):
             start, end = match.span()
@@ -274,33 +274,33 @@ def _secret_path_spans(text: str) -> Iterator[tuple[int, int]]:
             yield (home.start() if home else start), end
 
 
-def _sentence_parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
+def _parse_sentence(text: str, start: int, end: int, parts: list[SentencePart]) -> list[SentencePart]:
     """Add the parts of one sentence to the known ones. Each word has one role; longer parts have precedence."""
     taken = {position for part in parts for position in range(part.start, part.end)}
     for token in _TOKEN.finditer(text, start, end):
         if token.start() in taken:
             continue
-        part = _part_at(text, token, end)
+        part = _parse_part(text, token, end)
         if part is not None:
             parts.append(part)
             taken.update(range(part.start, part.end))
     return sorted(parts, key=lambda part: part.start)
 
 
-def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
+def _parse_part(text: str, token: re.Match[str], end: int) -> SentencePart | None:
     word = token[0]
     for kind, expression in _OPENINGS.get(word, ()):
         match = compile_phrase(expression).match(text, token.start(), end)
         if match is not None:
-            return Part(kind=kind, text=match[0], start=match.start(), end=match.end())
+            return SentencePart(kind=kind, text=match[0], start=match.start(), end=match.end())
     if word in _KINDS:
-        return Part(kind=_KINDS[word], text=word, start=token.start(), end=token.end())
+        return SentencePart(kind=_KINDS[word], text=word, start=token.start(), end=token.end())
     if _IN_CODE.match(text, token.start(), end) and _ARGUMENT.search(text, max(0, token.start() - 16), token.start()):
-        return Part(kind="spot", text=word, start=token.start(), end=token.end())
+        return SentencePart(kind="spot", text=word, start=token.start(), end=token.end())
     if token.end() < end and text[token.end()] in "@.-+_":
         match = _ADDRESSES.match(text, token.start(), end)
         if match is not None:
-            return Part(kind="outside", text=match[0], start=match.start(), end=match.end())
+            return SentencePart(kind="outside", text=match[0], start=match.start(), end=match.end())
     return None
 
 
@@ -319,11 +319,13 @@ _TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z]+)?|[^\W_]+")
 _ADDRESSES = re.compile(rf"{_EMAIL}|{_ADDRESS}|{_HOST}")
 
 
-def _evaluate_sentence(text: str, start: int, parts: list[Part], after_secret: bool) -> Iterator[tuple[str, int, int]]:
+def _check_sentence(
+    text: str, start: int, parts: list[SentencePart], after_secret: bool
+) -> Iterator[tuple[str, int, int]]:
     for index, part in enumerate(parts):
         if part.kind not in ("theft", "send", "put", "give", "take"):
             continue
-        before, after = _nearby(parts, index)
+        before, after = _select_nearby(parts, index)
         if _is_negated(text, start, part, before):
             continue
         if part.kind == "theft":
@@ -336,7 +338,7 @@ def _evaluate_sentence(text: str, start: int, parts: list[Part], after_secret: b
             yield from _find_leaks(text, part, before, after, after_secret)
 
 
-def _nearby(parts: list[Part], index: int) -> tuple[list[Part], list[Part]]:
+def _select_nearby(parts: list[SentencePart], index: int) -> tuple[list[SentencePart], list[SentencePart]]:
     """The parts before and after one that are near enough to be related."""
     first, last = index, index + 1
     while first > 0 and parts[index].start - parts[first - 1].start < _NEAR:
@@ -346,7 +348,9 @@ def _nearby(parts: list[Part], index: int) -> tuple[list[Part], list[Part]]:
     return parts[first:index], parts[index + 1 : last]
 
 
-def _find_sends(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+def _find_sends(
+    verb: SentencePart, before: list[SentencePart], after: list[SentencePart]
+) -> Iterator[tuple[str, int, int]]:
     """Something is sent to an outside destination."""
     for target in after:
         if target.kind not in ("hostile", "outside", "self"):
@@ -374,7 +378,7 @@ def _find_sends(verb: Part, before: list[Part], after: list[Part]) -> Iterator[t
 
 
 def _find_reads(
-    text: str, start: int, verb: Part, before: list[Part], after: list[Part]
+    text: str, start: int, verb: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> Iterator[tuple[str, int, int]]:
     """A secret is read because the text orders it, or read into an argument."""
     secret = next((part for part in after if part.kind == "secret"), None)
@@ -398,7 +402,7 @@ def _find_reads(
 
 
 def _find_leaks(
-    text: str, verb: Part, before: list[Part], after: list[Part], after_secret: bool
+    text: str, verb: SentencePart, before: list[SentencePart], after: list[SentencePart], after_secret: bool
 ) -> Iterator[tuple[str, int, int]]:
     """Something private is put into a response, a header or an argument."""
     if _goes_to_requester(after) and not any(part.kind in ("outside", "hostile") for part in after):
@@ -420,7 +424,9 @@ def _find_leaks(
         yield "exfiltration", verb.start, spot.end
 
 
-def _is_leaked(text: str, verb: Part, sensitive: Part, before: list[Part], after: list[Part]) -> bool:
+def _is_leaked(
+    text: str, verb: SentencePart, sensitive: SentencePart, before: list[SentencePart], after: list[SentencePart]
+) -> bool:
     """Whether the object of ``verb`` is private, and the sentence urges to move it or names a destination."""
     if _LOCATION.search(text, verb.start, sensitive.start):
         return False
@@ -436,14 +442,14 @@ def _is_leaked(text: str, verb: Part, sensitive: Part, before: list[Part], after
     return is_urged and (_ALL.search(text, verb.start, sensitive.end + 30) is not None or (is_dumped and several))
 
 
-def _goes_to_requester(after: list[Part]) -> bool:
+def _goes_to_requester(after: list[SentencePart]) -> bool:
     """Whether the data goes back to the requester."""
     return any(
         part.kind == "own" and part.text.startswith(("caller", "client", "local", "requester")) for part in after
     )
 
 
-def _is_negated(text: str, start: int, part: Part, before: list[Part]) -> bool:
+def _is_negated(text: str, start: int, part: SentencePart, before: list[SentencePart]) -> bool:
     """Whether a negation is right before a part, with at most two words between them."""
     for other in reversed(before):
         if other.kind == "no":

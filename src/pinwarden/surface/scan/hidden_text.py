@@ -1,12 +1,11 @@
-"""Disguised and hidden text: its plain form as a model reads it, and what a person does not see.
+"""Find hidden text, and undo the disguises of text before phrase rules search it.
 
-`plain` undoes the usual disguises: invisible characters are dropped, look-alike and styled letters become plain ones,
-accents are removed, whitespace becomes one space, ``i g n o r e`` becomes ``ignore``. Each character of the result maps
-to its position in the text as sent. Phrase rules match on the plain form.
+`to_plain_text` drops invisible characters, replaces look-alike and styled letters by plain ones, removes accents and
+joins spaced letters (``i g n o r e``). It keeps the position of each character in the text as sent.
 
-The ``find_*`` functions report invisible characters, terminal escapes, look-alike letters and hidden markup. The
-neighbours of a character decide, so that emoji and scripts with joiners are not reported. Encoded text (base64, hex,
-percent, escapes, rotated letters) is decoded for the other checks.
+The ``find_*`` functions report invisible characters, terminal escapes, look-alike letters and hidden markup. They
+look at the characters around an invisible one, so that emoji and scripts with joiners are not reported. Encoded text
+(base64, hex, percent, escapes, rotated letters) is decoded for the other checks.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class PlainText:
         return self._origins[start], self._origins[max(start, end - 1)] + 1
 
 
-def plain(text: str) -> PlainText:
+def to_plain_text(text: str) -> PlainText:
     """The plain form of ``text``, in lower case."""
     simplified = text if text.isascii() else text.translate(PLAIN_PUNCTUATION)
     if not simplified.isascii() or _CONTROL_CHARACTER.search(simplified) or _SPACED_LETTERS.search(simplified):
@@ -150,7 +149,7 @@ def fold_word(word: str) -> str:
     return word.lower() if word.isascii() else "".join(map(fold_letter, word))
 
 
-def spaced_letters(text: str) -> Iterator[tuple[int, int, str]]:
+def find_spaced_letters(text: str) -> Iterator[tuple[int, int, str]]:
     """Start, end and letters of every run of single letters with gaps between them."""
     for match in _SPACED_LETTERS.finditer(text):
         yield match.start(), match.end(), match[0][::2].lower()
@@ -256,13 +255,13 @@ def find_look_alike_words(text: str) -> Iterator[CharacterRange]:
     words = [word for word in _LETTERS_WORD.finditer(text) if not word[0].isascii()]
     if not words:
         return
-    whole_words_count = _LATIN.search(text) is not None and not _is_foreign(text)
+    include_whole_words = _LATIN.search(text) is not None and not _has_foreign_letters(text)
     for word in words:
-        if _imitates_latin(word[0], whole_words_count):
+        if _imitates_latin(word[0], include_whole_words):
             yield word.span()
 
 
-def _imitates_latin(word: str, whole_words_count: bool) -> bool:
+def _imitates_latin(word: str, include_whole_words: bool) -> bool:
     disguised = sum(character in LOOK_ALIKES and not _is_latin(character) for character in word)
     latin = sum(_is_latin(character) for character in word)
     styled = sum("\U0001d400" <= character <= "\U0001d7ff" for character in word)
@@ -272,10 +271,10 @@ def _imitates_latin(word: str, whole_words_count: bool) -> bool:
         return False
     if latin:
         return disguised + latin == len(word)  # any other letter shows that this is a foreign word
-    return whole_words_count and len(word) >= 3 and disguised == len(word)
+    return include_whole_words and len(word) >= 3 and disguised == len(word)
 
 
-def _is_foreign(text: str) -> bool:
+def _has_foreign_letters(text: str) -> bool:
     """Whether text has letters of another script that do not look like Latin letters."""
     return any(ord(character) > 0x36F and character.isalpha() and character not in LOOK_ALIKES for character in text)
 
@@ -301,7 +300,7 @@ def _is_legitimate(text: str, position: int, right_to_left: bool) -> bool:
     if point in (0x200E, 0x200F, 0x061C):
         return right_to_left
     if 0xE0020 <= point <= 0xE007F:
-        return _in_flag(text, position)
+        return _is_in_flag_emoji(text, position)
     if 0xE0100 <= point <= 0xE01EF:
         return "\u3400" <= before <= "\u9fff" or "\U00020000" <= before <= "\U0003ffff"
     if point == 0x2800:
@@ -339,7 +338,7 @@ def _uses_joiners(character: str) -> bool:
     return "\u0600" <= character <= "\u109f" or "\u1780" <= character <= "\u18af" or "\ufb50" <= character <= "\ufefc"
 
 
-def _in_flag(text: str, position: int) -> bool:
+def _is_in_flag_emoji(text: str, position: int) -> bool:
     """Whether a tag character belongs to a flag: a black flag, at most six tags, and the closing tag."""
     first = position
     while first > 0 and "\U000e0020" <= text[first - 1] <= "\U000e007f" and position - first < 7:
@@ -374,9 +373,9 @@ _FILLED_URL = lazy_pattern(
 _QUERY = lazy_pattern(r"[?&#;=]")
 
 
-def find_unseen_text(text: str) -> Iterator[tuple[int, int]]:
+def find_hidden_markup(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of text in comments and in elements that are styled to be invisible."""
-    for start, end in _comments(text):
+    for start, end in _find_comments(text):
         content = text[start + 4 : end]
         if _ADDRESSES_MODEL.search(content) and _has_words(content):
             yield start, end
@@ -385,7 +384,7 @@ def find_unseen_text(text: str) -> Iterator[tuple[int, int]]:
             yield match.span()
 
 
-def _comments(text: str) -> Iterator[tuple[int, int]]:
+def _find_comments(text: str) -> Iterator[tuple[int, int]]:
     """Spans of comments. A comment without an end extends to the end of the text."""
     start = text.find("<!--")
     while start >= 0:
@@ -394,7 +393,7 @@ def _comments(text: str) -> Iterator[tuple[int, int]]:
         start = text.find("<!--", end) if end >= 0 else -1
 
 
-def find_filled_urls(text: str) -> Iterator[tuple[int, int]]:
+def find_leaking_urls(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of addresses with a placeholder for private data in their query."""
     for match in _FILLED_URL.finditer(text):
         if _QUERY.search(match[0]):
@@ -449,7 +448,7 @@ def has_digits_for_letters(text: str) -> bool:
     return first is not None and _DIGITS_IN_WORD.search(text, first.end()) is not None
 
 
-def with_letters_for_digits(text: str) -> str:
+def replace_digits_by_letters(text: str) -> str:
     """Lower-case text with digits replaced by the letters they look like."""
     return text.translate(_DIGIT_LETTERS)
 
@@ -458,42 +457,42 @@ def find_encoded_texts(text: str) -> Iterator[tuple[int, int, str]]:
     """Start, end and decoded content of every encoded piece of ``text``, if that is readable."""
     for match in _PIECE.finditer(text):
         as_hex = _HEX.match(match[0])
-        yield from _if_readable(match, bytes.fromhex(as_hex[1]) if as_hex else _from_base64(match[0]))
+        yield from _yield_readable(match, bytes.fromhex(as_hex[1]) if as_hex else _decode_base64(match[0]))
         if _BASE32.match(match[0]):
-            yield from _if_readable(match, _from_base32(match[0]))
+            yield from _yield_readable(match, _decode_base32(match[0]))
     for match in _BITS.finditer(text):
-        yield from _if_readable(match, bytes(int(byte, 2) for byte in match[0].split()))
+        yield from _yield_readable(match, bytes(int(byte, 2) for byte in match[0].split()))
     if "%" in text:
         for match in _PERCENT.finditer(text):
             if match[0].count("%") >= 6:
-                yield from _if_readable(match, unquote(match[0], "latin-1").encode("latin-1", "replace"))
+                yield from _yield_readable(match, unquote(match[0], "latin-1").encode("latin-1", "replace"))
     if "\\" in text:
         for match in _ESCAPED.finditer(text):
-            yield from _if_readable(match, _ESCAPE.sub(_escaped_character, match[0]).encode("latin-1", "replace"))
+            yield from _yield_readable(match, _ESCAPE.sub(_decode_escape, match[0]).encode("latin-1", "replace"))
     if "&#" in text:
         from html import unescape  # loads a large table, which few texts need
 
         for match in _ENTITIES.finditer(text):
-            yield from _if_readable(match, unescape(match[0]).encode("latin-1", "replace"))
+            yield from _yield_readable(match, unescape(match[0]).encode("latin-1", "replace"))
 
 
-def long_pieces(text: str) -> str:
+def extract_long_pieces(text: str) -> str:
     """Only the pieces of ``text`` that are long enough to be base64 or hex."""
     pieces = text.encode("ascii", "replace").translate(_NOT_PIECE).split()
     return b" ".join({piece for piece in pieces if len(piece) >= _MIN_PIECE}).decode()
 
 
-def is_command(text: str) -> bool:
+def has_command(text: str) -> bool:
     """Whether decoded text is a command."""
     return _COMMAND.search(text) is not None
 
 
-def _if_readable(match: re.Match[str], content: bytes | None) -> Iterator[tuple[int, int, str]]:
+def _yield_readable(match: re.Match[str], content: bytes | None) -> Iterator[tuple[int, int, str]]:
     if content is not None and len(content) >= 6 and not content.translate(None, _PRINTABLE):
         yield match.start(), match.end(), content.decode()
 
 
-def _from_base64(encoded: str) -> bytes | None:
+def _decode_base64(encoded: str) -> bytes | None:
     """The decoded bytes. As in lenient decoders, an incomplete group of letters is dropped."""
     body = encoded.rstrip("=").replace("-", "+").replace("_", "/")
     if len(body) % 4 == 1:
@@ -504,7 +503,7 @@ def _from_base64(encoded: str) -> bytes | None:
         return None
 
 
-def _from_base32(encoded: str) -> bytes | None:
+def _decode_base32(encoded: str) -> bytes | None:
     body = encoded.rstrip("=")
     body = body[: len(body) - (len(body) % 8 in (1, 3, 6))]
     try:
@@ -513,6 +512,6 @@ def _from_base32(encoded: str) -> bytes | None:
         return None
 
 
-def _escaped_character(match: re.Match[str]) -> str:
+def _decode_escape(match: re.Match[str]) -> str:
     digits, base = (match[3], 8) if match[3] else (match[1] or match[2], 16)
     return chr(int(digits, base))

@@ -171,13 +171,13 @@ def find_other_script_phrases(text: str) -> Iterator[tuple[str, int, int]]:
     """Code, start and end of every phrase of `_OTHER_SCRIPTS` in ``text`` as sent."""
     if all(ord(character) < _FIRST_OTHER for character in text):
         return
-    for code, expression in _compiled_patterns():
+    for code, expression in _compile_patterns():
         for match in expression.finditer(text):
             yield code, match.start(), match.end()
 
 
 @cache  # most surfaces have no other script
-def _compiled_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+def _compile_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
         (code, re.compile(expression, re.IGNORECASE))
         for code, expressions in _OTHER_SCRIPTS

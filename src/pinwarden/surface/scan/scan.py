@@ -1,8 +1,8 @@
-"""The advisory scan: text of a server that a person should review. Findings alone never fail a command.
+"""The advisory scan: finds text of a server that a person should review. Findings alone never fail a command.
 
-There are two sets of codes. ToolPin's six keep its names, messages and patterns, but check every string, not only names
-and descriptions. The others are our own: the cues of :mod:`pinwarden.surface.scan.cues`, look-alike names, and tools
-that shadow those of another server.
+There are two sets of codes. Six codes come from ToolPin with its messages and patterns, but apply to every string, not
+only to names and descriptions. The others are Pinwarden's own: the cues of ``cues.py``, look-alike names, and tools
+that imitate those of another server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_have_cues
-from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, plain, word_set
+from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, to_plain_text, word_set
 from pinwarden.surface.surface import TOOL, Item, Surface
 
 Severity = Literal["info", "warning"]
@@ -27,21 +27,21 @@ _MAX_EXCERPT = 120
 _HIDDEN_CODES = frozenset({"hidden_characters", "terminal_escape"})
 
 MESSAGES: Mapping[str, str] = {
-    "agent_instruction": "gives instructions to the agent instead of describing what is offered",
-    "concealment": "asks to hide something from the user",
-    "exfiltration": "asks to send private data out of the user's control",
-    "impersonation": "poses as the system, the user or the chat itself",
-    "hidden_characters": "contains characters that a model reads and a person does not see",
+    "agent_instruction": "gives the model instructions instead of describing the item",
+    "concealment": "asks the model to hide something from the user",
+    "exfiltration": "asks the model to send private data somewhere else",
+    "impersonation": "poses as the system, the user or a message of the conversation",
+    "hidden_characters": "contains characters that a model reads but a person does not see",
     "terminal_escape": "contains control characters that change what a terminal shows",
     "homoglyph": "contains letters of another script that look like Latin letters",
     "encoded_payload": "contains encoded text that decodes to a command or an instruction",
     "oversized_text": "is too long to be checked completely",
-    "secret": "names a secret or where secrets are stored",
-    "destination": "names an address",
+    "secret": "mentions a secret, or a file that contains secrets",
+    "destination": "contains an address",
     "lookalike_name": "looks like the name of another tool of this server",
     "tool_shadowing": "interferes with a tool of another server",
 }
-"""The message of each of our own codes."""
+"""The message of each of Pinwarden's own codes."""
 
 
 class ScanFinding(Record):
@@ -65,28 +65,30 @@ class ScanFinding(Record):
 
 
 def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[ScanFinding, ...]:
-    """Every finding in every string of a surface, in the order sent.
+    """Scan every string of a surface. Returns the findings in the order in which the server sent the strings.
 
-    ``neighbours`` are the other servers of the same agent, by name; tools that shadow theirs are reported.
+    ``neighbours`` are the other servers of the same client, by name. Tools that imitate theirs are reported.
     """
     names = Counter(item.name for item in surface.items_of_kind(TOOL))
-    scanner = _Scanner(siblings=toolpin.ToolNames(names), other_servers=OtherServers.from_surfaces(surface, neighbours))
+    scanner = _Scanner(
+        siblings=toolpin.ToolNames(names), neighbour_tools=NeighbourTools.from_surfaces(surface, neighbours)
+    )
     findings: list[ScanFinding] = []
     if surface.server:
-        findings += scanner.findings_in("server", "", surface.server)
+        findings += scanner.scan_value("server", "", surface.server)
     for item in surface.all_items():
-        findings += scanner.findings_in(item.kind.entity, item.name, item.value)
+        findings += scanner.scan_value(item.kind.entity, item.name, item.value)
         if item.kind is TOOL:
             findings += [
-                _shadowing_fact(reason, excerpt).at_location("tool", item.name, "/description")
-                for reason, excerpt in scanner.other_servers.find_clones(item)
+                _build_shadowing_finding(reason, excerpt).at_location("tool", item.name, "/description")
+                for reason, excerpt in scanner.neighbour_tools.find_clones(item)
             ]
-    findings += _duplicate_findings(names, "tool")
-    findings += _look_alike_findings(names)
+    findings += _find_duplicate_names(names, "tool")
+    findings += _find_look_alike_names(names)
     return tuple(findings)
 
 
-class _Fact(Record):
+class _TextFinding(Record):
     """A finding about a text, without its location."""
 
     code: str
@@ -109,43 +111,43 @@ class _Fact(Record):
         )
 
 
-def _advisory_fact(advisory: toolpin.Advisory, excerpt: str, tool: str | None = None) -> _Fact:
+def _build_advisory_finding(advisory: toolpin.Advisory, excerpt: str, tool: str | None = None) -> _TextFinding:
     severity: Severity = "warning" if advisory.severity == "warning" else "info"
-    return _Fact(code=advisory.code, severity=severity, message=advisory.message, excerpt=excerpt, tool=tool)
+    return _TextFinding(code=advisory.code, severity=severity, message=advisory.message, excerpt=excerpt, tool=tool)
 
 
-def _shadowing_fact(reason: str, excerpt: str) -> _Fact:
+def _build_shadowing_finding(reason: str, excerpt: str) -> _TextFinding:
     message = f"{MESSAGES['tool_shadowing']}: {reason}"
-    return _Fact(code="tool_shadowing", severity="warning", message=message, excerpt=excerpt)
+    return _TextFinding(code="tool_shadowing", severity="warning", message=message, excerpt=excerpt)
 
 
 class _Scanner:
     """Scans all items of one surface. Each distinct string is checked once, because schemas repeat many strings."""
 
-    __slots__ = ("_cleared", "_facts", "_siblings", "_suspect", "other_servers")
+    __slots__ = ("_cleared", "_findings_by_text", "_siblings", "_suspect", "neighbour_tools")
 
-    def __init__(self, siblings: toolpin.ToolNames, other_servers: OtherServers) -> None:
-        self.other_servers = other_servers
+    def __init__(self, siblings: toolpin.ToolNames, neighbour_tools: NeighbourTools) -> None:
+        self.neighbour_tools = neighbour_tools
         self._siblings = siblings
-        self._facts: dict[str, tuple[_Fact, ...]] = {}
+        self._findings_by_text: dict[str, tuple[_TextFinding, ...]] = {}
         self._cleared: set[str] = set(VOCABULARY)
         self._suspect: set[str] = set()
 
-    def findings_in(self, entity: str, name: str, value: Any) -> Iterator[ScanFinding]:
-        """Every finding in the strings of one item."""
+    def scan_value(self, entity: str, name: str, value: Any) -> Iterator[ScanFinding]:
+        """Find all findings in the strings of one item."""
         if not self._is_suspect(value):
             return
-        for path, text in strings_with_pointers(value):
-            facts = self._facts.get(text)
-            if facts is None:
-                facts = self._facts[text] = tuple(self._facts_of(text))
-            for fact in facts:
-                if entity != "tool" or fact.tool is None or fact.tool != name:
-                    yield fact.at_location(entity, name, path)
+        for path, text in walk_strings(value):
+            text_findings = self._findings_by_text.get(text)
+            if text_findings is None:
+                text_findings = self._findings_by_text[text] = tuple(self._check_text(text))
+            for finding in text_findings:
+                if entity != "tool" or finding.tool is None or finding.tool != name:
+                    yield finding.at_location(entity, name, path)
 
     def _is_suspect(self, value: Any) -> bool:
-        """Check all new strings of an item together, which clears nearly every item."""
-        unknown = frozenset(text_pieces(value)) - self._cleared
+        """Check all new strings of an item together, which is fast and enough for nearly every item."""
+        unknown = frozenset(extract_texts(value)) - self._cleared
         fresh = unknown - self._suspect
         if len(fresh) == len(unknown) and not self._may_have_findings('"'.join(fresh)):
             self._cleared |= fresh
@@ -160,25 +162,25 @@ class _Scanner:
             may_have_cues(texts, words)
             or toolpin.may_have_advisories(texts, words.contain_any)
             or (words.contain_any(toolpin.CALL_GATE) and any(self._siblings.find_commands(texts)))
-            or self.other_servers.can_be_referenced(words.contain_any)
+            or self.neighbour_tools.can_be_referenced(words.contain_any)
         )
 
-    def _facts_of(self, text: str) -> Iterator[_Fact]:
+    def _check_text(self, text: str) -> Iterator[_TextFinding]:
         cues = tuple(find_cues(text))
         for advisory, start, end in toolpin.find_advisories(text):
-            fact = _advisory_fact(advisory, text[start:end])
-            if fact.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
-                fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin reports as hidden
-            yield fact
+            finding = _build_advisory_finding(advisory, text[start:end])
+            if finding.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
+                finding = replace(finding, severity="info")  # ToolPin also reports the joiners in emoji as hidden
+            yield finding
         for sibling, start, end in self._siblings.find_commands(text):
-            yield _advisory_fact(toolpin.build_cross_tool_advisory(sibling), text[start:end], sibling)
-        yield from _cue_facts(cues)
-        for reason, excerpt in self.other_servers.find_references(text):
-            yield _shadowing_fact(reason, excerpt)
+            yield _build_advisory_finding(toolpin.build_cross_tool_advisory(sibling), text[start:end], sibling)
+        yield from _report_cues(cues)
+        for reason, excerpt in self.neighbour_tools.find_references(text):
+            yield _build_shadowing_finding(reason, excerpt)
 
 
-def _cue_facts(cues: Iterable[Cue]) -> Iterator[_Fact]:
-    """One fact per code: the first cue that is not only mentioned, or else the first."""
+def _report_cues(cues: Iterable[Cue]) -> Iterator[_TextFinding]:
+    """Build one finding per code: for the first cue that the text does not only quote, or else for the first."""
     chosen: dict[str, Cue] = {}
     for cue in cues:
         known = chosen.get(cue.code)
@@ -187,22 +189,24 @@ def _cue_facts(cues: Iterable[Cue]) -> Iterator[_Fact]:
     for code, cue in chosen.items():
         severity: Severity = "warning" if code in ATTACK_CODES and not cue.mentioned else "info"
         message = f"{MESSAGES[code]}, but only as a quotation" if cue.mentioned else MESSAGES[code]
-        yield _Fact(code=code, severity=severity, message=message, excerpt=cue.excerpt)
+        yield _TextFinding(code=code, severity=severity, message=message, excerpt=cue.excerpt)
 
 
-def _duplicate_findings(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
+def _find_duplicate_names(names: Mapping[str, int], entity: str) -> Iterator[ScanFinding]:
     for name, count in names.items():
         if count > 1:
-            yield _advisory_fact(toolpin.build_duplicate_name_advisory(count), name).at_location(entity, name, "/name")
+            yield _build_advisory_finding(toolpin.build_duplicate_name_advisory(count), name).at_location(
+                entity, name, "/name"
+            )
 
 
-def _look_alike_findings(names: Iterable[str]) -> Iterator[ScanFinding]:
+def _find_look_alike_names(names: Iterable[str]) -> Iterator[ScanFinding]:
     first: dict[str, str] = {}
     for name in names:
         earlier = first.setdefault(fold_word(name).replace("-", "_"), name)
         if earlier != name:
             message = f"{MESSAGES['lookalike_name']}: {earlier}"
-            yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).at_location(
+            yield _TextFinding(code="lookalike_name", severity="warning", message=message, excerpt=name).at_location(
                 "tool", name, "/name"
             )
 
@@ -227,7 +231,7 @@ VOCABULARY = word_set(
 _ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
 
 
-def text_pieces(value: Any) -> list[str]:
+def extract_texts(value: Any) -> list[str]:
     """Texts that together contain every phrase in the strings of ``value``, for a quick check of harmless items.
 
     They are cut from the JSON text of the value, which is much faster than collecting its strings. Double quotes become
@@ -248,10 +252,10 @@ def text_pieces(value: Any) -> list[str]:
 
 
 def _collect_strings(value: Any) -> list[str]:
-    return [text.replace('"', "'").translate(PLAIN_PUNCTUATION) for _, text in strings_with_pointers(value)]
+    return [text.replace('"', "'").translate(PLAIN_PUNCTUATION) for _, text in walk_strings(value)]
 
 
-def strings_with_pointers(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
+def walk_strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
     """JSON Pointer and text of every string outside ``VOCABULARY``, as sent. A name has the pointer of its member."""
     pending: list[tuple[str, Any]] = [(pointer, value)]
     while pending:
@@ -294,14 +298,14 @@ _REFERENCE_GATE = CALL_GATE | {
 }
 
 
-class OtherServers(Record):
-    """The tools of other servers, by folded name."""
+class NeighbourTools(Record):
+    """The tools of the other servers of a client, by folded name."""
 
     tools: Mapping[str, tuple[tuple[str, Item], ...]]
     own: frozenset[str]
 
     @classmethod
-    def from_surfaces(cls, surface: Surface, neighbours: Sequence[tuple[str, Surface]]) -> OtherServers:
+    def from_surfaces(cls, surface: Surface, neighbours: Sequence[tuple[str, Surface]]) -> NeighbourTools:
         """The tools of all neighbours, except servers with the same surface."""
         tools: dict[str, list[tuple[str, Item]]] = {}
         own_digest = surface.digest if neighbours else None
@@ -314,20 +318,20 @@ class OtherServers(Record):
         return cls(tools={name: tuple(items) for name, items in tools.items()}, own=own)
 
     def find_clones(self, item: Item) -> Iterator[tuple[str, str]]:
-        """Reason and text for each tool of a neighbour that ``item`` copies in name and description."""
+        """Find tools of other servers whose name and description ``item`` copies. Yields a reason and the text."""
         if not self.tools:
             return
         for server, other_tool in self.tools.get(fold_word(item.name), ()):
-            share = _common_share(_description(item), _description(other_tool))
+            share = _compute_common_share(_get_description(item), _get_description(other_tool))
             if share >= _MIN_COMMON_SHARE:
-                yield f"name and description of {other_tool.name} of {server}", _description(item)
+                yield f"name and description of {other_tool.name} of {server}", _get_description(item)
 
     def can_be_referenced(self, has: Callable[[frozenset[bytes]], bool]) -> bool:
         """Whether text can refer to a tool of another server. ``has`` checks it for words."""
         return bool(self.tools) and has(_REFERENCE_GATE)
 
     def find_references(self, text: str) -> Iterator[tuple[str, str]]:
-        """Reason and text for each phrase that directs the agent to a neighbour's tool, or away from it."""
+        """Find phrases that direct the model to or from a tool of another server. Yields a reason and the text."""
         for match in _TOOL_REFERENCE.finditer(text) if self.tools else ():
             name = fold_word(match[1].rstrip(".:!?"))
             if name in self.own or name not in self.tools:
@@ -342,15 +346,15 @@ def _is_distinctive(name: str) -> bool:
     return not name.isalpha()
 
 
-def _description(item: Item) -> str:
+def _get_description(item: Item) -> str:
     text = item.value.get("description") if isinstance(item.value, dict) else None
     return text if isinstance(text, str) else ""
 
 
-def _common_share(first: str, second: str) -> float:
+def _compute_common_share(first: str, second: str) -> float:
     """The share of common words in two descriptions, without filler words."""
     first_words, second_words = (
-        frozenset(_DESCRIPTION_WORD.findall(plain(text).text)) - _FILLERS for text in (first, second)
+        frozenset(_DESCRIPTION_WORD.findall(to_plain_text(text).text)) - _FILLERS for text in (first, second)
     )
     if len(first_words & second_words) < _MIN_WORDS:
         return 0.0
@@ -360,11 +364,11 @@ def _common_share(first: str, second: str) -> float:
 WARNING = "warning"
 
 
-def new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
-    """The warnings about a surface, without those that an approved surface has for the same unchanged item.
+def find_new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
+    """Find the warnings about a surface that its approved versions do not have.
 
-    A changed item gets its warnings again: the scan reports one location per kind of warning, so an approved text with
-    one warning could now have more of the same kind.
+    An item that changed since approval gets all its warnings again, because the scan reports only one location per code
+    and text.
     """
     warnings = tuple(finding for finding in scan(current) if finding.severity == WARNING)
     for surface in approved if warnings else ():
@@ -378,17 +382,17 @@ def new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tuple[Sc
 def _is_unchanged(finding: ScanFinding, approved: Surface, current: Surface) -> bool:
     """Whether the subject of the finding is the same in both surfaces."""
     if finding.entity == "server":
-        member = server_member(finding)
+        member = get_server_member(finding)
         return is_json_equal((approved.server or {}).get(member), (current.server or {}).get(member))
-    before, now = _digests(approved, finding), _digests(current, finding)
+    before, now = _list_digests(approved, finding), _list_digests(current, finding)
     return None not in now and before == now
 
 
-def server_member(finding: ScanFinding) -> str:
+def get_server_member(finding: ScanFinding) -> str:
     """The member of the server's information that a finding is about."""
     return finding.path.removeprefix("/").partition("/")[0].replace("~1", "/").replace("~0", "~")
 
 
-def _digests(surface: Surface, finding: ScanFinding) -> list[str | None]:
+def _list_digests(surface: Surface, finding: ScanFinding) -> list[str | None]:
     items = (item for item in surface.all_items() if (item.kind.entity, item.name) == (finding.entity, finding.name))
     return [None if item.digest is None else str(item.digest) for item in items]
