@@ -245,7 +245,7 @@ class TestPolicyForBundles:
         shelved = Shelved(user, bundle("node"))
         shelved.policy("anchors = ['-----BEGIN CERTIFICATE----- AAAA']")
         outcome = user.run("prove")
-        assert (outcome.code, "policy.mcpb: anchors has a certificate that cannot be read" in outcome.out) == (3, True)
+        assert (outcome.code, "policy.mcpb: anchors contains a malformed certificate" in outcome.out) == (3, True)
 
 
 # Images
