@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pinwarden.install.sources import BundleSource
 
 LITERAL_NOTE = (
-    "--literal skips three checks: that the pointer is fresh, that attesters have the required roles, and that the "
-    "pointer names this manifest"
+    "--literal skips checks, for example that the pointer is fresh, that attesters have the required roles, and that "
+    "the pointer names this manifest"
 )
 
 
