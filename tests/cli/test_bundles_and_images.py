@@ -201,7 +201,7 @@ class TestPolicyForBundles:
         shelved = Shelved(user, data)
         shelved.trust(authority("Another Root", 3), root)
         assert shelved.codes("prove") == (0, [])
-        assert shelved.signature() == [("passed", "The signature of the bundle is valid: CN=Acme Notes.")]
+        assert shelved.signature() == [("passed", "The signature of the bundle is valid. Signer: CN=Acme Notes.")]
         assert shelved.codes("ci", "--bytes") == (0, [])
 
     def test_attack_a_bundle_signed_by_another_authority_is_refused(
