@@ -17,7 +17,7 @@ from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress
-from pinwarden.gateway.http.merged import merged_route
+from pinwarden.gateway.http.merged import create_merged_route
 from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstream
@@ -55,7 +55,7 @@ class RecordingStream:
     def start_events(self) -> None:
         """Do nothing: the stream is open already."""
 
-    def event(self, frame: bytes) -> None:
+    def send_event(self, frame: bytes) -> None:
         self.frames.append(frame)
 
     def end_events(self) -> None:
@@ -158,7 +158,7 @@ class RunningGateway:
         def advance() -> None:
             before = self.manager.clock
             self.manager.clock = lambda: before() + seconds
-            for conversation in self.manager.conversations():
+            for conversation in self.manager.list_conversations():
                 conversation._clock = self.manager.clock  # type: ignore[attr-defined]
                 if silent:
                     conversation.last_received = 0.0  # type: ignore[attr-defined]
@@ -208,7 +208,7 @@ def gateway(
         }
         manager = SessionManager(upstreams, limits, loop.time)
         access = Access({"127.0.0.1"}, origins, {hash_token(token): client for token, client in known.items()})
-        endpoint = Endpoint(manager, access, limits, merged_route())
+        endpoint = Endpoint(manager, access, limits, create_merged_route())
         running = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
         running.host, running.port = await running.serving.start(ListenAddress(port=0))
         return running

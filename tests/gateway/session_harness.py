@@ -82,13 +82,13 @@ class SessionHarness:
         rules: GatewayPolicy = DEFAULT_GATEWAY_POLICY,
         era: str = "2025-11-25",
         limits: SessionLimits = DEFAULT_SESSION_LIMITS,
-        answer_seconds: float = 0.0,
+        response_seconds: float = 0.0,
     ) -> None:
         """Approve the server's first state, unless ``lock`` or ``first_use`` is given."""
         self.server = Turning({"states": list(states), "version": era})
         self.approvals = InMemoryApprovals(None if first_use else lock or approved_surface(states[0]))
         self.guard = Guard("notes", self.approvals, rules, limits)
-        self.session = Session(self.guard, name="test", answer_seconds=answer_seconds)
+        self.session = Session(self.guard, name="test", response_seconds=response_seconds)
         self.now = 0.0
         self.events: list[AuditEvent] = []
         self.sightings: list[Verdict] = []

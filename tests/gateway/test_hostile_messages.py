@@ -394,7 +394,7 @@ def test_attack_messages_queued_for_a_notification_stream_stay_within_one_connec
     kept: list[int] = []
 
     def work() -> None:
-        made = conversation(HttpLimits(max_waiting_bytes=100_000), InMemoryRecorder())
+        made = conversation(HttpLimits(max_queued_notification_bytes=100_000), InMemoryRecorder())
         for _ in range(100):
             made.on_server_message(note)
         stream = RecordingStream()

@@ -26,7 +26,7 @@ from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http1 import Reply, RequestReader
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.http.merged import MergedConversation, slugs_of
+from pinwarden.gateway.http.merged import MergedConversation, assign_slugs
 from pinwarden.gateway.http.process_transport import LineReader
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import SessionManager
@@ -130,7 +130,7 @@ def test_attack_long_names_are_not_cached(at: Scene) -> None:
             raw.send(json.dumps(rpc("prompts/get", params, 4 + number)).encode())
     links = [
         conversation.transport
-        for conversation in at.gateway.manager.conversations()
+        for conversation in at.gateway.manager.list_conversations()
         if isinstance(conversation, Conversation)
     ]
     heads = [head for link in links if isinstance(link, RemoteTransport) for head in link._heads.values()]
@@ -201,10 +201,10 @@ class Answered:
 
     owner = SimpleNamespace(draining=False)
 
-    def begin(self, reply: Any) -> None:
+    def begin_response(self, reply: Any) -> None:
         """It waits."""
 
-    def result(self, body: bytes) -> None:
+    def send_result(self, body: bytes) -> None:
         """The response on the fast path."""
 
     def write(self, data: bytes) -> None:
@@ -384,7 +384,7 @@ def test_attack_a_flood_of_lines_is_processed_in_batches_while_reading_is_paused
     async def flood() -> None:
         taken: list[bytes] = []
         pipe = Pipe()
-        lines = LineReader(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_frames_at_once=4))
+        lines = LineReader(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_messages_at_once=4))
         lines.connection_made(cast(asyncio.BaseTransport, pipe))
         lines.data_received((line + b"\n") * 50 + b"[1")
         for turn in range(1, 13):
@@ -416,7 +416,7 @@ def test_unprocessed_output_is_dropped_when_its_process_ends() -> None:
     async def flood() -> None:
         taken: list[bytes] = []
         ended: list[bool] = []
-        lines = LineReader(taken.append, lambda: ended.append(True), None, 1 << 20, HttpLimits(max_frames_at_once=4))
+        lines = LineReader(taken.append, lambda: ended.append(True), None, 1 << 20, HttpLimits(max_messages_at_once=4))
         lines.connection_made(cast(asyncio.BaseTransport, Pipe()))
         lines.data_received(b"[]\n" * 50)
         lines.connection_lost(None)
@@ -428,23 +428,23 @@ def test_unprocessed_output_is_dropped_when_its_process_ends() -> None:
 
 def test_attack_a_server_cannot_take_another_servers_path_by_its_name() -> None:
     """Attack: a server's name equals the slug that another server's name is converted to."""
-    shared = slugs_of(["x.y", "x-y"])["x.y"]
+    shared = assign_slugs(["x.y", "x-y"])["x.y"]
     for planted in (shared, shared.upper()):
-        slugs = slugs_of(["x.y", "x-y", planted, "plain"])
+        slugs = assign_slugs(["x.y", "x-y", planted, "plain"])
         assert len({slug.lower() for slug in slugs.values()}) == 4
         assert slugs["plain"] == "plain"
 
 
 def test_attack_many_slow_shutdowns_do_not_delay_the_recording_of_refusals() -> None:
     """Attack: a client ends many sessions at once whose servers shut down slowly."""
-    end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
+    end, limits = threading.Event(), HttpLimits(max_processes=40, reload_seconds=0.05)
     with (
         turning_http({"states": [STATE]}) as world,
         gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, limits=limits) as running,
         RawClient(running, "notes") as raw,
     ):
         try:
-            for _ in range(limits.max_children):
+            for _ in range(limits.max_processes):
                 running.call_on_loop(lambda: running.loop.run_in_executor(None, end.wait, 60) and None)
             answer = raw.request("tools/call", {"name": "evil", "arguments": {}})
             assert not end.is_set()
@@ -471,12 +471,12 @@ def test_attack_requests_of_a_disconnected_client_count_toward_the_body_budget_u
             poll(lambda: b'"hang"' in (tmp_path / "record").read_bytes())
             gone._connection.sock.shutdown(socket.SHUT_RDWR)
         poll(lambda: running.call_on_loop(lambda: len(connections.open)) == 1)
-        assert running.call_on_loop(lambda: connections.bodies) > 200_000
+        assert running.call_on_loop(lambda: connections.large_body_bytes) > 200_000
         assert raw.send(json.dumps(call).encode())[0] == 503
         with RawClient(running, "a") as other:
             other.session = raw.session
             assert other.send(b"", method="DELETE")[0] == 200
-        poll(lambda: running.call_on_loop(lambda: connections.bodies) == 0)
+        poll(lambda: running.call_on_loop(lambda: connections.large_body_bytes) == 0)
 
 
 def _request_until_disconnected(raw: RawClient, body: bytes) -> None:
@@ -543,7 +543,7 @@ def test_attack_a_session_that_raises_does_not_stop_the_timers_of_other_sessions
     at.gateway.call_on_loop(
         lambda: at.gateway.loop.set_exception_handler(lambda _, about: errors.append(about["exception"]))
     )
-    at.gateway.call_on_loop(lambda: at.gateway.manager._all.add(cast(Any, broken)))
+    at.gateway.call_on_loop(lambda: at.gateway.manager._conversations.add(cast(Any, broken)))
     poll(lambda: broken.closed)
     assert (broken.ticks, [str(error) for error in errors]) == (1, ["an unexpected error"])
     looked = threading.Event()

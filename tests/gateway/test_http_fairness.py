@@ -143,7 +143,7 @@ def test_attack_a_list_above_the_item_limit_is_not_judged_and_the_error_names_th
 
 
 def test_attack_a_client_above_its_judging_limit_gets_an_error_and_other_clients_are_served(tmp_path: Path) -> None:
-    limits = HttpLimits(reload_seconds=0.05, max_client_judging=2)
+    limits = HttpLimits(reload_seconds=0.05, max_client_slow_messages=2)
     behind = UpstreamServer(guard("t"), command=[sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")])
     free = threading.Event()
     with ExitStack() as stack:

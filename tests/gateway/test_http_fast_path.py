@@ -49,13 +49,13 @@ class Scene:
         self.gateway = gateway
         self.kept = recorder
         self.general = 0
-        answer = gateway.endpoint.answer
+        answer = gateway.endpoint.handle_request
 
         def counted(*given: Any) -> None:
             self.general += 1
             answer(*given)
 
-        gateway.endpoint.answer = counted  # type: ignore[method-assign,assignment]
+        gateway.endpoint.handle_request = counted  # type: ignore[method-assign,assignment]
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_server_removed_from_the_lock_is_not_reached_through_a_cached_head(at:
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         calls = at.world.calls("search_notes")
-        at.gateway.call_on_loop(lambda: at.gateway.manager.replace({}))
+        at.gateway.call_on_loop(lambda: at.gateway.manager.replace_upstreams({}))
         assert raw.send(CALL, HEADERS)[0] == 503
     assert at.world.calls("search_notes") == calls
 

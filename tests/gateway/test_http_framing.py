@@ -16,7 +16,7 @@ from pinwarden.gateway.http.connection import ClientConnection, ClientConnection
 from pinwarden.gateway.http.header_checks import BadRequest
 from pinwarden.gateway.http.http1 import Reply, Request, RequestReader
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.listener import Certificate, secure_server
+from pinwarden.gateway.http.listener import Certificate, start_secure_server
 from tests.servers.authority import Authority
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"
@@ -30,10 +30,10 @@ class Short:
         self._echo = echo
         self._request = request
 
-    def take(self, body: bytes, connection: ClientConnection) -> bool:
+    def relay_call(self, body: bytes, connection: ClientConnection) -> bool:
         self._echo.short += 1
         request = Request(self._request.method, self._request.path, self._request.headers, body)
-        self._echo.answer(request, Reply(connection, keep_alive=True))
+        self._echo.handle_request(request, Reply(connection, keep_alive=True))
         return True
 
 
@@ -52,7 +52,7 @@ class Echo:
         self.admitted.append(headers)
         return headers.get(b"authorization", b"").decode()
 
-    def answer(self, request: Request, reply: Reply) -> None:
+    def handle_request(self, request: Request, reply: Reply) -> None:
         self.requests.append(request)
         if request.head:
             self.routes[request.head] = Short(self, request)
@@ -182,7 +182,7 @@ def test_unsupported_or_too_long_requests_get_their_specific_status(data: bytes,
 
 
 def test_attack_a_request_head_that_never_ends_times_out() -> None:
-    limits = HttpLimits(head_seconds=1000, body_seconds=9000, idle_seconds=9000)
+    limits = HttpLimits(head_seconds=1000, body_seconds=9000, idle_connection_seconds=9000)
     answer, requests = talk(
         HEAD + b"X-A: ", limits=limits, wait=(lambda connection: connection._reader.in_request, 1000)
     )
@@ -190,7 +190,7 @@ def test_attack_a_request_head_that_never_ends_times_out() -> None:
 
 
 def test_attack_a_request_body_that_never_ends_times_out() -> None:
-    limits = HttpLimits(head_seconds=9000, body_seconds=1000, idle_seconds=9000)
+    limits = HttpLimits(head_seconds=9000, body_seconds=1000, idle_connection_seconds=9000)
     in_request = HEAD + b"Content-Length: 5\r\n\r\nab"
     answer, requests = talk(in_request, limits=limits, wait=(lambda connection: connection._reader.in_body, 1000))
     assert (status(answer), requests) == (408, [])
@@ -222,7 +222,7 @@ def test_a_body_in_tiny_chunks_is_accepted_despite_its_chunk_overhead() -> None:
 
 
 def test_an_idle_connection_is_closed_without_a_response() -> None:
-    limits = HttpLimits(head_seconds=100, idle_seconds=1000)
+    limits = HttpLimits(head_seconds=100, idle_connection_seconds=1000)
     asks = HEAD + b"Authorization: alice\r\nContent-Length: 2\r\n\r\nab"
     answer, requests = talk(asks, limits=limits, echo=ManualHandler(), wait=(_answered, 1000))
     assert (status(answer), answer[-2:], len(requests)) == (200, b"ab", 1)
@@ -299,10 +299,10 @@ def test_a_connection_above_the_limit_gets_status_503() -> None:
 class ManualHandler(Echo):
     """Identifies clients by a header, and responds when the test says so."""
 
-    def answer(self, request: Request, reply: Reply) -> None:
-        if client := request.header(b"authorization"):
+    def handle_request(self, request: Request, reply: Reply) -> None:
+        if client := request.get_header(b"authorization"):
             reply.set_client(client)
-        super().answer(request, reply)
+        super().handle_request(request, reply)
 
 
 def ask(client: str = "") -> bytes:
@@ -425,7 +425,7 @@ def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
 
     async def scene() -> None:
         connections = ClientConnections(ManualHandler(), HttpLimits(max_connections=3))
-        server = await secure_server(connections, certificate.context, "127.0.0.1", 0, 16)
+        server = await start_secure_server(connections, certificate.context, "127.0.0.1", 0, 16)
         address = server.sockets[0].getsockname()
         silent = [RawConnection(*await asyncio.open_connection(*address)) for _ in range(3)]
         tls = ssl.create_default_context(cafile=str(authority.file))
@@ -450,7 +450,7 @@ def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
 
 
 def test_an_unauthenticated_connection_has_a_shorter_idle_timeout() -> None:
-    limits = HttpLimits(head_seconds=100, idle_seconds=1000)
+    limits = HttpLimits(head_seconds=100, idle_connection_seconds=1000)
     answer, requests = talk(ask(), limits=limits, wait=(_answered, 100))
     assert (status(answer), len(requests)) == (200, 1), "the connection was closed; otherwise this would still wait"
 

@@ -27,7 +27,7 @@ def test_a_hanging_call_to_a_remote_times_out_and_other_calls_to_it_are_answered
         waiting = threads.submit(raw.request, "tools/call", {"name": "search_notes", "arguments": {}}, 7)
         poll(lambda: world.calls("search_notes") == 1)
         assert not waiting.done()
-        running.advance_clock(limits.answer_seconds + 1)
+        running.advance_clock(limits.response_seconds + 1)
         answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
         assert "did not answer in time" in answer["error"]["message"]

@@ -40,7 +40,7 @@ APPROVED = surface_from_listing(
         "resourceTemplates": [],
     }
 )
-LIMITS = HttpLimits(reload_seconds=0.1, first_backoff_seconds=0.02, longest_backoff_seconds=0.1, stable_seconds=0.5)
+LIMITS = HttpLimits(reload_seconds=0.1, first_backoff_seconds=0.02, max_backoff_seconds=0.1, stable_seconds=0.5)
 
 
 class Load:

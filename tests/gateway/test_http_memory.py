@@ -107,7 +107,7 @@ def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog
             client.ask()
             await _until(lambda: echo.pending)
             echo.pending.pop().send(200, answer)
-            assert connections.unsent <= limits.max_all_unsent_bytes
+            assert connections.unsent_bytes <= limits.max_all_unsent_bytes
             if index == 0:
                 loop = asyncio.get_running_loop()
                 assert await loop.run_in_executor(None, reads.read, 4 * MB)
@@ -137,7 +137,7 @@ def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_
             return not connections.open
 
         await _until(ticked)
-        assert (connections.slow_disconnects, connections.unsent) == (1, 0)
+        assert (connections.slow_disconnects, connections.unsent_bytes) == (1, 0)
 
     echo = Echo()
     _serve(new_loop, HttpLimits(unread_seconds=0.1), echo, work)
@@ -163,7 +163,7 @@ def test_attack_the_gateway_stops_reading_from_a_client_that_does_not_read_its_r
             return sent
 
         assert await asyncio.get_running_loop().run_in_executor(None, send_ahead) < 50 * MB
-        assert connections.unsent < 2 * MB
+        assert connections.unsent_bytes < 2 * MB
         assert len(connections.open) == 1
 
     _serve(new_loop, HttpLimits(), Echo(), work)
@@ -197,7 +197,7 @@ def test_attack_a_long_body_without_a_token_is_not_read() -> None:
                 answer = _answer(running)
                 assert answer.startswith(b"HTTP/1.1 401 ")
                 assert b"www-authenticate: Bearer" in answer
-        assert at.call_on_loop(lambda: at.serving.connections.bodies) == 0
+        assert at.call_on_loop(lambda: at.serving.connections.large_body_bytes) == 0
         assert at.call_on_loop(lambda: at.endpoint.requests) == 0
 
 
@@ -205,7 +205,7 @@ def test_large_requests_share_a_memory_budget_and_release_it() -> None:
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
 
     def bodies() -> int:
-        return at.call_on_loop(lambda: at.serving.connections.bodies)
+        return at.call_on_loop(lambda: at.serving.connections.large_body_bytes)
 
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         body = b'"' + b"x" * 199_998 + b'"'
@@ -237,7 +237,7 @@ def test_attack_announced_but_unsent_bodies_use_no_memory_budget() -> None:
         for _ in range(20):
             connection = stack.enter_context(socket.create_connection((at.host, at.port), timeout=60))
             connection.sendall(_head(200_000, TOKEN) + b'"')
-        while at.call_on_loop(lambda: at.serving.connections.bodies) != 20:
+        while at.call_on_loop(lambda: at.serving.connections.large_body_bytes) != 20:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as other:
             other.sendall(_head(200_000, OTHER_TOKEN) + b'"' + b"x" * 199_998 + b'"')
@@ -250,7 +250,7 @@ def test_attack_large_requests_of_one_client_leave_memory_budget_for_others() ->
     with ExitStack() as stack, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         connection = stack.enter_context(socket.create_connection((at.host, at.port), timeout=60))
         connection.sendall(_head(200_000, TOKEN) + b"x" * 199_999)
-        while at.call_on_loop(lambda: at.serving.connections.bodies) != 199_999:
+        while at.call_on_loop(lambda: at.serving.connections.large_body_bytes) != 199_999:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as same:
             same.sendall(_head(100_000, TOKEN))
@@ -283,7 +283,7 @@ def test_attack_a_client_that_opens_too_many_sessions_loses_only_its_own() -> No
 
 def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_without_one() -> None:
     """Attack: use all process slots, so that other clients get none."""
-    limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, slot_seconds=60)
+    limits = HttpLimits(max_processes=4, reload_seconds=0.05, grace_seconds=0.05, eviction_seconds=60)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     behind = UpstreamServer(guard("talking"), command=command)
     with gateway({"talking": behind}, limits=limits) as at, ExitStack() as stack:
@@ -295,7 +295,7 @@ def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_w
         assert honest.initialize()["result"]
         assert honest.session_request("ping")["result"] is not None
         assert behind.supervisor is not None
-        assert behind.supervisor.slots.taken == 4
+        assert behind.supervisor.slots.occupied == 4
         alive = [entry.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for entry in greedy]
         assert alive == [200, 404, 200, 200], "the least recently used session"
         with RawClient(at, "talking") as again:
@@ -334,7 +334,7 @@ def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_onl
         assert not await places.take(Process("dora", 0, idle=False), 0), "bob's process is ending slowly"
         assert [process.end_requests for process in (*busy, *idle)] == [1, 0, 0, 0, 1]
         places.release(idle[1])
-        assert places.taken == 4
+        assert places.occupied == 4
 
     asyncio.run(scene())
 
@@ -351,7 +351,7 @@ def test_a_request_with_a_huge_integer_id_is_answered_even_if_the_server_is_gone
 def test_a_response_to_head_has_no_body() -> None:
     ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at:
-        at.endpoint.open_pages["/healthz"] = lambda _: (200, "application/json", b'{"status":"ok"}')
+        at.endpoint.public_pages["/healthz"] = lambda _: (200, "application/json", b'{"status":"ok"}')
         with socket.create_connection((at.host, at.port), timeout=60) as running:
             for path, status in (("/healthz", b"200"), ("/mcp/none", b"401"), ("/metrics", b"401")):
                 running.sendall(ask.format("HEAD", path).encode())

@@ -79,10 +79,10 @@ def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_
     new_loop: NewLoop, started: bool
 ) -> None:
     """Attack: many sessions with a server that does not read, each filled to just below its own limit."""
-    limits = HttpLimits(max_all_waiting_bytes=20 * MB, grace_seconds=0.05)
+    limits = HttpLimits(max_queued_bytes=20 * MB, grace_seconds=0.05)
 
     async def scene() -> None:
-        budget = MemoryBudget(limits.max_all_waiting_bytes)
+        budget = MemoryBudget(limits.max_queued_bytes)
         supervisor = ProcessSupervisor("deaf", lambda: DEAF, limits)
         owners = [Owner(budget) for _ in range(3)]
         links = [supervisor.open(cast(TransportOwner, owner), lambda _: None) for owner in owners]
@@ -91,14 +91,14 @@ def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_
         for link, size in zip(links, (6, 12, 6), strict=True):
             for _ in range(size):
                 link.send(notification(MB), b"")
-                assert budget.pending_bytes <= limits.max_all_waiting_bytes
+                assert budget.pending_bytes <= limits.max_queued_bytes
         assert [bool(owner.lost) for owner in owners] == [False, True, False]
         assert "the memory budget for queued messages is exceeded" in owners[1].lost[0]
         assert (budget.overflows, links[1].pending_bytes) == (1, 0)
         assert 9 * MB < budget.pending_bytes < 13 * MB
         for link in links:
             link.close()
-        await until(lambda: not budget.pending_bytes and not supervisor.slots.taken)
+        await until(lambda: not budget.pending_bytes and not supervisor.slots.occupied)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scene())
@@ -109,14 +109,14 @@ def test_attack_the_backlog_of_an_ending_process_counts_until_it_is_gone(new_loo
     limits = HttpLimits(grace_seconds=0.3)
 
     async def scene() -> None:
-        owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
+        owner = Owner(MemoryBudget(limits.max_queued_bytes))
         supervisor = ProcessSupervisor("deaf", lambda: DEAF, limits)
         link = supervisor.open(cast(TransportOwner, owner), lambda _: None)
         await until(lambda: link._stdin is not None)
         link.send(notification(8 * MB), b"")
         link.close()
         assert owner.budget.pending_bytes > 6 * MB
-        await until(lambda: not owner.budget.pending_bytes and not supervisor.slots.taken)
+        await until(lambda: not owner.budget.pending_bytes and not supervisor.slots.occupied)
         assert owner.lost == []
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -124,13 +124,13 @@ def test_attack_the_backlog_of_an_ending_process_counts_until_it_is_gone(new_loo
 
 
 def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
-    limits = HttpLimits(max_all_waiting_bytes=100_000)
+    limits = HttpLimits(max_queued_bytes=100_000)
 
     async def scene() -> tuple[list[str], list[str], int]:
         with socket.create_server(("127.0.0.1", 0)) as unresponsive:
             address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            server, budget = RemoteServer.create(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
+            server, budget = RemoteServer.create(pool, address, {}), MemoryBudget(limits.max_queued_bytes)
             few, many = Owner(budget), Owner(budget)
             first, second = (RemoteTransport(server, cast(TransportOwner, owner), limits) for owner in (few, many))
             first.send(notification(10_000), b"")
@@ -150,13 +150,13 @@ def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
 
 def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_released() -> None:
     """Attack: fill a session, end it and start the next; or let all connections hang, so that nothing is sent."""
-    limits = HttpLimits(max_all_waiting_bytes=100_000, max_upstream_connections=1, grace_seconds=0.05)
+    limits = HttpLimits(max_queued_bytes=100_000, max_upstream_connections=1, grace_seconds=0.05)
 
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as unresponsive:
             address = HttpAddress.parse(f"http://127.0.0.1:{unresponsive.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            server, owner = RemoteServer.create(pool, address, {}), Owner(MemoryBudget(limits.max_all_waiting_bytes))
+            server, owner = RemoteServer.create(pool, address, {}), Owner(MemoryBudget(limits.max_queued_bytes))
             pool.send(b"GET / HTTP/1.1\r\n\r\n", NULL_LISTENER)
             await until(lambda: pool._open)
             ended, full = (RemoteTransport(server, cast(TransportOwner, owner), limits) for _ in range(2))
@@ -175,12 +175,12 @@ def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_re
 
 
 def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream_open() -> None:
-    limits = HttpLimits(max_all_waiting_bytes=100)
+    limits = HttpLimits(max_queued_bytes=100)
 
     async def scene() -> list[bytes]:
         address = HttpAddress.parse("http://127.0.0.1:9/mcp")
         pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-        owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
+        owner = Owner(MemoryBudget(limits.max_queued_bytes))
         link = RemoteTransport(RemoteServer.create(pool, address, {}), cast(TransportOwner, owner), limits)
         owner.on_lost = link.close  # as a session does
         message = rpc("notifications/initialized", None, None)
@@ -195,10 +195,10 @@ def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream
 def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sessions() -> None:
     """Attack: many sessions with slow lists, each with a queue just below its own limit."""
     closed: list[tuple[str, str]] = []
-    limits = HttpLimits(max_all_waiting_bytes=400_000)
+    limits = HttpLimits(max_queued_bytes=400_000)
 
     async def work() -> None:
-        budget, judged = MemoryBudget(limits.max_all_waiting_bytes), Event()
+        budget, judged = MemoryBudget(limits.max_queued_bytes), Event()
         with ThreadPoolExecutor(1) as threads:
             executor = FairExecutor(pool=threads)
             threads.submit(judged.wait, 60)  # so that all later messages wait

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.merged import MAX_NAME, merged_name, slugs_of, split_name, split_uri
+from pinwarden.gateway.http.merged import MAX_NAME, assign_slugs, build_merged_name, split_name, split_uri
 from tests.gateway.http_gateway import (
     TOKEN,
     EventStream,
@@ -178,7 +178,7 @@ def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
 def test_attack_a_tool_named_like_anothers_shortened_name_gets_a_different_name() -> None:
     """Attack: a call of one tool reaches the other."""
     long = "n" * 140
-    short = split_name(merged_name("far", long))[1]
+    short = split_name(build_merged_name("far", long))[1]
     tools = [{**SEARCH, "name": name} for name in (long, short)]
     with (
         led_http(tools=tools) as led,
@@ -242,14 +242,14 @@ def _tools(raw: RawClient) -> list[str]:
 
 def test_servers_with_similar_names_get_different_slugs() -> None:
     names = ["a b", "a-b", "A-b", "io.github.acme/notes", "9lives", "a__b", "", "x" * 99, "x" * 98 + "y"]
-    slugs = slugs_of(names)
+    slugs = assign_slugs(names)
     assert len({slug.lower() for slug in slugs.values()}) == len(names)
     for slug in slugs.values():
         assert "__" not in slug
         assert "+" not in slug
-        assert split_name(merged_name(slug, "_tool__x")) == (slug, "_tool__x")
+        assert split_name(build_merged_name(slug, "_tool__x")) == (slug, "_tool__x")
         assert split_uri(f"{slug}+note://a+b") == (slug, "note://a+b")
-    assert slugs_of(["notes"]) == {"notes": "notes"}
+    assert assign_slugs(["notes"]) == {"notes": "notes"}
 
 
 def _begun(here: RunningGateway, record: Path, text: str) -> socket.socket:

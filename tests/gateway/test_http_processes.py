@@ -117,7 +117,7 @@ def test_a_client_without_any_process_slot_gets_an_error_with_the_limit_instead_
 ) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
     with (
-        serving(commands, replace(LIMITS, max_children=1, share_processes=False)) as (at, _),
+        serving(commands, replace(LIMITS, max_processes=1, share_processes=False)) as (at, _),
         RawClient(at) as first,
         RawClient(at, token=OTHER_TOKEN) as second,
     ):
@@ -133,7 +133,7 @@ def test_a_client_without_any_process_slot_gets_an_error_with_the_limit_instead_
 
 def test_a_session_without_a_process_slot_gets_an_error_with_the_limit(tmp_path: Path) -> None:
     with (
-        serving({"old": script(tmp_path, ["initialize"])}, replace(LIMITS, max_children=1)) as (at, _),
+        serving({"old": script(tmp_path, ["initialize"])}, replace(LIMITS, max_processes=1)) as (at, _),
         RawClient(at, "old") as first,
         RawClient(at, "old", token=OTHER_TOKEN) as second,
     ):
@@ -144,7 +144,7 @@ def test_a_session_without_a_process_slot_gets_an_error_with_the_limit(tmp_path:
 def test_a_list_and_a_call_name_the_server_that_got_no_process_slot(tmp_path: Path) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "other": script(tmp_path, ["initialize"])}
     with (
-        serving(commands, replace(LIMITS, max_children=1)) as (at, _),
+        serving(commands, replace(LIMITS, max_processes=1)) as (at, _),
         RawClient(at, "old", token=OTHER_TOKEN) as first,
         RawClient(at) as second,
     ):
@@ -166,7 +166,7 @@ def test_idle_processes_of_an_open_session_end_and_restart_on_demand(
         raw.initialize()
         assert tools(raw.session_request("tools/list")) == ["new", "old"]
         with EventStream(at, raw.session):
-            at.advance_clock(LIMITS.session_seconds + 1)
+            at.advance_clock(LIMITS.idle_seconds + 1)
             poll(lambda: not any(server.supervisor and server.supervisor.running for server in servers.values()))
             assert "result" in raw.session_request("tools/call", {"name": "old__search_notes", "arguments": {}}, 8)
             assert tools(raw.session_request("tools/list")) == ["new", "old"]

@@ -127,7 +127,7 @@ def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
         locked = UpstreamFactory(project, Permissions(), HttpLimits(), lambda _: Recorder(None, None, print), print)
         for port in (1, 2):
             moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
-            await asyncio.get_running_loop().run_in_executor(None, locked._remote_opener, "notes", moved)
+            await asyncio.get_running_loop().run_in_executor(None, locked._build_remote_opener, "notes", moved)
         assert ended_on == []
         locked.close_replaced()
         locked.close_replaced()
@@ -157,10 +157,10 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
         merged = MergedConversation(cast(SessionManager, manager), GatewayClient(name="tester"))
         for _ in range(3):
             for upstream in merged._visible_upstreams().values():
-                merged._open(upstream)
+                merged._open_if_due(upstream)
             await merged._wait_for(*upstreams)
             await asyncio.sleep(0)
-            now += limits.merged_again_seconds
+            now += limits.merged_retry_seconds
         merged.close("")
 
     monkeypatch.setattr("pinwarden.gateway.http.bridge.Backend", Slow)

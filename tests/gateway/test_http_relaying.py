@@ -347,7 +347,7 @@ def test_two_clients_never_share_a_process(at: Scene) -> None:
 
 def test_the_process_limit_is_enforced_and_freed_slots_are_reused(tmp_path: Path) -> None:
     with (
-        scene(tmp_path, replace(LIMITS, max_children=2, grace_seconds=0.2)) as running,
+        scene(tmp_path, replace(LIMITS, max_processes=2, grace_seconds=0.2)) as running,
         running.client() as one,
         running.client() as two,
         running.client() as three,
@@ -358,10 +358,10 @@ def test_the_process_limit_is_enforced_and_freed_slots_are_reused(tmp_path: Path
         error = three.session_request("initialize", hello)["error"]
         assert (error["code"], "server processes already, which is its limit" in error["message"]) == (-32000, True)
         assert running.behind.supervisor is not None
-        assert (running.behind.supervisor.starts, running.behind.supervisor.early_ends) == (2, 0)
+        assert (running.behind.supervisor.starts, running.behind.supervisor.early_exits) == (2, 0)
         assert one.session_request("tools/call", {"name": "echo", "arguments": {}}, 3)["result"]
         two.send(b"", method="DELETE")
-        poll(lambda: running.behind.supervisor is not None and running.behind.supervisor.slots.taken == 1)
+        poll(lambda: running.behind.supervisor is not None and running.behind.supervisor.slots.occupied == 1)
         three.session = ""
         assert "result" in three.initialize()
 
@@ -398,14 +398,14 @@ def test_a_session_whose_server_died_ends_and_a_new_one_can_start(tmp_path: Path
 
 
 def test_a_server_that_dies_at_start_is_restarted_with_increasing_delays(tmp_path: Path) -> None:
-    limits = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.01, longest_backoff_seconds=0.05)
+    limits = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.01, max_backoff_seconds=0.05)
     behind = UpstreamServer(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
     with gateway({"dead": behind}, limits=limits) as running, RawClient(running, "dead") as raw:
         for request_id in range(3):
             assert raw.request("tools/list", request_id=request_id)["error"]["code"] == -32000
         assert behind.supervisor is not None
         # The first start is tried with a handshake too: some servers exit if another request comes first.
-        assert behind.supervisor.starts == behind.supervisor.early_ends == 4
+        assert behind.supervisor.starts == behind.supervisor.early_exits == 4
     unknown = UpstreamServer(guard("none"), command=[str(tmp_path / "no-such-program")])
     with gateway({"none": unknown}, limits=limits) as running, RawClient(running, "none") as raw:
         assert "could not be started" in raw.request("tools/list")["error"]["message"]
@@ -417,7 +417,7 @@ def test_a_hanging_server_is_replaced(tmp_path: Path) -> None:
 
         def waiting() -> None:
             poll(lambda: any(b'"hang"' in line and b"tools/call" in line for line in at.lines(b"<")))
-            at.gateway.advance_clock(LIMITS.answer_seconds)
+            at.gateway.advance_clock(LIMITS.response_seconds)
 
         thread = threading.Thread(target=waiting)
         thread.start()
@@ -441,7 +441,7 @@ def test_a_cancelled_and_unanswered_call_does_not_end_the_session(tmp_path: Path
             with at.client() as second:
                 second.session = raw.session
                 second.send(note)
-            at.gateway.advance_clock(LIMITS.answer_seconds)
+            at.gateway.advance_clock(LIMITS.response_seconds)
 
         thread = threading.Thread(target=cancelling)
         thread.start()
@@ -462,7 +462,7 @@ def test_a_hanging_server_is_replaced_even_after_its_client_cancelled(tmp_path: 
         def cancelling() -> None:
             poll(lambda: any(b'"stop"' in line for line in at.lines(b"<")))
             second.send(json.dumps(rpc("notifications/cancelled", {"requestId": 3}, None)).encode())
-            at.gateway.advance_clock(LIMITS.answer_seconds)
+            at.gateway.advance_clock(LIMITS.response_seconds)
 
         thread = threading.Thread(target=cancelling)
         thread.start()
@@ -471,12 +471,12 @@ def test_a_hanging_server_is_replaced_even_after_its_client_cancelled(tmp_path: 
         assert messages(headers, body) == []
         assert at.behind.supervisor is not None
         assert at.behind.supervisor.running
-        at.gateway.advance_clock(LIMITS.answer_seconds)
+        at.gateway.advance_clock(LIMITS.response_seconds)
         poll(lambda: at.behind.supervisor is not None and not at.behind.supervisor.running)
 
 
 def test_a_message_above_the_size_limit_is_refused(tmp_path: Path) -> None:
-    limits = HttpLimits(reload_seconds=0.05, max_answer_bytes=1_000_000, first_backoff_seconds=0.01)
+    limits = HttpLimits(reload_seconds=0.05, max_server_message_bytes=1_000_000, first_backoff_seconds=0.01)
     with scene(tmp_path, limits) as at, at.client() as raw:
         raw.request("tools/list")
         answer = raw.request("tools/call", {"name": "large", "arguments": {"bytes": 2_000_000}}, 2)

@@ -213,7 +213,7 @@ def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> N
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
-            scene.at.advance_clock(LIMITS.answer_seconds + 1, silent=True)
+            scene.at.advance_clock(LIMITS.response_seconds + 1, silent=True)
             assert [future.result(60)[-1]["error"]["code"] for future in waiting] == [-32000, -32000]
         poll(lambda: scene.said(TOKENS[3], "seen")["pings"] >= 1)  # two sessions may notice the silence
         assert {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS} == {pid}
@@ -229,7 +229,7 @@ def test_a_shared_process_that_does_not_answer_a_ping_is_replaced() -> None:
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
             os.kill(pid, signal.SIGSTOP)
-            scene.at.advance_clock(LIMITS.answer_seconds + 1, silent=True)
+            scene.at.advance_clock(LIMITS.response_seconds + 1, silent=True)
             assert [future.result(60)[-1]["error"]["code"] for future in waiting] == [-32000, -32000]
         poll(lambda: scene.processes == (1, 0))
         assert scene.said(TOKENS[3], "echo", secret="s")["pid"] != pid

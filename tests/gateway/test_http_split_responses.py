@@ -74,7 +74,7 @@ class Wire:
     def on_head(self, status: int, session: str) -> None:
         self.outcomes.append((status, session))
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_message(self, frame: bytes) -> None:
         self.ways.append("general")
         self.outcomes.append(frame)
 
@@ -192,7 +192,7 @@ def test_attack_a_flood_of_events_is_processed_in_batches_while_reading_is_pause
     """Attack: thousands of tiny events in one read, which are judged while other clients wait."""
 
     async def talk() -> None:
-        wire = Wire(HttpLimits(max_frames_at_once=4))
+        wire = Wire(HttpLimits(max_messages_at_once=4))
         flood = b"data: 1\n\n" * 50
         wire.answer(EVENTS + b"%x\r\n%b\r\n0\r\n\r\n" % (len(flood), flood))
         for turn in range(1, 13):
@@ -224,7 +224,7 @@ def test_attack_a_long_response_in_one_read_is_processed_in_batches() -> None:
 
 def test_a_cancelled_request_gets_no_more_events_of_a_flood() -> None:
     async def talk() -> None:
-        wire = Wire(HttpLimits(max_frames_at_once=4))
+        wire = Wire(HttpLimits(max_messages_at_once=4))
         outgoing = QueuedRequest(b"POST", wire)
         wire.connection.start(outgoing)
         wire.connection.data_received(EVENTS + b"%x\r\n%b\r\n" % (450, b"data: 1\n\n" * 50))

@@ -95,7 +95,7 @@ def test_an_idle_subscription_stays_open() -> None:
         behind = UpstreamServer(guard("notes", approved_surface(state)), url=there.url)
         with http_gateway({"notes": behind}) as running, RawClient(running, "notes") as raw, socket.socket() as client:
             assert "result" in raw.request("server/discover")
-            (conversation,) = running.call_on_loop(lambda: list(running.manager.conversations()))
+            (conversation,) = running.call_on_loop(lambda: list(running.manager.list_conversations()))
             assert isinstance(conversation, Conversation)
             body, headers = stateless_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
             client.connect((running.host, running.port))

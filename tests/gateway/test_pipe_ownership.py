@@ -72,7 +72,7 @@ def reused_descriptor(descriptor: int) -> Iterator[None]:
 def test_a_pipe_closed_by_the_event_loop_is_not_closed_twice(new_loop: NewLoop) -> None:
     async def talk() -> None:
         process = started()
-        ends = PipeEnds.of_process(process)
+        ends = PipeEnds.from_process(process)
         numbers = [end.fileno() for end in (ends.stdin, ends.stdout, ends.stderr)]
         transports = [
             await ends.stdin.write_with(asyncio.BaseProtocol),
@@ -97,7 +97,7 @@ def test_a_pipe_closed_by_the_event_loop_is_not_closed_twice(new_loop: NewLoop) 
 def test_a_cancelled_start_closes_every_pipe_once(new_loop: NewLoop) -> None:
     async def talk() -> None:
         process = started()
-        ends = PipeEnds.of_process(process)
+        ends = PipeEnds.from_process(process)
         task = asyncio.get_running_loop().create_task(ends.stdout.read_with(asyncio.Protocol))
         await asyncio.sleep(0)
         descriptor = ends.stdout.fileno()
@@ -136,7 +136,7 @@ def test_no_pipe_leaks_when_the_open_file_limit_is_reached() -> None:
                 while True:
                     filled.append(os.open(os.devnull, os.O_RDONLY))
             with pytest.raises(OSError, match="Too many open files"):
-                PipeEnds.of_process(process)
+                PipeEnds.from_process(process)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for descriptor in filled:
@@ -149,7 +149,7 @@ def test_no_pipe_uses_the_descriptor_of_a_standard_stream() -> None:
         "import os, subprocess; from pinwarden.gateway.http.process_pipes import PipeEnds\n"
         "os.close(0); os.close(1)\n"
         "pipes = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.PIPE)\n"
-        "ends = PipeEnds.of_process(subprocess.Popen(['/bin/cat'], bufsize=0, **pipes))\n"
+        "ends = PipeEnds.from_process(subprocess.Popen(['/bin/cat'], bufsize=0, **pipes))\n"
         "os._exit(min(end.fileno() for end in (ends.stdin, ends.stdout, ends.stderr)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode >= 3

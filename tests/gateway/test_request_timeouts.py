@@ -25,7 +25,7 @@ NO_IDS: list[Any] = [1.5, True, None, [], {}, [1], 10**4000]
 
 
 def late(seconds: float = 300.0) -> SessionHarness:
-    harness = SessionHarness(DEAF, answer_seconds=seconds)
+    harness = SessionHarness(DEAF, response_seconds=seconds)
     harness.open()
     assert harness.list_names() == ["search_notes"]
     return harness
@@ -81,7 +81,7 @@ def test_progress_and_server_requests_restart_the_timeout_of_a_call() -> None:
 
 
 def test_consecutive_calls_with_the_same_id_do_not_time_out_as_one_long_call() -> None:
-    harness = SessionHarness({"tools": [SEARCH]}, answer_seconds=3.0)
+    harness = SessionHarness({"tools": [SEARCH]}, response_seconds=3.0)
     harness.open()
     harness.list_names()
     for _ in range(10):
@@ -106,7 +106,7 @@ def test_a_response_before_the_timeout_is_forwarded_unchanged() -> None:
 def test_run_answers_a_timed_out_call_with_an_error_and_forwards_the_next_call(tmp_path: Path) -> None:
     record = tmp_path / "record"
     server = [sys.executable, str(Path(talking.__file__)), str(record)]
-    words = [sys.executable, "-m", "pinwarden", "run", "--answer-seconds", "1", "--name", "talking", "--", *server]
+    words = [sys.executable, "-m", "pinwarden", "run", "--response-seconds", "1", "--name", "talking", "--", *server]
     environment = {**os.environ, "PINWARDEN_STATE": str(tmp_path / "state")}
     with subprocess.Popen(
         words, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -157,7 +157,7 @@ def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the
             poll(lambda: any(b'"hang"' in line for line in running.lines(b"<")))
             # It answers something else meanwhile, so it does not count as hanging.
             assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 8)
-            running.gateway.advance_clock(LIMITS.answer_seconds + 1)
+            running.gateway.advance_clock(LIMITS.response_seconds + 1)
             answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
         assert "did not answer in time" in answer["error"]["message"]
@@ -191,6 +191,6 @@ def test_an_http_request_with_any_id_gets_a_response(era: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["run", "gateway"])
 def test_an_invalid_response_timeout_is_rejected(command: str) -> None:
-    done = pinwarden(command, "--answer-seconds=-1")
+    done = pinwarden(command, "--response-seconds=-1")
     assert done.code == 2
     assert "is not a number of seconds from 0 to 86400" in done.err

@@ -91,9 +91,9 @@ def add_target_arguments(parser: ArgumentParser) -> None:
 
 
 def add_response_argument(parser: ArgumentParser) -> None:
-    """``--answer-seconds``: how long a server may take for a response."""
+    """``--response-seconds``: how long a server may take for a response."""
     parser.add_argument(
-        "--answer-seconds",
+        "--response-seconds",
         type=seconds,
         default=RESPONSE_SECONDS,
         metavar="SECONDS",

@@ -37,7 +37,7 @@ class RunOptions(Record):
 
     database: str | None = None
     when_unavailable: WhenUnavailable = "spool"
-    answer_seconds: float = 0.0
+    response_seconds: float = 0.0
     """Timeout for a response of the server; 0 for none."""
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
@@ -96,7 +96,7 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
         ):
             shared = state.open_shared_approvals(project.lock) if gated.has_approved_surface else None
             guard = Guard(gated.server, _open_source(project, gated, state, shared), policy)
-            session = Session(guard, name=os.urandom(12).hex(), answer_seconds=gated.options.answer_seconds)
+            session = Session(guard, name=os.urandom(12).hex(), response_seconds=gated.options.response_seconds)
             recorder = Recorder(log, lambda: state.open_sighting_recorder(gated.server, baseline), service_log.error)
             try:
                 relay = StdioRelay(session, recorder, process, service_log)

@@ -119,9 +119,9 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--max-processes",
         type=_parse_process_count,
-        default=limits.max_children,
+        default=limits.max_processes,
         metavar="N",
-        help=f"maximum number of server processes (default: {limits.max_children}); further requests get an error",
+        help=f"maximum number of server processes (default: {limits.max_processes}); further requests get an error",
     )
     parser.add_argument(
         "--shared-processes",
@@ -132,9 +132,9 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--idle-seconds",
         type=seconds,
-        default=limits.session_seconds,
+        default=limits.idle_seconds,
         metavar="SECONDS",
-        help=f"end sessions and their processes after this time without use (default: {limits.session_seconds:g})",
+        help=f"end sessions and their processes after this time without use (default: {limits.idle_seconds:g})",
     )
 
 
@@ -251,10 +251,10 @@ def _settings(args: Namespace) -> Settings:
         shared_approvals=args.approvals == "database",
         limits=HttpLimits(
             drain_seconds=args.drain_seconds,
-            max_children=args.max_processes,
+            max_processes=args.max_processes,
             share_processes=args.shared_processes,
-            session_seconds=args.idle_seconds,
-            answer_seconds=args.answer_seconds or _NO_LIMIT,
+            idle_seconds=args.idle_seconds,
+            response_seconds=args.response_seconds or _NO_LIMIT,
         ),
     )
 

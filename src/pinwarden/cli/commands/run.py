@@ -252,7 +252,7 @@ def _options(args: Namespace) -> RunOptions:
     return RunOptions(
         database=args.audit,
         when_unavailable=args.when_away,
-        answer_seconds=args.answer_seconds,
+        response_seconds=args.response_seconds,
         log_level=args.log_level,
         log_format=args.log_format,
     )

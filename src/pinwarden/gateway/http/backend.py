@@ -122,14 +122,16 @@ class Backend:
     async def _open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         upstream = self.upstream
         shared = (
-            None if upstream.era == HANDSHAKE else self._manager.open_stateless_conversation(upstream, self._client)
+            None if upstream.era == HANDSHAKE else self._manager.find_stateless_conversation(upstream, self._client)
         )
-        conversation = shared or self._manager.conversation(upstream, self._client, stateless=upstream.era == STATELESS)
+        conversation = shared or self._manager.open_conversation(
+            upstream, self._client, stateless=upstream.era == STATELESS
+        )
         try:
             if upstream.era != HANDSHAKE:
                 result = await self._discover(conversation, info, capabilities if for_stateless_client else {})
                 if result is not None:
-                    self.conversation = self._manager.adopt_stateless(upstream, self._client, conversation)
+                    self.conversation = self._manager.adopt_stateless_conversation(upstream, self._client, conversation)
                     self.stateless, self.description = True, result
                     upstream.mark_stateless(self.conversation)
                     return
@@ -137,7 +139,7 @@ class Backend:
                 if shared is not None or conversation.closed or _shares_process(conversation):
                     if conversation is not shared:
                         conversation.close("the server is no longer stateless")
-                    conversation = self._manager.conversation(upstream, self._client)
+                    conversation = self._manager.open_conversation(upstream, self._client)
             self.description = await self._initialize(conversation, info, {} if for_stateless_client else capabilities)
         except BaseException:
             if conversation is not shared:
@@ -199,7 +201,7 @@ class Backend:
         capabilities = self.description.get("capabilities")
         return isinstance(capabilities, dict) and capability in capabilities
 
-    async def items(self, method: str, member: str, meta: Mapping[str, Any]) -> list[bytes]:
+    async def list_items(self, method: str, member: str, meta: Mapping[str, Any]) -> list[bytes]:
         """Fetch all pages of a list. Returns the JSON of each item."""
         items: list[bytes] = []
         cursor: str | None = None
@@ -212,7 +214,7 @@ class Backend:
             if not isinstance(result, dict):
                 raise BackendError(INTERNAL_ERROR, f"the server sent no result for {method}")
             items += await self._manager.offload_if_large(
-                self._client.name, len(response.data), partial(_elements, response.data, member)
+                self._client.name, len(response.data), partial(_split_list, response.data, member)
             )
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
@@ -270,7 +272,7 @@ class _NotificationSink:
     def start_events(self) -> None:
         pass
 
-    def event(self, data: bytes) -> None:
+    def send_event(self, data: bytes) -> None:
         self._on_message(self._backend, ParsedMessage(data=data, message=orjson.loads(data)))
 
     def end_events(self) -> None:
@@ -283,7 +285,7 @@ def _shares_process(conversation: AnyConversation) -> bool:
     )
 
 
-def _elements(data: bytes, member: str) -> list[bytes]:
+def _split_list(data: bytes, member: str) -> list[bytes]:
     try:
         result = dict(split_object(data))["result"]
         return split_array(dict(split_object(result))[member])
@@ -291,7 +293,7 @@ def _elements(data: bytes, member: str) -> list[bytes]:
         raise BackendError(INTERNAL_ERROR, f"the server's result has no list of {member}") from err
 
 
-def with_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
+def add_stateless_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
     """Add the ``_meta`` members that stateless servers require to a request."""
     text = frame.data.decode()
     params = splice.find_member(text, 0, "params")
@@ -309,7 +311,7 @@ def with_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
     return ParsedMessage(data=data, message=message)
 
 
-def without_meta(frame: ParsedMessage) -> ParsedMessage:
+def remove_stateless_meta(frame: ParsedMessage) -> ParsedMessage:
     """Remove the ``_meta`` members of the stateless era from a request; the handshake already sent their content."""
     if not any(name in frame.meta for name in META_KEYS):
         return frame
@@ -328,7 +330,7 @@ def without_meta(frame: ParsedMessage) -> ParsedMessage:
     return ParsedMessage(data=splice.apply_edits(text, edits).encode(), message=message)
 
 
-def as_stateless(frame: ParsedMessage, method: str) -> ParsedMessage:
+def add_result_members(frame: ParsedMessage, method: str) -> ParsedMessage:
     """Add the members that results of the stateless era require to a response."""
     result = frame.members.get("result")
     required = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
@@ -367,7 +369,7 @@ class ServerRequests:
         self._open[client_id] = backend, server_id
         return ParsedMessage(replace_value(frame.data, ("id",), encode(client_id)), {**frame.members, "id": client_id})
 
-    def answer(self, frame: ParsedMessage) -> None:
+    def forward_response(self, frame: ParsedMessage) -> None:
         """Forward a response of the client to the server that sent the request. Drop responses to unknown requests."""
         client_id = frame.members.get("id")
         request = self._open.pop(client_id, None) if type(client_id) is str else None
@@ -379,7 +381,7 @@ class ServerRequests:
     def cancel(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
         """Translate a server's cancellation of its request for the client; None if the server sent no such request."""
         server_id = to_request_id(frame.params.get("requestId"))
-        client_id = None if server_id is None else self._client_id_of(backend, server_id)
+        client_id = None if server_id is None else self._find_client_id(backend, server_id)
         if client_id is None:
             return None
         del self._open[client_id]
@@ -387,7 +389,7 @@ class ServerRequests:
         data = replace_value(frame.data, ("params", "requestId"), encode(client_id))
         return ParsedMessage(data, {**frame.members, "params": params})
 
-    def _client_id_of(self, backend: Backend, server_id: RequestId) -> str | None:
+    def _find_client_id(self, backend: Backend, server_id: RequestId) -> str | None:
         matching = (
             client_id
             for client_id, (sender, sender_id) in self._open.items()
@@ -396,7 +398,7 @@ class ServerRequests:
         return next(matching, None)
 
 
-def refuse(backend: Backend, frame: ParsedMessage, reason: str) -> None:
+def refuse_server_request(backend: Backend, frame: ParsedMessage, reason: str) -> None:
     """Answer a request of a server with an error, on behalf of the client."""
     response = {
         "jsonrpc": "2.0",

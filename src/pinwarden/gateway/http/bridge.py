@@ -19,10 +19,10 @@ from pinwarden.gateway.http.backend import (
     NotExecutedError,
     ResponseFuture,
     ServerRequests,
-    as_stateless,
-    refuse,
-    with_meta,
-    without_meta,
+    add_result_members,
+    add_stateless_meta,
+    refuse_server_request,
+    remove_stateless_meta,
 )
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.notifications import EventSink, NotificationStream
@@ -67,11 +67,11 @@ class Bridge:
         self.last_used = manager.clock()
         self._backends: dict[str, Backend] = {}
         self._openings: dict[str, _Opening] = {}
-        self._tried: dict[str, float] = {}
+        self._attempted_at: dict[str, float] = {}
         """When a session with a server was last attempted, by slug."""
         self._failures: dict[str, str] = {}
         """Why the last attempt failed, by slug."""
-        self._retry_seconds = manager.limits.merged_again_seconds
+        self._retry_seconds = manager.limits.merged_retry_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._notifications = NotificationStream(manager.limits)
         self._server_requests = ServerRequests(manager.limits.max_in_flight)
@@ -91,7 +91,7 @@ class Bridge:
         self._last_key += 1
         key: RequestId = (RelayedRequest, self._last_key)
         relayed = self._relayed[key] = RelayedRequest(frame)
-        relayed.task = self._run(self._answer(frame, sink, parameters, relayed))
+        relayed.task = self._run(self._handle_request(frame, sink, parameters, relayed))
         relayed.task.add_done_callback(lambda _: self._relayed.pop(key, None))
         return key
 
@@ -99,7 +99,7 @@ class Bridge:
         """Send a notification to all servers, or a response to the server that sent the request."""
         self.last_used = self._manager.clock()
         if frame.is_response:
-            self._server_requests.answer(frame)
+            self._server_requests.forward_response(frame)
         elif frame.method == CANCELLED:
             self._on_cancelled(frame)
         elif frame.method != INITIALIZED:
@@ -153,13 +153,13 @@ class Bridge:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(
+    async def _handle_request(
         self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         try:
             self._remember_client(frame)
             if frame.method == "ping":
-                self._reply(frame, sink, {})
+                self._send_result(frame, sink, {})
             else:
                 await self._respond(frame, sink, parameters, relayed)
         except BackendError as err:
@@ -187,13 +187,13 @@ class Bridge:
             self._info = frame.meta.get(CLIENT_META, self._info)
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
-    def _reply(self, frame: ParsedMessage, sink: ResponseSink, result: dict[str, Any]) -> None:
+    def _send_result(self, frame: ParsedMessage, sink: ResponseSink, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
         sink.respond(ParsedMessage(data=encode(message), message=message), 0)
 
     # Sessions with servers
 
-    def _open(self, upstream: Upstream) -> None:
+    def _open_if_due(self, upstream: Upstream) -> None:
         """Open a session with a server, unless it is open or was just attempted.
 
         Requests wait for the first attempt, and for the attempt after a lost session. A server that does not respond is
@@ -206,12 +206,12 @@ class Bridge:
         reopens = backend is not None
         if reopens:
             del self._backends[slug]
-            self._tried.pop(slug, None)
+            self._attempted_at.pop(slug, None)
         now = self._manager.clock()
-        if slug in self._tried and now - self._tried[slug] < self._retry_seconds:
+        if slug in self._attempted_at and now - self._attempted_at[slug] < self._retry_seconds:
             return
-        awaited = slug not in self._tried and not upstream.failing
-        self._tried[slug] = now
+        awaited = slug not in self._attempted_at and not upstream.failing
+        self._attempted_at[slug] = now
         backend = Backend(self._manager, upstream, self._client, self._on_server_message)
         task = asyncio.get_running_loop().create_task(self._open_backend(backend, reopens=reopens))
         self._openings[slug] = _Opening(task, awaited=awaited)
@@ -247,9 +247,9 @@ class Bridge:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _backend(self, upstream: Upstream) -> Backend:
+    async def _get_backend(self, upstream: Upstream) -> Backend:
         """Open a session with a server if necessary. Raises `BackendError` if that fails."""
-        self._open(upstream)
+        self._open_if_due(upstream)
         opening = self._openings.get(upstream.slug)
         if opening is not None:
             await asyncio.wait([opening.task])
@@ -266,34 +266,34 @@ class Bridge:
     ) -> None:
         """Forward a request in the server's era, and respond in the client's era."""
         try:
-            response = await self._send(await self._backend(upstream), frame, sink, parameters, relayed)
+            response = await self._send(await self._get_backend(upstream), frame, sink, parameters, relayed)
         except NotExecutedError:
-            response = await self._send(await self._backend(upstream), frame, sink, parameters, relayed)
+            response = await self._send(await self._get_backend(upstream), frame, sink, parameters, relayed)
         result = response.members.get("result")
         if not self._stateless and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(
                 INVALID_PARAMS,
                 "the server requests input in a form that the client's protocol revision does not support",
             )
-        sink.respond(as_stateless(response, frame.method) if self._stateless else response, 0)
+        sink.respond(add_result_members(response, frame.method) if self._stateless else response, 0)
 
     async def _send(
         self, backend: Backend, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> ParsedMessage:
         if frame.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
             # In the stateless era a subscription is a request that is answered with a stream.
-            raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(backend))
+            raise BackendError(METHOD_NOT_FOUND, self._explain_no_subscriptions(backend))
         if backend.stateless and not self._stateless:
             meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
-            frame = with_meta(frame, meta)
+            frame = add_stateless_meta(frame, meta)
         elif self._stateless and not backend.stateless:
-            frame = without_meta(frame)
+            frame = remove_stateless_meta(frame)
         future = ResponseFuture(partial(self._on_early_message, backend, sink))
         relayed.backend, relayed.server_id = backend, backend.relay(frame, future, parameters)
         response: ParsedMessage = await future
         return response
 
-    def _no_subscriptions(self, backend: Backend) -> str:
+    def _explain_no_subscriptions(self, backend: Backend) -> str:
         return f"subscriptions to {backend.slug} are supported only at the server's own address"
 
     def _on_cancelled(self, frame: ParsedMessage) -> None:
@@ -315,23 +315,23 @@ class Bridge:
     def _on_server_message(self, backend: Backend, frame: ParsedMessage) -> None:
         """Forward a server message that belongs to no request."""
         if self._notifications.open:
-            message = self._for_client(backend, frame)
+            message = self._translate_for_client(backend, frame)
             if message is not None:
                 self._notifications.send(message.data)
         elif frame.is_request:
-            refuse(backend, frame, "the client has no stream open")
+            refuse_server_request(backend, frame, "the client has no stream open")
 
     def _on_early_message(self, backend: Backend, sink: ResponseSink, frame: ParsedMessage) -> None:
         """Forward a server message that came before the response."""
-        message = self._for_client(backend, frame)
+        message = self._translate_for_client(backend, frame)
         if message is not None:
             sink.send_message(message)
 
-    def _for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
+    def _translate_for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
         """Translate a server message for the client; None if it is dropped."""
         if frame.is_request:
             if self._stateless or backend.stateless:
-                refuse(backend, frame, "requests of servers are not supported in this protocol revision")
+                refuse_server_request(backend, frame, "requests of servers are not supported in this protocol revision")
                 return None
             return self._server_requests.register(backend, frame)
         if frame.method == CANCELLED:
@@ -355,11 +355,13 @@ class BridgedConversation(Bridge):
         self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         if frame.method in OPENING_METHODS:
-            self._reply(frame, sink, self._describe(frame, await self._backend(self._upstream)))
-        elif frame.method == LISTEN and not (await self._backend(self._upstream)).stateless:
-            raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(await self._backend(self._upstream)))
-        elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).stateless:
-            self._reply(frame, sink, {})  # in the stateless era, each request carries its log level
+            self._send_result(frame, sink, self._describe(frame, await self._get_backend(self._upstream)))
+        elif frame.method == LISTEN and not (await self._get_backend(self._upstream)).stateless:
+            raise BackendError(
+                METHOD_NOT_FOUND, self._explain_no_subscriptions(await self._get_backend(self._upstream))
+            )
+        elif frame.method == "logging/setLevel" and (await self._get_backend(self._upstream)).stateless:
+            self._send_result(frame, sink, {})  # in the stateless era, each request carries its log level
         else:
             await self._relay(self._upstream, frame, sink, parameters, relayed)
 
@@ -378,15 +380,15 @@ class BridgedConversation(Bridge):
         if isinstance(description.get("instructions"), str):
             result["instructions"] = description["instructions"]
         if frame.method == "initialize":
-            return {"protocolVersion": handshake_version(frame), "serverInfo": info, **result}
+            return {"protocolVersion": choose_handshake_version(frame), "serverInfo": info, **result}
         return {
             "supportedVersions": list(STATELESS_VERSIONS),
             **result,
             "_meta": {SERVER_META: info},
-            **stateless_members(),
+            **build_stateless_members(),
         }
 
-    def _no_subscriptions(self, backend: Backend) -> str:
+    def _explain_no_subscriptions(self, backend: Backend) -> str:
         return f"{backend.slug} and the client use different protocol revisions, so subscriptions are not supported"
 
 
@@ -424,12 +426,12 @@ class _Opening:
         self.awaited = awaited
 
 
-def stateless_members() -> dict[str, Any]:
+def build_stateless_members() -> dict[str, Any]:
     """The members that results of the stateless era require."""
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-def handshake_version(frame: ParsedMessage) -> str:
+def choose_handshake_version(frame: ParsedMessage) -> str:
     """The protocol revision for the response to ``initialize``: the client's if supported, otherwise the latest."""
     requested = frame.params.get("protocolVersion")
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from pinwarden.gateway.http.header_checks import BadRequest
-from pinwarden.gateway.http.http1 import OK_HEAD, SMALL_BODY, Reply, Request, RequestReader, response_head
+from pinwarden.gateway.http.http1 import OK_HEAD, SMALL_BODY, Reply, Request, RequestReader, build_response_head
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import BodyBudget
 
@@ -24,7 +24,7 @@ class FastRoute(Protocol):
 
     length: int
 
-    def take(self, body: bytes, connection: ClientConnection) -> bool:
+    def relay_call(self, body: bytes, connection: ClientConnection) -> bool:
         """Handle the request. Returns False, without side effects, if it needs the general path."""
 
 
@@ -53,7 +53,7 @@ class RequestHandler(Protocol):
     def routes(self) -> Mapping[bytes, FastRoute]:
         """Cached routes by the exact bytes of a request head."""
 
-    def answer(self, request: Request, reply: Reply) -> None:
+    def handle_request(self, request: Request, reply: Reply) -> None:
         """Handle a request, and answer it through ``reply`` now or later."""
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
@@ -85,25 +85,25 @@ class ClientConnections:
         self.body_budget = BodyBudget(limits)
 
     @property
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes in all write backlogs."""
-        return sum(connection.unsent for connection in self.slow_readers)
+        return sum(connection.unsent_bytes for connection in self.slow_readers)
 
     @property
-    def bodies(self) -> int:
+    def large_body_bytes(self) -> int:
         """Bytes of large requests without a response."""
         return self.body_budget.size
 
     def disconnect_slowest(self) -> None:
         """Close the slowest connections until all backlogs together are within the limit."""
-        while self.slow_readers and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
-            slowest = min(self.slow_readers, key=lambda connection: (connection.read_rate, -connection.unsent))
+        while self.slow_readers and (unsent := self.unsent_bytes) > self.limits.max_all_unsent_bytes:
+            slowest = min(self.slow_readers, key=lambda connection: (connection.read_rate, -connection.unsent_bytes))
             slowest.disconnect(f"{unsent} bytes are queued for slow clients, and this one reads slowest")
 
     def tick(self) -> None:
         """Close connections whose client stopped reading. Called about once a second."""
         for connection in tuple(self.slow_readers):
-            if connection.stalled:
+            if connection.is_stalled:
                 connection.disconnect("the client stopped reading")
 
     def __call__(self) -> ClientConnection:
@@ -218,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
         if not self.owner.enter(self):
             self.owner.refused += 1
             self._closing = True
-            self._transport.write(response_head(503, 0, "", {"retry-after": "1"}, keep=False))
+            self._transport.write(build_response_head(503, 0, "", {"retry-after": "1"}, keep=False))
             self._transport.close()
             return
         self._set_deadline(self._limits.head_seconds)
@@ -245,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
         if self._current is None and not self._waiting and not self._reader.in_request:
             end = data.find(_HEAD_END) + 4
             route = self._routes.get(data[:end])
-            if route is not None and len(data) - end == route.length and route.take(data[end:], self):
+            if route is not None and len(data) - end == route.length and route.relay_call(data[end:], self):
                 return
         was_in_body = self._reader.in_body
         try:
@@ -259,7 +259,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.pause_reading()
                 self._paused = True
             if self._current is None:
-                self._answer_next()
+                self._handle_next()
         if self._reader.awaits_continue and self._current is None:
             self._reader.awaits_continue = False
             self.write(_CONTINUE)
@@ -272,14 +272,14 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection: a client that stops sending counts as disconnected."""
         return False
 
-    def begin(self, reply: CurrentRequest) -> None:
+    def begin_response(self, reply: CurrentRequest) -> None:
         """Start answering a request. The deadlines of the conversation replace those of the connection."""
         self._current = reply
         self._deadline = 0.0
         if not self.client:
             self.set_client(reply.client)
 
-    def result(self, body: bytes) -> None:
+    def send_result(self, body: bytes) -> None:
         """Send the result of a tool call: the fast path of `Reply.send`."""
         transport = self._transport
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
@@ -287,7 +287,7 @@ class ClientConnection(asyncio.Protocol):
             return
         transport.write(OK_HEAD % len(body) + body)
         self._current = None
-        self._deadline = self._loop.time() + self._limits.idle_seconds
+        self._deadline = self._loop.time() + self._limits.idle_connection_seconds
         if self._timer is None:  # a running timer fires before this deadline, because no timeout is longer
             self._timer = self._loop.call_at(self._deadline, self._on_deadline)
 
@@ -310,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
         """Stop reading from this client until it reads: the write buffer is full."""
         if self._transport is None or self._closing:
             return
-        self._backlog = WriteBacklog(self._loop.time(), self.unsent)
+        self._backlog = WriteBacklog(self._loop.time(), self.unsent_bytes)
         self.owner.slow_readers.add(self)
         self._transport.pause_reading()
         self.owner.disconnect_slowest()
@@ -323,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     @property
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes in the write buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
@@ -331,13 +331,15 @@ class ClientConnection(asyncio.Protocol):
     def read_rate(self) -> float:
         """Bytes per second that the client has read since the backlog began."""
         backlog = self._backlog
-        return 0.0 if backlog is None else backlog.read_rate(self._loop.time(), self.unsent)
+        return 0.0 if backlog is None else backlog.read_rate(self._loop.time(), self.unsent_bytes)
 
     @property
-    def stalled(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether the client read nothing for ``unread_seconds``."""
         backlog = self._backlog
-        return backlog is not None and backlog.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
+        return backlog is not None and backlog.is_stalled(
+            self._loop.time(), self.unsent_bytes, self._limits.unread_seconds
+        )
 
     def disconnect(self, reason: str) -> None:
         """Close the connection of a client that reads too slowly."""
@@ -386,10 +388,10 @@ class ClientConnection(asyncio.Protocol):
         if not keep:
             self._close()
         elif self._waiting:
-            self._loop.call_soon(self._answer_next)
+            self._loop.call_soon(self._handle_next)
         else:
             # Unauthenticated connections get the short timeout.
-            self._set_deadline(self._limits.idle_seconds if self.client else self._limits.head_seconds)
+            self._set_deadline(self._limits.idle_connection_seconds if self.client else self._limits.head_seconds)
 
     def ping_later(self, reply: Reply) -> None:
         """Send comments on an idle event stream, so that proxies keep it open."""
@@ -411,7 +413,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _answer_next(self) -> None:
+    def _handle_next(self) -> None:
         if self._closing or self._current is not None or not self._waiting:
             return
         request = self._waiting.popleft()
@@ -424,7 +426,7 @@ class ClientConnection(asyncio.Protocol):
         reply.bodiless = request.method == "HEAD"
         if len(request.body) > SMALL_BODY:
             reply.large_body_bytes = len(request.body)
-        self.owner.handler.answer(request, reply)
+        self.owner.handler.handle_request(request, reply)
 
     def _reject(self, refused: BadRequest) -> None:
         """Send the error and close the connection, because the start of the next request is unknown."""
@@ -433,7 +435,7 @@ class ClientConnection(asyncio.Protocol):
         reply, self._current = self._current, None
         if reply is None:
             reason, more = refused.reason.encode(), _STATUS_HEADERS.get(refused.status)
-            self.write(response_head(refused.status, len(reason), "text/plain", more, keep=False) + reason)
+            self.write(build_response_head(refused.status, len(reason), "text/plain", more, keep=False) + reason)
         else:
             self._detach(reply)
         if sending and self._transport is not None:
@@ -491,7 +493,7 @@ class WriteBacklog:
         """Bytes per second that the client has read."""
         return (self.initial_bytes + self.written - unsent) / (now - self.since + 0.001)
 
-    def stalled(self, now: float, unsent: int, seconds: float) -> bool:
+    def is_stalled(self, now: float, unsent: int, seconds: float) -> bool:
         """Whether the client has read nothing for ``seconds``."""
         rest = unsent - self.written
         if rest != self._unread:

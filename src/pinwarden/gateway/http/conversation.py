@@ -47,7 +47,7 @@ class Conversation(MessageRelay):
         budget: MemoryBudget | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        budget = budget or MemoryBudget(limits.max_all_waiting_bytes)
+        budget = budget or MemoryBudget(limits.max_queued_bytes)
         super().__init__(session, recorder, limits, clock, executor or FairExecutor(), budget, tracing)
         self.forget_era: Callable[[], None] = lambda: None
         self.stream_counts = True
@@ -56,7 +56,7 @@ class Conversation(MessageRelay):
         self._throttle = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._relay_deferred)
         self._outdated: set[str] = set()
         """Methods of deferred notifications whose lists the session has not marked as outdated yet."""
-        self._watchdog = Watchdog(self, self._open, limits.answer_seconds)
+        self._watchdog = Watchdog(self, self._open, limits.response_seconds)
 
     # Requests that end without a response
 
@@ -85,12 +85,12 @@ class Conversation(MessageRelay):
 
     def on_response_ended(self, posted: PostedRequest, reason: str) -> None:
         """Fail a request if its HTTP response ended and contained no JSON-RPC response."""
-        if not posted.answered:
+        if not posted.has_response:
             self._queue.run(partial(self._fail_unanswered, posted, reason))
 
     def _fail_unanswered(self, posted: PostedRequest, reason: str) -> None:
-        if not posted.answered:
-            posted.answered = True
+        if not posted.has_response:
+            posted.has_response = True
             self._fail_request(posted.request_id, reason)
 
     def on_request_failed(self, request_id: RequestId, reason: str) -> None:

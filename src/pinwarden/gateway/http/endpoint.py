@@ -12,16 +12,16 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.eras import initialize, request_stateless
+from pinwarden.gateway.http.eras import relay_initialize, send_stateless_request
 from pinwarden.gateway.http.header_checks import (
     Access,
     AccessDenied,
     BadRequest,
     GatewayClient,
-    cors_headers,
+    build_cors_headers,
+    build_preflight_headers,
+    find_routing_mismatch,
     is_preflight,
-    preflight_headers,
-    routing_mismatch,
 )
 from pinwarden.gateway.http.http1 import Reply, Request
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -72,7 +72,7 @@ class Endpoint:
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
-        self.open_pages: dict[str, Page] = {}
+        self.public_pages: dict[str, Page] = {}
         """Public pages, by path."""
         self.pages: dict[str, Page] = {}
         self.routes: dict[bytes, CachedRoute] = {}
@@ -86,66 +86,66 @@ class Endpoint:
         """Changes when clients or servers change. Cached routes of an older generation are invalid."""
         return self.access.generation + self._manager.generation
 
-    def answer(self, request: Request, reply: Reply) -> None:
+    def handle_request(self, request: Request, reply: Reply) -> None:
         """Handle one request. Errors become responses."""
         self.requests += 1
-        self._answer_errors(reply, lambda: self._answer(request, reply))
+        self._send_errors(reply, lambda: self._route_request(request, reply))
 
-    def _answer_errors(self, reply: Reply, work: Callable[[], None]) -> None:
+    def _send_errors(self, reply: Reply, work: Callable[[], None]) -> None:
         try:
             work()
         except AccessDenied as denied:
             code = SERVER_UNAVAILABLE if denied.status == 503 else INVALID_REQUEST
-            reply.send(denied.status, _refusal(code, denied.reason), headers=_STATUS_HEADERS.get(denied.status))
+            reply.send(denied.status, _build_refusal(code, denied.reason), headers=_STATUS_HEADERS.get(denied.status))
         except PinwardenError as err:
             self.failures += 1
-            reply.send(500, _refusal(SERVER_UNAVAILABLE, err.message))
+            reply.send(500, _build_refusal(SERVER_UNAVAILABLE, err.message))
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
         """Authenticate the sender of a large body before the body is read. Returns the client's name."""
         try:
-            self.access.check_site(headers)
+            self.access.check_host_and_origin(headers)
             return self.access.authenticate(headers).name
         except AccessDenied as denied:
             raise BadRequest(denied.status, denied.reason) from denied
 
-    def _answer(self, request: Request, reply: Reply) -> None:
-        origin = self.access.check_site(request.headers)
+    def _route_request(self, request: Request, reply: Reply) -> None:
+        origin = self.access.check_host_and_origin(request.headers)
         if origin:
-            reply.cors = cors_headers(origin)
+            reply.cors = build_cors_headers(origin)
             if is_preflight(request.method, request.headers):
-                reply.send(200, headers=preflight_headers(request.headers))
+                reply.send(200, headers=build_preflight_headers(request.headers))
                 return
-        page = self.open_pages.get(request.path)
+        page = self.public_pages.get(request.path)
         client = None if page is not None else self.access.authenticate(request.headers)
         if client is not None:
             reply.set_client(client.name)
         page = page or self.pages.get(request.path)
         if page is not None or client is None:
-            self._page(page, request, reply, client)
+            self._send_page(page, request, reply, client)
             return
         route = self._find_route(request.path, client)
         if not self._manager.upstreams and (route is not None or request.path.startswith(_PREFIX)):
-            self._unavailable(request, reply)
+            self._send_unavailable(request, reply)
         elif route is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "No such server."))
+            reply.send(404, _build_refusal(INVALID_REQUEST, "No such server."))
         elif request.method == "POST":
-            self._post(request, reply, client, route)
+            self._handle_post(request, reply, client, route)
         elif request.method == "GET":
-            self._get(request, reply, client, route)
+            self._handle_get(request, reply, client, route)
         elif request.method == "DELETE":
-            self._delete(request, reply, client, route)
+            self._handle_delete(request, reply, client, route)
         else:
             reply.send(405, headers={"allow": "GET, POST, DELETE"})
 
-    def _page(self, page: Page | None, request: Request, reply: Reply, client: GatewayClient | None) -> None:
+    def _send_page(self, page: Page | None, request: Request, reply: Reply, client: GatewayClient | None) -> None:
         if page is None or request.method not in ("GET", "HEAD"):
             reply.send(405 if page else 404)
             return
         status, content_type, body = page(client)
         reply.send(status, body, content_type=content_type)
 
-    def _unavailable(self, request: Request, reply: Reply) -> None:
+    def _send_unavailable(self, request: Request, reply: Reply) -> None:
         """Answer that no server is available, because the lock or the policy cannot be read.
 
         The status must not be 404, by which clients recognise an ended session. Clients of the handshake era show the
@@ -156,7 +156,7 @@ class Endpoint:
             frame = parse_client_message(request.body, self._json)
             request_id = None if frame.id is None or not frame.is_request else frame.id[1]
             stateless = (
-                request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
+                request.get_header(b"mcp-protocol-version") in STATELESS_VERSIONS
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
         status = 200 if request_id is not None and not stateless else 503
@@ -176,10 +176,10 @@ class Endpoint:
 
     # POST: one message
 
-    def _post(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
+    def _handle_post(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
         content_type = request.headers.get(b"content-type", b"")
         if content_type != _JSON and content_type.partition(b";")[0].strip().lower() != _JSON:
-            reply.send(415, _refusal(INVALID_REQUEST, "The content type must be application/json."))
+            reply.send(415, _build_refusal(INVALID_REQUEST, "The content type must be application/json."))
             return
         if len(request.body) > self._limits.max_bytes_at_once:
             self._parse_offloaded(request, reply, client)
@@ -187,12 +187,12 @@ class Endpoint:
         try:
             frame = parse_client_message(request.body, self._json)
         except PinwardenError as err:
-            reply.send(400, _refusal(PARSE_ERROR, err.message))
+            reply.send(400, _build_refusal(PARSE_ERROR, err.message))
             return
         if frame.method == CANCELLED and self._manager.executor.is_busy(client.name):
             self._parse_offloaded(request, reply, client)  # it must not overtake the long message that it cancels
             return
-        self._dispatch(request, reply, client, route, frame)
+        self._handle_message(request, reply, client, route, frame)
 
     def _parse_offloaded(self, request: Request, reply: Reply, client: GatewayClient) -> None:
         """Parse a long message on a thread. Then look up client and route again, because they may have changed."""
@@ -200,54 +200,56 @@ class Endpoint:
         def on_parsed(parsing: asyncio.Future[ParsedMessage]) -> None:
             if parsing.cancelled():
                 reply.send(
-                    503, _refusal(SERVER_UNAVAILABLE, "The gateway is shutting down."), headers=_STATUS_HEADERS[503]
+                    503,
+                    _build_refusal(SERVER_UNAVAILABLE, "The gateway is shutting down."),
+                    headers=_STATUS_HEADERS[503],
                 )
                 return
             err = parsing.exception()
             if isinstance(err, OverloadedError):
-                self._overloaded(reply, err)
+                self._send_overloaded(reply, err)
             elif isinstance(err, PinwardenError):
-                reply.send(400, _refusal(PARSE_ERROR, err.message))
+                reply.send(400, _build_refusal(PARSE_ERROR, err.message))
             else:  # an unexpected exception goes to the loop's handler
-                self._answer_errors(reply, partial(self._resume, request, reply, parsing.result()))
+                self._send_errors(reply, partial(self._handle_parsed, request, reply, parsing.result()))
 
         try:
             parsing = self._manager.executor.submit(
                 client.name, partial(parse_client_message, request.body, self._json)
             )
         except OverloadedError as err:
-            self._overloaded(reply, err)
+            self._send_overloaded(reply, err)
         else:
             parsing.add_done_callback(on_parsed)
 
-    def _overloaded(self, reply: Reply, err: OverloadedError) -> None:
-        reply.send(503, _refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
+    def _send_overloaded(self, reply: Reply, err: OverloadedError) -> None:
+        reply.send(503, _build_refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
 
-    def _resume(self, request: Request, reply: Reply, frame: ParsedMessage) -> None:
+    def _handle_parsed(self, request: Request, reply: Reply, frame: ParsedMessage) -> None:
         client = self.access.authenticate(request.headers)
         route = self._find_route(request.path, client)
         if route is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "No such server."))
+            reply.send(404, _build_refusal(INVALID_REQUEST, "No such server."))
         elif reply.open or b"mcp-session-id" in request.headers:
-            self._dispatch(request, reply, client, route, frame)
+            self._handle_message(request, reply, client, route, frame)
         else:
             reply.send(400)  # the client disconnected, which cancels a stateless request
 
-    def _dispatch(
+    def _handle_message(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
     ) -> None:
         if not isinstance(frame.message, dict):
-            reply.send(400, _refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
+            reply.send(400, _build_refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
         if "method" in frame.members and type(frame.members["method"]) is not str:
             request_id = None if frame.id is None else frame.id[1]
             reply.send(400, build_error_response(request_id, INVALID_REQUEST, "The method must be a string."))
             return
         if frame.is_request and frame.id is None:
-            reply.send(400, _refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
+            reply.send(400, _build_refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
             return
         route.requests += 1
-        version = request.header(b"mcp-protocol-version")
+        version = request.get_header(b"mcp-protocol-version")
         if version in STATELESS_VERSIONS or (
             frame.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
         ):
@@ -259,7 +261,7 @@ class Endpoint:
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
     ) -> None:
         """Handle a request of the stateless era."""
-        mismatch = routing_mismatch(request.headers, frame)
+        mismatch = find_routing_mismatch(request.headers, frame)
         if mismatch:
             request_id = frame.members.get("id")
             reply.send(400, build_error_response(request_id if frame.is_request else None, HEADER_MISMATCH, mismatch))
@@ -269,7 +271,7 @@ class Endpoint:
             reply.send(202)
             return
         sink = HttpResponseSink(reply, frame.members.get("id"), stateless=True)
-        conversation, cancel = request_stateless(self._manager, route, client, frame, sink, request.parameters)
+        conversation, cancel = send_stateless_request(self._manager, route, client, frame, sink, request.parameters)
         if conversation is not None:
             self._cache_route(request, route, conversation, frame, stateless=True)
         if reply.open:
@@ -278,24 +280,24 @@ class Endpoint:
     def _post_in_session(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
     ) -> None:
-        session_id = request.header(b"mcp-session-id")
+        session_id = request.get_header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
             if session_id:
-                reply.send(400, _refusal(INVALID_REQUEST, "The session is already initialized."))
+                reply.send(400, _build_refusal(INVALID_REQUEST, "The session is already initialized."))
                 return
             session = self._manager.open_session(route, client)
             if session is None:
-                reply.send(503, _refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
+                reply.send(503, _build_refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
                 return
             sink = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
-            initialize(self._manager, session, frame, sink, request.parameters)
+            relay_initialize(self._manager, session, frame, sink, request.parameters)
             return
         if not session_id:
-            reply.send(400, _refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
+            reply.send(400, _build_refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
             return
-        session = self._manager.session(session_id, client, route)
+        session = self._manager.find_session(session_id, client, route)
         if session is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "No such session."))
+            reply.send(404, _build_refusal(INVALID_REQUEST, "No such session."))
         elif frame.is_request:
             self._cache_route(request, route, session.conversation, frame, stateless=False)
             sink = HttpResponseSink(reply, frame.members.get("id"))
@@ -330,20 +332,20 @@ class Endpoint:
 
     # GET: the notification stream. DELETE: end a session.
 
-    def _get(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
-        session_id = request.header(b"mcp-session-id")
-        if _EVENTS not in request.header(b"accept"):
-            reply.send(406, _refusal(INVALID_REQUEST, f"The accept header must include {_EVENTS}."))
+    def _handle_get(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
+        session_id = request.get_header(b"mcp-session-id")
+        if _EVENTS not in request.get_header(b"accept"):
+            reply.send(406, _build_refusal(INVALID_REQUEST, f"The accept header must include {_EVENTS}."))
             return
-        session = self._manager.session(session_id, client, route) if session_id else None
+        session = self._manager.find_session(session_id, client, route) if session_id else None
         if session is None:
             reply.send(404 if session_id else 405, headers=None if session_id else {"allow": "POST"})
         else:
             session.conversation.listen(reply)
 
-    def _delete(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
-        session_id = request.header(b"mcp-session-id")
-        session = self._manager.session(session_id, client, route) if session_id else None
+    def _handle_delete(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
+        session_id = request.get_header(b"mcp-session-id")
+        session = self._manager.find_session(session_id, client, route) if session_id else None
         if session is None:
             reply.send(404)
         else:
@@ -351,7 +353,7 @@ class Endpoint:
             reply.send(200)
 
 
-def _refusal(code: int, reason: str) -> bytes:
+def _build_refusal(code: int, reason: str) -> bytes:
     return build_error_response(None, code, reason)
 
 
@@ -396,7 +398,7 @@ class CachedRoute:
         self._version = version
         self._name = name
 
-    def take(self, body: bytes, connection: ClientConnection) -> bool:
+    def relay_call(self, body: bytes, connection: ClientConnection) -> bool:
         """Forward a call. Returns False, without side effects, if the request needs the general path."""
         conversation = self._conversation
         endpoint = self._endpoint

@@ -36,7 +36,7 @@ class BridgedRoute:
         self.slug = f"{upstream.slug}/bridged"
         self._upstream = upstream
 
-    def converse(
+    def open_conversation(
         self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
     ) -> BridgedConversation:
         """Open a conversation that translates between the eras."""
@@ -44,14 +44,14 @@ class BridgedRoute:
         return BridgedConversation(manager, client, self._upstream)
 
 
-def stateless_route(route: Route, frame: ParsedMessage) -> Route:
+def choose_stateless_route(route: Route, frame: ParsedMessage) -> Route:
     """The route of a stateless request: directly to a stateless server, or over a bridge."""
     if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
         return route
     return route if frame.method == LISTEN and not route.era else BridgedRoute(route)
 
 
-def request_stateless(  # noqa: PLR0913, PLR0917  the parts of a request
+def send_stateless_request(  # noqa: PLR0913, PLR0917  the parts of a request
     manager: SessionManager,
     route: Route,
     client: GatewayClient,
@@ -65,16 +65,16 @@ def request_stateless(  # noqa: PLR0913, PLR0917  the parts of a request
     """
     discovers = isinstance(route, Upstream) and frame.method == "server/discover"
     if discovers and isinstance(route, Upstream) and not route.era:
-        task = manager.run(_discover_first(manager, route, client, frame, sink, parameters))
+        task = manager.run_task(_detect_era(manager, route, client, frame, sink, parameters))
         return None, task.cancel
-    conversation = manager.stateless_conversation(stateless_route(route, frame), client)
+    conversation = manager.get_stateless_conversation(choose_stateless_route(route, frame), client)
     if discovers and isinstance(route, Upstream):
-        sink = _Discovery(sink, route, conversation)
+        sink = _DiscoverySink(sink, route, conversation)
     request_id = conversation.request(frame, sink, parameters)
     return conversation, partial(conversation.cancel, request_id)
 
 
-async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
+async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
     manager: SessionManager,
     upstream: Upstream,
     client: GatewayClient,
@@ -86,8 +86,8 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
     conversation, request_id = None, None
     try:
         async with upstream.era_detection(manager.limits.merged_opening_seconds / 2):
-            conversation = manager.stateless_conversation(upstream, client)
-            discovery = _Discovery(sink, upstream, conversation)
+            conversation = manager.get_stateless_conversation(upstream, client)
+            discovery = _DiscoverySink(sink, upstream, conversation)
             request_id = conversation.request(frame, discovery, parameters)
             await discovery.over.wait()
     except asyncio.CancelledError:
@@ -100,12 +100,12 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  the parts of a request
         sink.fail(SERVER_UNAVAILABLE, err.message)
 
 
-def initialize(
+def relay_initialize(
     manager: SessionManager, session: ClientSession, frame: ParsedMessage, sink: ResponseSink, parameters: bytes
 ) -> None:
     """Relay ``initialize``. If the server rejects it, the session continues over a bridge to the stateless era."""
     if isinstance(session.route, Upstream):
-        sink = _Handshake(sink, manager, session, frame)
+        sink = _HandshakeSink(sink, manager, session, frame)
     session.conversation.request(frame, sink, parameters)
 
 
@@ -135,7 +135,7 @@ class _ForwardingSink:
         self._sink.drop()
 
 
-class _Discovery(_ForwardingSink):
+class _DiscoverySink(_ForwardingSink):
     """Marks the server as stateless if it answers ``server/discover`` with a result."""
 
     def __init__(self, sink: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
@@ -163,7 +163,7 @@ class _Discovery(_ForwardingSink):
         self.over.set()
 
 
-class _Handshake(_ForwardingSink):
+class _HandshakeSink(_ForwardingSink):
     """Continues the session over a bridge if the server rejects ``initialize``."""
 
     def __init__(
@@ -182,12 +182,12 @@ class _Handshake(_ForwardingSink):
 
     def _bridge(self, upstream: Upstream, rejection: ParsedMessage, status: int) -> None:
         rejected, session = self._session.conversation, self._session
-        session.conversation = self._manager.conversation(BridgedRoute(upstream), session.client)
+        session.conversation = self._manager.open_conversation(BridgedRoute(upstream), session.client)
         rejected.close("the handshake failed")
-        session.conversation.request(self._frame, _BridgedHandshake(self._sink, rejection, status))
+        session.conversation.request(self._frame, _BridgedHandshakeSink(self._sink, rejection, status))
 
 
-class _BridgedHandshake(_ForwardingSink):
+class _BridgedHandshakeSink(_ForwardingSink):
     """Receives the response to the bridged ``initialize``. If that fails, the client gets the server's first error."""
 
     def __init__(self, sink: ResponseSink, rejection: ParsedMessage, status: int) -> None:

@@ -19,10 +19,10 @@ from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.listener import HttpServer, ListenAddress, file_stamp
-from pinwarden.gateway.http.merged import merged_route
+from pinwarden.gateway.http.listener import HttpServer, ListenAddress, read_file_stamp
+from pinwarden.gateway.http.merged import create_merged_route
 from pinwarden.gateway.http.session_manager import SessionManager
-from pinwarden.gateway.http.telemetry import StatusPages, audit_problem, configure_tracing
+from pinwarden.gateway.http.telemetry import StatusPages, configure_tracing, make_audit_check
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.state import name_lock_baseline
@@ -66,7 +66,7 @@ class HttpGateway:
             gateway=f"http {os.getpid()}", when_unavailable=settings.when_unavailable
         )
         self._recorders: list[Recorder] = []
-        self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
+        self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._create_recorder, say)
         self._stamps: tuple[object, ...] = ()
         self._policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self._logged: set[str] = set()
@@ -84,12 +84,12 @@ class HttpGateway:
         """Read lock, policy and tokens, and listen for clients. Returns the host, the port and the servers."""
         settings = self._settings
         loop = asyncio.get_running_loop()
-        clients = self._clients = self._known_clients(one_time_token)
+        clients = self._clients = self._create_known_clients(one_time_token)
         self._policy = load_gateway_policy(self._project)
         self._factory.set_policy(self._policy)
         self._warn_if_observing()
         self._factory.tracing = configure_tracing(self._project.variables, self._say)
-        self._stamps = self._file_stamps()
+        self._stamps = self._read_file_stamps()
         self._shared = self._factory.shared = self._state.open_shared_approvals(
             self._project.lock, applies=settings.shared_approvals
         )
@@ -102,28 +102,28 @@ class HttpGateway:
                 hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden list.",
             )
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
-        access = Access(self._hosts(), settings.origins, await clients.load())
-        endpoint = self.endpoint = Endpoint(manager, access, settings.limits, merged_route())
+        access = Access(self._list_hosts(), settings.origins, await clients.load())
+        endpoint = self.endpoint = Endpoint(manager, access, settings.limits, create_merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
         status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting_count)
         status_pages.problems = [
-            audit_problem(lambda: self.log.refusal),
+            make_audit_check(lambda: self.log.refusal),
             lambda: self._lock_problem,
             lambda: self._approval_problem,
             lambda: "" if clients.admits_known else clients.problem,
         ]
         status_pages.warnings = [
-            self._spool_warning,
+            self._describe_spooling,
             lambda: clients.problem if clients.admits_known else "",
         ]
         serving.connections.on_slow_disconnect = self._record_slow_disconnect
         serving.say = self._say
-        endpoint.open_pages = {"/healthz": status_pages.health, "/readyz": status_pages.readiness}
+        endpoint.public_pages = {"/healthz": status_pages.health, "/readyz": status_pages.readiness}
         endpoint.pages = {"/metrics": status_pages.metrics}
         serving.periodic.append(self._reload)
         await self._check_approvals(manager)
         if self._shared is not None:
-            await loop.run_in_executor(None, self._shared.start, settings.limits.tokens_seconds)
+            await loop.run_in_executor(None, self._shared.start, settings.limits.token_read_seconds)
         host, port = await serving.start(settings.listening)
         return host, port, locked
 
@@ -141,7 +141,7 @@ class HttpGateway:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)
 
-    def _spool_warning(self) -> str:
+    def _describe_spooling(self) -> str:
         """A warning if events wait for the audit database."""
         problem = None if self.log.refusal is not None else self.log.problem
         return (
@@ -158,18 +158,18 @@ class HttpGateway:
         except PinwardenError as err:
             self._log_once(f"the disconnection could not be recorded: {err.message}")
 
-    def _recorder(self, server: str) -> Recorder:
+    def _create_recorder(self, server: str) -> Recorder:
         baseline = name_lock_baseline(self._project.lock)
         recorder = Recorder(self.log, lambda: self._state.open_sighting_recorder(server, baseline), self._say)
         self._recorders.append(recorder)
         return recorder
 
-    def _hosts(self) -> set[str]:
+    def _list_hosts(self) -> set[str]:
         listening = self._settings.listening
         hosts = {*self._settings.hosts, listening.host}
         return hosts | LOOPBACK if listening.host in LOOPBACK else hosts
 
-    def _known_clients(self, one_time_token: str) -> KnownClients:
+    def _create_known_clients(self, one_time_token: str) -> KnownClients:
         digest = hash_token(one_time_token)
         temporary = {digest: GatewayClient(name="local", token=digest)} if one_time_token else {}
         return KnownClients(
@@ -177,7 +177,7 @@ class HttpGateway:
             temporary,
             self._say,
             keep=self._settings.when_unavailable == "spool",
-            seconds=self._settings.limits.tokens_seconds,
+            seconds=self._settings.limits.token_read_seconds,
         )
 
     # Reloading
@@ -188,7 +188,7 @@ class HttpGateway:
             return
         await self._clients.reload(self.endpoint.access)
         await self._check_approvals(self._manager)
-        stamps = self._file_stamps()
+        stamps = self._read_file_stamps()
         if stamps == self._stamps:
             return
         self._stamps = stamps
@@ -204,12 +204,12 @@ class HttpGateway:
             self._lock_problem = err.message
             self._log_once(f"all requests are blocked, because the lock or the policy cannot be read: {err.message}")
             # With an unreadable lock, the guards block all messages. With an unreadable policy, this line does.
-            self._manager.replace({})
+            self._manager.replace_upstreams({})
             return
         self._lock_problem = ""
         self._logged.clear()
         before = set(self._manager.upstreams)
-        self._manager.replace(locked.upstreams)
+        self._manager.replace_upstreams(locked.upstreams)
         self._factory.close_replaced()
         for name, problem in locked.problems.items():
             self._log_once(f"the gateway does not serve {name}: {problem}")
@@ -259,12 +259,12 @@ class HttpGateway:
         """Record a change before it takes effect, in the journal if the database is unavailable."""
         await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, event)
 
-    def _file_stamps(self) -> tuple[object, ...]:
+    def _read_file_stamps(self) -> tuple[object, ...]:
         """Values that change when the lock or the policy file changes."""
         from pinwarden.project.project import OWN_POLICY
 
         policy = self._project.policy or self._project.root / OWN_POLICY
-        return tuple(file_stamp(path) for path in (self._project.lock, policy))
+        return tuple(read_file_stamp(path) for path in (self._project.lock, policy))
 
     def _log_once(self, text: str) -> None:
         if text not in self._logged:
@@ -299,13 +299,13 @@ def serve(
     # With the default switch interval of 5 ms, responses would wait for the audit log's thread.
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_choose_loop_factory()) as runner:
             return runner.run(run())
     finally:
         kill_all_trees()  # a server may have been starting when the loop ended
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _choose_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop, if it is installed."""
     try:
         import uvloop

@@ -1,12 +1,13 @@
 """All checks of the headers of an HTTP request, in this order:
 
-1. `check_repeated`, `check_head`, `check_framing`: while `http1` reads the head. A failure closes the connection.
-2. `Access.check_site` and `Access.client_of`: host, origin and bearer token. `preflight_headers` answers the preflight
-   requests of browsers.
-3. `routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. Both must agree, because a proxy
-   may route by the headers, while the server acts on the message.
-4. `declared_parameters`: headers that repeat an argument of a call (``x-mcp-header`` in the tool's schema) must agree
-   with the argument.
+1. `refuse_repeated_header`, `check_head`, `check_framing`: while `http1` reads the head. A failure closes the
+   connection.
+2. `Access.check_host_and_origin` and `Access.authenticate`: host, origin and bearer token. `build_preflight_headers`
+   answers the preflight requests of browsers.
+3. `find_routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. Both must agree, because a
+   proxy may route by the headers, while the server acts on the message.
+4. `select_declared_headers`: headers that repeat an argument of a call (``x-mcp-header`` in the tool's schema) must
+   agree with the argument.
 
 `endpoint` caches the results of checks 1 to 3 by the exact bytes of the head.
 """
@@ -85,7 +86,7 @@ class HeaderMismatch(Exception):  # noqa: N818  a response, not a failure of the
 # 1. While the head is read
 
 
-def check_repeated(name: bytes) -> None:
+def refuse_repeated_header(name: bytes) -> None:
     """Reject a repeated header that may occur only once, because a proxy and the gateway could use different values."""
     if name in _UNREPEATABLE or name.startswith(PARAMETER_PREFIX):
         raise BadRequest(400, f"The header {name.decode('latin-1')} occurs twice.")
@@ -179,7 +180,7 @@ class Access:
             self._by_header.clear()
             self.generation += 1
 
-    def check_site(self, headers: Headers) -> str:
+    def check_host_and_origin(self, headers: Headers) -> str:
         """Deny a request for another host or from a foreign origin. Returns the origin; empty without one."""
         host_header = headers[b"host"]
         if host_header in self._checked_hosts and b"origin" not in headers:
@@ -228,7 +229,7 @@ def _parse_host(header: str) -> str | None:
     return parts.hostname
 
 
-def cors_headers(origin: str) -> dict[str, str]:
+def build_cors_headers(origin: str) -> dict[str, str]:
     """Response headers that let a page of an allowed origin read the response."""
     return {"access-control-allow-origin": origin, "access-control-expose-headers": _CORS_EXPOSED, "vary": "origin"}
 
@@ -238,7 +239,7 @@ def is_preflight(method: str, headers: Headers) -> bool:
     return method == "OPTIONS" and b"access-control-request-method" in headers
 
 
-def preflight_headers(headers: Headers) -> dict[str, str]:
+def build_preflight_headers(headers: Headers) -> dict[str, str]:
     """The response headers of a CORS preflight. They are the same for every path, so they do not reveal servers."""
     requested = headers.get(b"access-control-request-headers", b"").decode("latin-1").lower()
     names = {name.strip() for name in requested.split(",", _MAX_CORS_PARAMETERS)}
@@ -253,7 +254,7 @@ def preflight_headers(headers: Headers) -> dict[str, str]:
 # 3. Headers that repeat the message
 
 
-def routing_mismatch(headers: Headers, frame: ParsedMessage) -> str:
+def find_routing_mismatch(headers: Headers, frame: ParsedMessage) -> str:
     """Compare the routing headers of revision 2026-07-28 with the message. Returns the error; empty if they agree."""
     version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     if not frame.is_request:
@@ -279,25 +280,25 @@ def routing_mismatch(headers: Headers, frame: ParsedMessage) -> str:
 # 4. Headers that repeat arguments
 
 
-def declared_parameters(lines: bytes, definition: Any, arguments: Any) -> bytes:
+def select_declared_headers(lines: bytes, definition: Any, arguments: Any) -> bytes:
     """Select the ``mcp-param-`` header lines that the tool declares; only those are forwarded.
 
     Raises `HeaderMismatch` if a header differs from its argument.
     """
-    paths = _declared_paths(definition.get("inputSchema") if type(definition) is dict else None)
+    paths = _find_declared_paths(definition.get("inputSchema") if type(definition) is dict else None)
     declared = b""
     for line in lines.splitlines(keepends=True):
         name, _, value = line.partition(b":")
         path = paths.get(name.removeprefix(PARAMETER_PREFIX).decode("latin-1"))
         if path is None:
             continue
-        if decode_header(value.strip().decode("latin-1")) not in _header_forms(_value_at(arguments, path)):
+        if decode_header(value.strip().decode("latin-1")) not in _list_header_values(_get_argument(arguments, path)):
             raise HeaderMismatch(f"The header {name.decode('latin-1')} differs from the argument of the message.")
         declared += line
     return declared
 
 
-def _declared_paths(schema: Any) -> dict[str, tuple[str, ...] | None]:
+def _find_declared_paths(schema: Any) -> dict[str, tuple[str, ...] | None]:
     """The path of each argument that is declared as a header, by lower-case name; None for a name declared twice."""
     paths: dict[str, tuple[str, ...] | None] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
@@ -314,13 +315,13 @@ def _declared_paths(schema: Any) -> dict[str, tuple[str, ...] | None]:
     return paths
 
 
-def _value_at(arguments: Any, path: tuple[str, ...]) -> Any:
+def _get_argument(arguments: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         arguments = arguments.get(name) if type(arguments) is dict else None
     return arguments
 
 
-def _header_forms(value: Any) -> tuple[str, ...]:
+def _list_header_values(value: Any) -> tuple[str, ...]:
     """The accepted header values for an argument; empty if its type cannot be sent in a header."""
     if type(value) is bool:
         return ("true" if value else "false",)

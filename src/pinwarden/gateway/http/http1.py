@@ -18,7 +18,7 @@ from pinwarden.gateway.http.header_checks import (
     BadRequest,
     check_framing,
     check_head,
-    check_repeated,
+    refuse_repeated_header,
 )
 from pinwarden.gateway.http.http_limits import HttpLimits
 
@@ -52,7 +52,7 @@ class Request:
         a body of the same length then is the same request with another body.
         """
 
-    def header(self, name: bytes) -> str:
+    def get_header(self, name: bytes) -> str:
         """The value of a header, or an empty string."""
         return self.headers.get(name, b"").decode("latin-1")
 
@@ -120,7 +120,7 @@ class RequestReader:
             raise BadRequest(400, "Too much framing around the body.")  # for example chunk extensions
         ready, self._ready = self._ready, []
         if fresh and len(ready) == 1 and not self.in_request:
-            ready[0].head = _cacheable_head(data, ready[0])
+            ready[0].head = _extract_cacheable_head(data, ready[0])
         return ready
 
     def _is_head_too_long(self, data: bytes) -> bool:
@@ -161,7 +161,7 @@ class RequestReader:
         name = name.lower()
         headers = self._headers
         if name in headers:
-            check_repeated(name)
+            refuse_repeated_header(name)
             self._repeated += 1
             value = headers[name] + b", " + value
         headers[name] = value
@@ -211,7 +211,7 @@ class RequestReader:
         self._head_bytes = 0
 
 
-def _cacheable_head(data: bytes, request: Request) -> bytes:
+def _extract_cacheable_head(data: bytes, request: Request) -> bytes:
     end = data.find(_HEAD_END) + 4
     headers = request.headers
     plain = b"content-length" in headers and request.keep_alive and FRAMING_HEADERS.isdisjoint(headers)
@@ -277,11 +277,13 @@ class Reply:
         if self.cors is not None:
             headers = {**(headers or {}), **self.cors}
         if self.bodiless:
-            connection.write(response_head(status, len(body), content_type if body else "", headers, keep=keep))
+            connection.write(build_response_head(status, len(body), content_type if body else "", headers, keep=keep))
         elif status == 200 and keep and headers is None and content_type is JSON and body:
             connection.write(OK_HEAD % len(body) + body)  # the most common response
         else:
-            connection.write(response_head(status, len(body), content_type if body else "", headers, keep=keep) + body)
+            connection.write(
+                build_response_head(status, len(body), content_type if body else "", headers, keep=keep) + body
+            )
         self._finish(keep=keep)
 
     def start_events(self, headers: Mapping[str, str] | None = None) -> None:
@@ -294,17 +296,17 @@ class Reply:
         connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
         connection.ping_later(self)
 
-    def event(self, frame: bytes) -> None:
+    def send_event(self, frame: bytes) -> None:
         """Send one message as an event."""
         if self._connection is not None:
             if b"\n" in frame or b"\r" in frame:
                 # JSON has raw line ends only between tokens.
                 frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
-            self._chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
+            self._send_chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
 
     def ping(self) -> None:
         """Send a comment, which clients ignore and proxies count as traffic."""
-        self._chunk(_PING)
+        self._send_chunk(_PING)
 
     def end_events(self) -> None:
         """End the event stream."""
@@ -322,7 +324,7 @@ class Reply:
             if self.on_disconnect is not None:
                 self.on_disconnect()
 
-    def _chunk(self, data: bytes) -> None:
+    def _send_chunk(self, data: bytes) -> None:
         if self._connection is not None:
             self._connection.write(b"%x\r\n" % len(data) + data + b"\r\n")
 
@@ -337,7 +339,7 @@ class Reply:
             connection.finish_response(keep=keep)
 
 
-def response_head(
+def build_response_head(
     status: int, length: int, content_type: str, headers: Mapping[str, str] | None, *, keep: bool
 ) -> bytes:
     """Build the head of a response with a content length."""

@@ -17,16 +17,16 @@ class HttpLimits(Record):
     """One message of a client. Arguments rarely exceed a megabyte."""
     max_body_values: int = 1_000_000
     """Values in one message of a client, as `Limits.max_values` counts them. Parsing that many takes 0.1 s."""
-    max_answer_bytes: int = 128 * 1024 * 1024
+    max_server_message_bytes: int = 128 * 1024 * 1024
     """One message of a server. Results of 50 MB occur: images and files as base64."""
     max_bytes_at_once: int = 64 * 1024
     """Server messages up to this size are evaluated on the event loop. Longer ones are evaluated on a thread: a list of
     5,000 tools takes a second, and other clients must not wait for it."""
-    max_client_judging: int = 64
+    max_client_slow_messages: int = 64
     """Long messages of one client in the executor's queue. Further ones get an error or status 503."""
-    judging_wait_seconds: float = 30.0
+    slow_message_seconds: float = 30.0
     """How long a message may stay in that queue before it gets the same error. Clients wait about a minute."""
-    max_frames_at_once: int = 16
+    max_messages_at_once: int = 16
     """Messages of one server that are processed in one iteration of the event loop. Each takes at least 0.1 ms."""
     max_connections: int = 2048
     """Client connections. Each costs a few kilobytes while it is idle."""
@@ -42,7 +42,7 @@ class HttpLimits(Record):
     """Sessions of the handshake era, of all clients. Each has its own process, so that clients never share state."""
     max_client_sessions: int = 200
     """Sessions of one client. If it opens more, its least recently used session ends."""
-    max_children: int = 256
+    max_processes: int = 256
     """Server processes of all clients. At the limit, the client with the most loses one to a client with fewer."""
     share_processes: bool = True
     """Whether all clients share one process of a stateless server, if its capabilities allow that."""
@@ -50,7 +50,7 @@ class HttpLimits(Record):
     """Time for a shared process to answer a ping after a request timed out. A process that does not is replaced."""
     max_shared_in_flight: int = 64
     """Open requests of one client in a shared process. Further ones are queued."""
-    slot_seconds: float = 10.0
+    eviction_seconds: float = 10.0
     """Time for an evicted process to end. It is killed after `grace_seconds`."""
     max_in_flight: int = 1000
     """Open requests of one conversation."""
@@ -66,33 +66,33 @@ class HttpLimits(Record):
     """Received bytes of unanswered large requests of all clients. Further requests get status 503."""
     max_client_body_bytes: int = 256 * 1024 * 1024
     """The same for one client, so that half of the budget is left for others."""
-    max_all_waiting_bytes: int = 512 * 1024 * 1024
+    max_queued_bytes: int = 512 * 1024 * 1024
     """Bytes in all conversations that are queued for servers, queued for evaluation, or part of incomplete messages.
     Beyond that, the conversations with the most bytes are ended."""
-    max_waiting_frames: int = 1000
+    max_queued_notifications: int = 1000
     """Messages of one conversation that are queued until the client opens its notification stream."""
-    max_waiting_bytes: int = 4 * 1024 * 1024
+    max_queued_notification_bytes: int = 4 * 1024 * 1024
     """Bytes of those messages."""
     head_seconds: float = 10.0
     """Time to send the head of a request, so that slow senders cannot occupy connections."""
     body_seconds: float = 60.0
     """Time to send the body of a request."""
-    idle_seconds: float = 75.0
+    idle_connection_seconds: float = 75.0
     """How long an idle client connection is kept open."""
     connect_seconds: float = 10.0
     """Time to connect to a remote server."""
     idle_upstream_seconds: float = 4.0
     """How long an idle connection to a remote server is kept. Most servers close it after five seconds."""
-    answer_seconds: float = 300.0
+    response_seconds: float = 300.0
     """Time for a server to answer a request. A progress notification restarts it."""
     merged_opening_seconds: float = 30.0
     """Time for a server behind `/mcp` to open a session, including its start."""
-    merged_again_seconds: float = 5.0
+    merged_retry_seconds: float = 5.0
     """Pause before another attempt to open a session with a server behind `/mcp`."""
     merged_list_seconds: float = 10.0
     """Time for one list of a server behind `/mcp`. Most servers take a second or two, and clients wait about a minute
     for all lists. The merged list omits a slower server until its list arrives."""
-    session_seconds: float = 1800.0
+    idle_seconds: float = 1800.0
     """How long an unused session and its process are kept."""
     ping_seconds: float = 15.0
     """Interval of comments on an idle event stream, so that proxies keep it open."""
@@ -100,14 +100,14 @@ class HttpLimits(Record):
     """Time for open requests to end when the gateway shuts down."""
     first_backoff_seconds: float = 0.2
     """Pause before a process is restarted; doubled each time a process ends early."""
-    longest_backoff_seconds: float = 30.0
+    max_backoff_seconds: float = 30.0
     stable_seconds: float = 10.0
     """A process that ends sooner than this ended early."""
     grace_seconds: float = 2.0
     """Time for a process to exit before it is killed, and for a remote server to accept the last notifications."""
     reload_seconds: float = 1.0
     """Interval at which lock, policy and tokens are checked for changes."""
-    tokens_seconds: float = 5.0
+    token_read_seconds: float = 5.0
     """Time to read the tokens. A database that takes longer counts as unavailable."""
-    kept_stderr_bytes: int = 4096
+    max_stderr_line_bytes: int = 4096
     """The part of each stderr line of a server that is logged, in bytes."""

@@ -64,7 +64,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         # Each exiting process may occupy a thread for seconds, and recording refusals must not wait for these threads.
         loop.set_default_executor(
-            ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
+            ThreadPoolExecutor(self._limits.max_processes + _THREADS, thread_name_prefix="waiting")
         )
         OPEN_FILE_LIMIT.raise_limit()
         max_open = self.connections.max_open = limit_connections(self._limits.max_connections)
@@ -75,11 +75,11 @@ class HttpServer:
             if tls is None:
                 self._server = await loop.create_server(self.connections, host, port, backlog=backlog)
             else:
-                self._server = await secure_server(self.connections, tls, host, port, backlog)
+                self._server = await start_secure_server(self.connections, tls, host, port, backlog)
         except (OSError, OverflowError) as err:
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"the gateway cannot listen on {listening.host}:{listening.port}: {reason_of(err)}",
+                f"the gateway cannot listen on {listening.host}:{listening.port}: {describe_os_error(err)}",
                 hint="Choose another address with --listen HOST:PORT, or stop the program that uses this one.",
             ) from err
         self._ticker = loop.create_task(self._tick_forever())
@@ -132,26 +132,26 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path | None) -> None:
         self._certificate = certificate
         self._key = key
-        self._stamps = self._file_stamps()
+        self._stamps = self._read_file_stamps()
         self.context = self._load()
 
     def refresh(self) -> str:
         """Load a renewed certificate. Returns the error if it cannot be used; the old certificate then stays in use."""
-        stamps = self._file_stamps()
+        stamps = self._read_file_stamps()
         if stamps == self._stamps:
             return ""
         self._stamps = stamps
         try:
             self._load()  # try it in another context first: a failed load would leave this one without a certificate
-            self.context.load_cert_chain(self._certificate, self._key, _no_password)
+            self.context.load_cert_chain(self._certificate, self._key, _refuse_password)
         except PinwardenError as err:
             return f"the old certificate is still used: {err.message}"
         except (OSError, ValueError) as err:
-            return f"the old certificate is still used: {reason_of(err)}"
+            return f"the old certificate is still used: {describe_os_error(err)}"
         return ""
 
-    def _file_stamps(self) -> tuple[object, ...]:
-        return tuple(file_stamp(path) for path in (self._certificate, self._key) if path is not None)
+    def _read_file_stamps(self) -> tuple[object, ...]:
+        return tuple(read_file_stamp(path) for path in (self._certificate, self._key) if path is not None)
 
     def _load(self) -> ssl.SSLContext:
         certificate, key = self._certificate, self._key
@@ -162,18 +162,18 @@ class Certificate:
             try:
                 file.open("rb").close()
             except OSError as err:
-                raise _tls_error(f"{file} cannot be read: {reason_of(err)}") from err
+                raise _build_tls_error(f"{file} cannot be read: {describe_os_error(err)}") from err
         files = str(certificate) if key is None else f"{certificate} with the key {key}"
         try:
-            context.load_cert_chain(certificate, key, _no_password)
+            context.load_cert_chain(certificate, key, _refuse_password)
         except (OSError, ValueError) as err:  # includes ssl.SSLError
             mismatch = "it is not in PEM form, or certificate and key do not belong together"
-            reason = mismatch if isinstance(err, ssl.SSLError) else reason_of(err)
-            raise _tls_error(f"the certificate {files} cannot be used: {reason}") from err
+            reason = mismatch if isinstance(err, ssl.SSLError) else describe_os_error(err)
+            raise _build_tls_error(f"the certificate {files} cannot be used: {reason}") from err
         return context
 
 
-def _tls_error(message: str) -> PinwardenError:
+def _build_tls_error(message: str) -> PinwardenError:
     return PinwardenError(
         "GATEWAY_UNAVAILABLE",
         message,
@@ -181,12 +181,12 @@ def _tls_error(message: str) -> PinwardenError:
     )
 
 
-def _no_password() -> str:
+def _refuse_password() -> str:
     """Raise an error, so that OpenSSL does not ask for a password on the terminal."""
     raise ValueError("the key is encrypted with a password")
 
 
-def file_stamp(path: Path) -> object:
+def read_file_stamp(path: Path) -> object:
     """A value that changes when the file changes; None if the file does not exist."""
     try:
         status = path.stat()
@@ -195,7 +195,7 @@ def file_stamp(path: Path) -> object:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def reason_of(err: Exception) -> str:
+def describe_os_error(err: Exception) -> str:
     """The operating system's error message, without the text that the event loop adds."""
     if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
         return os.strerror(err.errno)
@@ -270,7 +270,7 @@ class SecureServer:
             self._connections.leave(handshake)
 
 
-async def secure_server(
+async def start_secure_server(
     connections: ClientConnections, tls: ssl.SSLContext, host: str, port: int, backlog: int
 ) -> SecureServer:
     """Listen with TLS on all addresses of a host."""

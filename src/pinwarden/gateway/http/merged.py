@@ -19,7 +19,13 @@ from typing import Any
 import orjson
 
 from pinwarden.gateway.http.backend import Backend, BackendError, NotExecutedError
-from pinwarden.gateway.http.bridge import OPENING_METHODS, Bridge, RelayedRequest, handshake_version, stateless_members
+from pinwarden.gateway.http.bridge import (
+    OPENING_METHODS,
+    Bridge,
+    RelayedRequest,
+    build_stateless_members,
+    choose_handshake_version,
+)
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
@@ -63,7 +69,7 @@ class MergedRoute:
     def __init__(self) -> None:
         self.requests = 0
 
-    def converse(
+    def open_conversation(
         self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
     ) -> MergedConversation:
         """Open a conversation with all servers that the client may use."""
@@ -71,7 +77,7 @@ class MergedRoute:
         return MergedConversation(manager, client)
 
 
-def merged_route() -> Callable[[GatewayClient], MergedRoute]:
+def create_merged_route() -> Callable[[GatewayClient], MergedRoute]:
     """The route of `/mcp`, the same for all clients."""
     route = MergedRoute()
     return lambda _: route
@@ -82,14 +88,14 @@ class MergedConversation(Bridge):
 
     def __init__(self, manager: SessionManager, client: GatewayClient) -> None:
         super().__init__(manager, client)
-        self._late: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
+        self._late_lists: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
         """Tasks of lists that missed their deadline."""
         self._long_names: dict[str, tuple[str, str]] = {}
 
     def close(self, reason: str) -> None:
         """End the conversation and its sessions with servers."""
         super().close(reason)
-        for task in self._late.values():
+        for task in self._late_lists.values():
             task.cancel()
 
     async def _respond(
@@ -97,20 +103,20 @@ class MergedConversation(Bridge):
     ) -> None:
         visible = self._visible_upstreams()
         for upstream in visible.values():
-            self._open(upstream)
+            self._open_if_due(upstream)
         if frame.method in _ROUTED or frame.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
-            await self._route(frame, sink, parameters, relayed)
+            await self._relay_to_server(frame, sink, parameters, relayed)
             return
         await self._wait_for(*visible)
         if frame.method in OPENING_METHODS or frame.method in _LISTS:
             self._fail_if_none_available()
         if frame.method in OPENING_METHODS:
-            self._reply(frame, sink, self._describe(frame))
+            self._send_result(frame, sink, self._describe(frame))
         elif frame.method in _LISTS:
-            await self._list(frame, sink)
+            await self._respond_with_list(frame, sink)
         else:
             await self._send_to_all(frame, "logging")
-            self._reply(frame, sink, {})
+            self._send_result(frame, sink, {})
 
     def _visible_upstreams(self) -> dict[str, Upstream]:
         """The servers that the client may use."""
@@ -154,18 +160,18 @@ class MergedConversation(Bridge):
         info = {**_OWN_INFO, "version": __version__}
         result: dict[str, Any] = {"capabilities": capabilities, **({"instructions": text} if text else {})}
         if frame.method == "initialize":
-            return {"protocolVersion": handshake_version(frame), "serverInfo": info, **result}
+            return {"protocolVersion": choose_handshake_version(frame), "serverInfo": info, **result}
         meta = {"_meta": {SERVER_META: info}}
-        return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **stateless_members()}
+        return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **build_stateless_members()}
 
-    async def _list(self, frame: ParsedMessage, sink: ResponseSink) -> None:
+    async def _respond_with_list(self, frame: ParsedMessage, sink: ResponseSink) -> None:
         """Answer a list request with the items of all servers on one page."""
         capability, member, name = _LISTS[frame.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
         backends = [backend for _, backend in sorted(self._backends.items())]
         backends = [backend for backend in backends if backend.is_open and backend.offers(capability)]
         results = await asyncio.gather(
-            *(self._items_of(backend, frame.method, member, meta) for backend in backends), return_exceptions=True
+            *(self._list_items(backend, frame.method, member, meta) for backend in backends), return_exceptions=True
         )
         items: list[bytes] = []
         missing = self._missing_servers()
@@ -175,10 +181,10 @@ class MergedConversation(Bridge):
                 continue  # the other servers' items are still useful
             if isinstance(result, BaseException):
                 raise result
-            rename = partial(self._rename, backend.slug, result, name)
+            rename = partial(self._rename_items, backend.slug, result, name)
             items += await self._manager.offload_if_large(self._client.name, sum(map(len, result)), rename)
         extra_members = {
-            **(stateless_members() if self._stateless else {}),
+            **(build_stateless_members() if self._stateless else {}),
             **({"_meta": {UNAVAILABLE: missing}} if missing else {}),
         }
         rest = b"," + encode(extra_members)[1:-1] if extra_members else b""
@@ -187,12 +193,12 @@ class MergedConversation(Bridge):
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
         sink.respond(ParsedMessage(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
-    async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
+    async def _list_items(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
         """The items of one server. Raises `BackendError` if they take too long: the merged list waits for them."""
         key = backend, method
-        if key in self._late:
+        if key in self._late_lists:
             raise BackendError(SERVER_UNAVAILABLE, "the server has not sent its list yet")
-        task = asyncio.get_running_loop().create_task(self._items_in_session(backend, method, member, meta))
+        task = asyncio.get_running_loop().create_task(self._list_items_in_session(backend, method, member, meta))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._limits.merged_list_seconds)
         except asyncio.CancelledError:
@@ -200,35 +206,37 @@ class MergedConversation(Bridge):
             raise
         if done:
             return task.result()
-        self._late[key] = task
+        self._late_lists[key] = task
         task.add_done_callback(lambda _: self._on_late_list(key))
         raise BackendError(SERVER_UNAVAILABLE, "the server did not send its list in time")
 
-    async def _items_in_session(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
+    async def _list_items_in_session(
+        self, backend: Backend, method: str, member: str, meta: dict[str, Any]
+    ) -> list[bytes]:
         """The items of one server, in a new session if the server no longer knows the old one."""
         try:
-            return await backend.items(method, member, meta)
+            return await backend.list_items(method, member, meta)
         except NotExecutedError:
-            return await (await self._backend(backend.upstream)).items(method, member, meta)
+            return await (await self._get_backend(backend.upstream)).list_items(method, member, meta)
 
     def _on_late_list(self, key: tuple[Backend, str]) -> None:
         """Send ``list_changed`` when a late list arrives."""
-        task = self._late.pop(key)
+        task = self._late_lists.pop(key)
         failed = task.cancelled() or task.exception() is not None
         if not failed and not self._stateless:
             notification = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
             self._notifications.send(encode(notification))
 
-    def _rename(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
+    def _rename_items(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
         for item in items:
             own_name = orjson.loads(item)[member]
             if member == "name":
-                name = merged_name(slug, own_name)
+                name = build_merged_name(slug, own_name)
                 if split_name(name) != (slug, own_name):
                     self._long_names[name] = slug, own_name
             else:
-                name = merged_uri(slug, own_name)
+                name = build_merged_uri(slug, own_name)
             renamed.append(replace_value(item, (member,), encode(name)))
         return renamed
 
@@ -246,16 +254,16 @@ class MergedConversation(Bridge):
 
     # Requests that name a server
 
-    async def _route(
+    async def _relay_to_server(
         self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
-        path, slug, own_name = self._target(frame)
+        path, slug, own_name = self._find_target(frame)
         upstream = self._visible_upstreams().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
-        await self._relay(upstream, _with_name(frame, path, own_name), sink, parameters, relayed)
+        await self._relay(upstream, _replace_name(frame, path, own_name), sink, parameters, relayed)
 
-    def _target(self, frame: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
+    def _find_target(self, frame: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
         """The path of the name in the request, the server's slug, and the server's own name."""
         path: tuple[str, ...]
         if frame.method in _ROUTED:
@@ -275,19 +283,19 @@ class MergedConversation(Bridge):
             return path, *self._long_names[name]
         return path, *(split_name(name) if path[-1] == "name" else split_uri(name))
 
-    def _for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
-        message = super()._for_client(backend, frame)
+    def _translate_for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
+        message = super()._translate_for_client(backend, frame)
         if message is not None and message.method == "notifications/resources/updated":
             own_name = message.params.get("uri")
             if isinstance(own_name, str):
-                uri = merged_uri(backend.slug, own_name)
+                uri = build_merged_uri(backend.slug, own_name)
                 return ParsedMessage(
                     data=replace_value(message.data, ("params", "uri"), encode(uri)), message=message.message
                 )
         return message
 
 
-def _with_name(frame: ParsedMessage, path: tuple[str, ...], name: str) -> ParsedMessage:
+def _replace_name(frame: ParsedMessage, path: tuple[str, ...], name: str) -> ParsedMessage:
     data = replace_value(frame.data, path, encode(name))
     params = dict(frame.params)
     if len(path) == 3:
@@ -308,34 +316,34 @@ _SEPARATOR = "__"
 _SCHEME = "+"
 
 
-def slugs_of(names: Iterable[str]) -> dict[str, str]:
+def assign_slugs(names: Iterable[str]) -> dict[str, str]:
     """A unique slug for each server, for paths and name prefixes."""
-    slugs = plain = {name: _slug(name) for name in sorted(set(names))}
+    slugs = plain = {name: _make_slug(name) for name in sorted(set(names))}
     # All names with the same slug get a hash suffix, so that slugs do not depend on the order of names. If a name was
     # chosen to equal another slug with its suffix, both get a suffix that is longer than any name.
     for digits in (_SHORT_HASH, _LONG_HASH):
         times = Counter(slug.lower() for slug in slugs.values())
         slugs = {
-            name: f"{plain[name]}-{_hash_suffix(name, digits)}" if times[slug.lower()] > 1 else slug
+            name: f"{plain[name]}-{_compute_hash_suffix(name, digits)}" if times[slug.lower()] > 1 else slug
             for name, slug in slugs.items()
         }
     return slugs
 
 
-def _slug(name: str) -> str:
+def _make_slug(name: str) -> str:
     plain = _NOT_PLAIN.sub("-", name).strip("-")
     if not plain or not plain[0].isalpha():
         plain = f"s-{plain}"
     if len(plain) > _MAX_SLUG:
-        plain = f"{plain[: _MAX_SLUG - 9]}-{_hash_suffix(name)}"
+        plain = f"{plain[: _MAX_SLUG - 9]}-{_compute_hash_suffix(name)}"
     return plain.rstrip("-") if plain != name else plain
 
 
-def _hash_suffix(name: str, digits: int = _SHORT_HASH) -> str:
+def _compute_hash_suffix(name: str, digits: int = _SHORT_HASH) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:digits]
 
 
-def merged_name(slug: str, name: str) -> str:
+def build_merged_name(slug: str, name: str) -> str:
     """The name of a tool or prompt at `/mcp`. A long name is shortened and ends in a hash.
 
     A name that looks shortened is treated in the same way, because it may imitate the short form of another name.
@@ -343,7 +351,7 @@ def merged_name(slug: str, name: str) -> str:
     full_name = f"{slug}{_SEPARATOR}{name}"
     if len(full_name) < MAX_NAME or (len(full_name) == MAX_NAME and not _SHORTENED.fullmatch(full_name)):
         return full_name
-    return f"{full_name[: MAX_NAME - _NAME_HASH_DIGITS - 1]}-{_hash_suffix(name, _NAME_HASH_DIGITS)}"
+    return f"{full_name[: MAX_NAME - _NAME_HASH_DIGITS - 1]}-{_compute_hash_suffix(name, _NAME_HASH_DIGITS)}"
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -352,7 +360,7 @@ def split_name(name: str) -> tuple[str, str]:
     return (slug, rest) if separator else ("", name)
 
 
-def merged_uri(slug: str, uri: str) -> str:
+def build_merged_uri(slug: str, uri: str) -> str:
     """The URI of a resource, or a URI template, at `/mcp`."""
     return f"{slug}{_SCHEME}{uri}"
 

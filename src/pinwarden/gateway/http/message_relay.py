@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.header_checks import HeaderMismatch, declared_parameters
+from pinwarden.gateway.http.header_checks import HeaderMismatch, select_declared_headers
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.notifications import LIST_CHANGED_MARK, NotificationStream
-from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
+from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, restore_client_id
 from pinwarden.gateway.http.session_queue import PendingRefusals, SessionQueue
 from pinwarden.gateway.http.upstream_transport import PostedRequest, UpstreamTransport
 from pinwarden.gateway.recorder import LoopRecorder
@@ -108,14 +108,14 @@ class MessageRelay(ABC):
         self.closed = False
         self.ended = False
         """Whether the server ended the session and accepts no further requests."""
-        self.answered_once = False
+        self.has_received = False
         """Whether the server ever sent a message."""
         self.last_used = self.last_received = clock()
         self._clock = clock
         self._recorder = recorder
         self._tracing = tracing
         self._executor = executor
-        self._json = Limits(max_bytes=limits.max_answer_bytes)
+        self._json = Limits(max_bytes=limits.max_server_message_bytes)
         self._fast_path = session.fast_path
         self._open = OpenRequests(session.name, limits.max_in_flight)
         self._pending = self._open.by_id
@@ -165,7 +165,7 @@ class MessageRelay(ABC):
     def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
         now = self.last_used = self._clock()
-        if self.closed or self._open.full:
+        if self.closed or self._open.is_full:
             sink.fail(SERVER_UNAVAILABLE, "too many requests are open at this server" if not self.closed else "closed")
             return None
         if self.ended:
@@ -181,7 +181,7 @@ class MessageRelay(ABC):
             return None
         pending = PendingRequest(frame, sink, parameters)
         # A subscription is answered when it ends.
-        pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self.limits.answer_seconds
+        pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self.limits.response_seconds
         frame, request_id = self._open.add(
             frame, request_id, pending, shared=self.transport is not None and self.transport.shared
         )
@@ -206,24 +206,26 @@ class MessageRelay(ABC):
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
         transport, client_id = self.transport, message.get("id")
         request_id = to_request_id(client_id)
-        if self.closed or self.ended or transport is None or self._open.full or request_id is None:
+        if self.closed or self.ended or transport is None or self._open.is_full or request_id is None:
             return False
         if type(client_id) is str and len(client_id) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
         token = None if meta is None else to_request_id(meta.get("progressToken"))
-        if token is not None and (transport.shared or self._open.is_taken(request_id) or self._open.is_token(token)):
+        if token is not None and (
+            transport.shared or self._open.is_id_in_use(request_id) or self._open.is_token_in_use(token)
+        ):
             return False
-        if transport.shared or self._open.is_taken(request_id):
-            new_id = self._open.new_id() if type(client_id) is int else None
+        if transport.shared or self._open.is_id_in_use(request_id):
+            new_id = self._open.allocate_id() if type(client_id) is int else None
             changed = None if new_id is None else replace_id(body, client_id, new_id[1])
             if new_id is None or changed is None:
                 return False
             request_id, body, message["id"] = new_id, changed, new_id[1]
         now = self.last_used = self._clock()
         call = ToolCall(self, connection, request_id, client_id, parameters, now, stateless=stateless)
-        call.deadline = now + self.limits.answer_seconds
-        connection.begin(call)
+        call.deadline = now + self.limits.response_seconds
+        connection.begin_response(call)
         self._open.add_call(request_id, call, token)
         # A queued server message may announce that the tool changed.
         if self._recorder.can_record_calls and not self._queue.busy:
@@ -283,12 +285,12 @@ class MessageRelay(ABC):
         """Relay a message of the server, after the queued messages.
 
         ``posted`` is the request in whose HTTP response the message came; None for a line of a process. If the message
-        is the response to that request, `PostedRequest.answered` is set.
+        is the response to that request, `PostedRequest.has_response` is set.
         """
         if self.closed or (LIST_CHANGED_MARK in data and self._defer_notification(data)):
             return
         self.last_received = self._clock()
-        self.answered_once = True
+        self.has_received = True
         if not self._queue.busy:
             self._relay_server_message(data, posted)
         elif not self._queue.run(partial(self._relay_server_message, data, posted), len(data)):
@@ -312,9 +314,9 @@ class MessageRelay(ABC):
                 and self._fast_path.may_relay(data, message)
             ):
                 self._open.forget(call.request_id)
-                call.result(data, message)
+                call.send_result(data, message)
                 if posted is not None:
-                    posted.answered = True
+                    posted.has_response = True
                 return
         if is_slow_server_message(message, len(data)) or self.session.may_be_slow(now):
             self._queue.start(self._relay_on_thread(lambda: self._parse_and_decide(data, posted, now)))
@@ -359,7 +361,7 @@ class MessageRelay(ABC):
         """Record a decision, then send its messages. A refusal is sent only after it is durable."""
         output, frame, posted = decision.output, decision.frame, decision.posted
         if posted is not None and frame is not None and (output is None or frame.is_response_to(posted.request_id)):
-            posted.answered = True
+            posted.has_response = True
         if output is None:
             if frame is not None and frame.id is not None:
                 self._abandoned.pop(frame.id, None)
@@ -374,7 +376,7 @@ class MessageRelay(ABC):
                 self._undo(output, err)
             else:
                 self._send(output, decision)
-        elif self._refusals.full:
+        elif self._refusals.is_full:
             self.close("the server causes refusals faster than the gateway can record them")
         else:
             self._refusals.start(self._refuse(output, decision))
@@ -413,7 +415,7 @@ class MessageRelay(ABC):
     def _send_to_server(self, frame: ParsedMessage, transport: UpstreamTransport) -> None:
         request_id = frame.id if frame.is_request else None
         pending = None if request_id is None else self._pending.get(request_id)
-        if request_id is not None and self._open.is_over(request_id):
+        if request_id is not None and self._open.is_unwanted(request_id):
             # It was cancelled while it was being recorded, so the server does not get it.
             self._abandoned.pop(request_id, None)
             self._forget(request_id)
@@ -441,7 +443,7 @@ class MessageRelay(ABC):
         name = frame.params.get("name") if frame.method == CALL else None
         definition = self.session.find_definition(name) if type(name) is str else None
         try:
-            return declared_parameters(parameters, definition, frame.params.get("arguments"))
+            return select_declared_headers(parameters, definition, frame.params.get("arguments"))
         except HeaderMismatch as err:
             request_id = frame.members.get("id") if client_id is None else client_id
             error = {"code": HEADER_MISMATCH, "message": str(err)}
@@ -454,7 +456,7 @@ class MessageRelay(ABC):
             request_id = frame.id
             pending = None if request_id is None else self._open.forget(request_id)
             if pending is not None:
-                pending.sink.respond(with_client_id(frame, pending), status)
+                pending.sink.respond(restore_client_id(frame, pending), status)
             return
         pending = self._open.find_by_message(frame, None if posted is None else posted.request_id)
         transport = self.transport
@@ -465,12 +467,12 @@ class MessageRelay(ABC):
         ):
             return  # the message may be for another client
         if pending is not None:
-            pending.deadline = max(pending.deadline, self._clock() + self.limits.answer_seconds)
-            frame = with_client_id(frame, pending)
+            pending.deadline = max(pending.deadline, self._clock() + self.limits.response_seconds)
+            frame = restore_client_id(frame, pending)
         if pending is not None and pending.sink.open:
             pending.sink.send_message(frame)
         elif not self._notifications.send(frame.data):
-            other = self._open.oldest_open_sink() if pending is None and posted is None else None
+            other = self._open.find_oldest_open_sink() if pending is None and posted is None else None
             if other is not None:
                 other.send_message(frame)
             else:

@@ -23,7 +23,7 @@ class EventSink(Protocol):
     def start_events(self) -> None:
         """Send the head of the response."""
 
-    def event(self, frame: bytes) -> None:
+    def send_event(self, frame: bytes) -> None:
         """Send a message."""
 
     def end_events(self) -> None:
@@ -51,14 +51,14 @@ class NotificationStream:
             replaced.end_events()
         stream.start_events()
         while self._queue:
-            stream.event(self._queue.popleft())
+            stream.send_event(self._queue.popleft())
         self._queued_bytes = 0
 
     def send(self, data: bytes) -> bool:
         """Send a message. Returns False if no stream is open."""
         if self._stream is None or not self._stream.open:
             return False
-        self._stream.event(data)
+        self._stream.send_event(data)
         return True
 
     def enqueue(self, data: bytes) -> None:
@@ -66,7 +66,10 @@ class NotificationStream:
         self._queue.append(data)
         self._queued_bytes += len(data)
         limits = self._limits
-        while len(self._queue) > limits.max_waiting_frames or self._queued_bytes > limits.max_waiting_bytes:
+        while (
+            len(self._queue) > limits.max_queued_notifications
+            or self._queued_bytes > limits.max_queued_notification_bytes
+        ):
             self._queued_bytes -= len(self._queue.popleft())
 
     def end(self) -> None:
@@ -89,52 +92,52 @@ _Key = tuple[str, Any]
 class ListChangedThrottle:
     """Coalesces the ``list_changed`` notifications of one conversation."""
 
-    __slots__ = ("_deliver", "_passed", "_seconds", "_waiting")
+    __slots__ = ("_deferred", "_deliver", "_forwarded", "_seconds")
 
     def __init__(self, seconds: float, deliver: Callable[[bytes], None]) -> None:
         """``deliver`` is called at the end of an interval with its last deferred notification."""
         self._seconds = seconds
         self._deliver = deliver
-        self._passed: dict[_Key, int] = {}
+        self._forwarded: dict[_Key, int] = {}
         """The number of forwarded notifications in the current interval, by kind."""
-        self._waiting: dict[_Key, bytes] = {}
+        self._deferred: dict[_Key, bytes] = {}
         """The last deferred notification, by kind."""
 
     def defer(self, data: bytes) -> str:
         """Defer a notification if its interval is used up. Returns its method; empty if it was not deferred."""
         if len(data) > _MAX_BYTES or LIST_CHANGED_MARK not in data:
             return ""
-        key = _kind_of(data)
+        key = _parse_kind(data)
         if key is None:
             return ""
-        passed = self._passed.get(key)
+        passed = self._forwarded.get(key)
         if passed is None:
-            if len(self._passed) < _MAX_KINDS:
+            if len(self._forwarded) < _MAX_KINDS:
                 self._begin_interval(key)
         elif passed < _BURST:
-            self._passed[key] = passed + 1
+            self._forwarded[key] = passed + 1
         else:
-            self._waiting[key] = data
+            self._deferred[key] = data
             return key[0]
         return ""
 
     def clear(self) -> None:
         """Drop deferred notifications."""
-        self._waiting.clear()
+        self._deferred.clear()
 
     def _begin_interval(self, key: _Key) -> None:
-        self._passed[key] = 1
+        self._forwarded[key] = 1
         asyncio.get_running_loop().call_later(self._seconds, self._end_interval, key)
 
     def _end_interval(self, key: _Key) -> None:
-        del self._passed[key]
-        data = self._waiting.pop(key, None)
+        del self._forwarded[key]
+        data = self._deferred.pop(key, None)
         if data is not None:
             self._begin_interval(key)
             self._deliver(data)
 
 
-def _kind_of(data: bytes) -> _Key | None:
+def _parse_kind(data: bytes) -> _Key | None:
     """The kind of a ``list_changed`` notification: its method and subscription; None for other messages."""
     try:
         message = parse_json(data, _JSON)

@@ -39,7 +39,7 @@ class OpenRequests:
     def __init__(self, conversation: str, max_open: int) -> None:
         """``conversation`` is the unguessable name of the conversation. ``max_open`` limits the open requests."""
         self._conversation = conversation
-        self._most = max_open
+        self._max_open = max_open
         self.by_id: dict[RequestId, PendingRequest | ToolCall] = {}
         self.abandoned: dict[RequestId, None] = {}
         """Requests of disconnected clients that the server may still answer, oldest first."""
@@ -49,11 +49,11 @@ class OpenRequests:
         self._rewritten = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the limit of open requests is reached."""
-        return len(self.by_id) >= self._most
+        return len(self.by_id) >= self._max_open
 
-    def is_taken(self, request_id: RequestId) -> bool:
+    def is_id_in_use(self, request_id: RequestId) -> bool:
         """Whether another request uses this id."""
         return request_id in self.by_id or request_id in self.abandoned
 
@@ -65,11 +65,11 @@ class OpenRequests:
         In a shared process, id and progress token are always rewritten, because another client may use the same.
         """
         token = frame.progress_token
-        if shared or self.is_taken(request_id) or (token is not None and token in self._tokens):
+        if shared or self.is_id_in_use(request_id) or (token is not None and token in self._tokens):
             self._rewritten += 1
             pending.rewritten = True
             request_id = (str, f"pinwarden-{self._conversation}-{self._rewritten}")
-            frame = with_rewritten_id(frame, request_id[1])
+            frame = rewrite_id(frame, request_id[1])
             token = frame.progress_token
         pending.token = token
         self.by_id[request_id] = pending
@@ -77,7 +77,7 @@ class OpenRequests:
             self._tokens[token] = request_id
         return frame, request_id
 
-    def is_token(self, token: RequestId) -> bool:
+    def is_token_in_use(self, token: RequestId) -> bool:
         """Whether another request uses this progress token."""
         return token in self._tokens
 
@@ -88,7 +88,7 @@ class OpenRequests:
             call.token = token
             self._tokens[token] = request_id
 
-    def new_id(self) -> RequestId | None:
+    def allocate_id(self) -> RequestId | None:
         """Allocate an integer id for a call whose own id is in use; None if a client uses the allocated id."""
         request_id = (int, next(_NEW_IDS))
         return None if request_id in self.by_id else request_id
@@ -102,7 +102,7 @@ class OpenRequests:
 
     def abandon(self, request_id: RequestId) -> None:
         """Remember a removed request that the server may still answer, so that the response is dropped."""
-        if len(self.abandoned) >= self._most:
+        if len(self.abandoned) >= self._max_open:
             del self.abandoned[next(iter(self.abandoned))]  # most servers do not answer them
         self.abandoned[request_id] = None
 
@@ -117,12 +117,12 @@ class OpenRequests:
         """Whether the client cancelled this request."""
         return pending in self._cancelled
 
-    def is_over(self, request_id: RequestId) -> bool:
+    def is_unwanted(self, request_id: RequestId) -> bool:
         """Whether a request was cancelled, or its client disconnected."""
         pending = self.by_id.get(request_id)
         return request_id in self.abandoned or (pending is not None and pending in self._cancelled)
 
-    def overdue(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
+    def find_overdue(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
         """Requests whose deadline has passed."""
         self._cancelled.intersection_update(self.by_id.values())
         return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
@@ -137,7 +137,7 @@ class OpenRequests:
             request_id = expected_id
         return None if request_id is None else self.by_id.get(request_id)
 
-    def oldest_open_sink(self) -> ResponseSink | ToolCall | None:
+    def find_oldest_open_sink(self) -> ResponseSink | ToolCall | None:
         """The sink of the oldest request with a connected client, for a server message that names no request."""
         for pending in self.by_id.values():
             if pending not in self._cancelled and pending.sink.open:
@@ -178,23 +178,23 @@ class PendingRequest:
         self.rewritten = False
 
 
-def with_rewritten_id(frame: ParsedMessage, request_id: str) -> ParsedMessage:
+def rewrite_id(frame: ParsedMessage, request_id: str) -> ParsedMessage:
     """Replace the id of a request, and its progress token by the same id."""
     text = b'"' + request_id.encode() + b'"'
     data = replace_value(frame.data, ("id",), text)
     if frame.progress_token is not None:
         data = replace_value(data, ("params", "_meta", "progressToken"), text)
-    return ParsedMessage(data=data, message=_changed(frame, request_id))
+    return ParsedMessage(data=data, message=_rewrite_members(frame, request_id))
 
 
-def _changed(frame: ParsedMessage, request_id: str) -> dict[str, Any]:
+def _rewrite_members(frame: ParsedMessage, request_id: str) -> dict[str, Any]:
     message = {**frame.members, "id": request_id}
     if frame.progress_token is not None:
         message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": request_id}}
     return message
 
 
-def with_client_id(frame: ParsedMessage, pending: PendingRequest | ToolCall) -> ParsedMessage:
+def restore_client_id(frame: ParsedMessage, pending: PendingRequest | ToolCall) -> ParsedMessage:
     """Restore the client's id and progress token in a server message."""
     if not pending.rewritten:
         return frame
@@ -281,9 +281,9 @@ class ToolCall(PostedRequest):
         """Whether the client is still connected."""
         return self._connection is not None
 
-    def result(self, data: bytes, message: Any) -> None:
+    def send_result(self, data: bytes, message: Any) -> None:
         """Send the result to the client, on the fast path unless another message was sent before."""
-        self.answered = True
+        self.has_response = True
         connection = self._connection
         if connection is None:
             return  # the client disconnected
@@ -294,7 +294,7 @@ class ToolCall(PostedRequest):
         if self._fallback is not None:
             self._fallback.respond(ParsedMessage(data, message), 0)
         else:
-            connection.result(data)
+            connection.send_result(data)
 
     def send_message(self, frame: ParsedMessage) -> None:
         """Send a message that belongs to the call, before its response."""
@@ -322,7 +322,7 @@ class ToolCall(PostedRequest):
             reply.on_disconnect = self.handle_disconnect
             reply.client = self.client
             if self._connection is not None:
-                self._connection.begin(reply)
+                self._connection.begin_response(reply)
             self._fallback = HttpResponseSink(reply, self.client_id, stateless=self._stateless)
         return self._fallback
 
@@ -357,14 +357,14 @@ class ToolCall(PostedRequest):
         self.listener = NULL_LISTENER  # break the reference cycle
         self.transport.forget_post(self.request_id)
         conversation.on_server_message(body, self)
-        if not self.answered:
+        if not self.has_response:
             conversation.on_response_ended(self, "the response was empty")
 
     def on_head(self, status: int, session: str) -> None:
         """Hand over to a general listener: the response arrives in parts."""
         self._fallback_listener().on_head(status, session)
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_message(self, frame: bytes) -> None:
         """Never called: `on_head` replaces the listener."""
 
     def on_end(self) -> None:
@@ -424,24 +424,24 @@ class HttpResponseSink:
     def send_message(self, frame: ParsedMessage) -> None:
         """Send an event before the response."""
         self._reply.start_events(self._headers)
-        self._reply.event(frame.data)
+        self._reply.send_event(frame.data)
 
     def respond(self, frame: ParsedMessage, status: int) -> None:
         """Send the response."""
         reply = self._reply
         if reply.streaming:
-            reply.event(frame.data)
+            reply.send_event(frame.data)
             reply.end_events()
             return
         if not status:
-            status = _status_of(frame.message) if self._stateless else 200
+            status = _choose_status(frame.message) if self._stateless else 200
         reply.send(status, frame.data, headers=self._headers)
 
     def fail(self, code: int, reason: str) -> None:
         """Send an error as the response."""
         data = build_error_response(self._id, code, reason)
         if self._reply.streaming:
-            self._reply.event(data)
+            self._reply.send_event(data)
             self._reply.end_events()
         else:
             # Older clients show the reason only if the status is 200.
@@ -464,7 +464,7 @@ _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_M
 _STATUS |= {CAPABILITY_MISSING: 400, VERSION_UNSUPPORTED: 400}
 
 
-def _status_of(message: Any) -> int:
+def _choose_status(message: Any) -> int:
     """The HTTP status for a response of the stateless era."""
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict):

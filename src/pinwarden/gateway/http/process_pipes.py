@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from typing import IO, TypeVar
 
-Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
+ProtocolType = TypeVar("ProtocolType", bound=asyncio.BaseProtocol)
 _FIRST_FREE = 3  # libuv never closes descriptors 0 to 2, so the server would not see the end of its input
 
 
@@ -20,7 +20,7 @@ class PipeEnd:
         self._loop_closes = False
 
     @classmethod
-    def of_stream(cls, stream: IO[bytes]) -> PipeEnd:
+    def from_stream(cls, stream: IO[bytes]) -> PipeEnd:
         """Duplicate the descriptor of a file object, and close the file object."""
         import fcntl
 
@@ -39,30 +39,30 @@ class PipeEnd:
         if descriptor >= 0 and not self._loop_closes:
             os.close(descriptor)
 
-    async def read_with(self, factory: Callable[[], Protocol]) -> asyncio.ReadTransport:
+    async def read_with(self, factory: Callable[[], ProtocolType]) -> asyncio.ReadTransport:
         """Let the loop read from the pipe, and own it. If this fails, the pipe is closed."""
-        loop = self._begin()
+        loop = self._prepare_handover()
         try:
             return (await loop.connect_read_pipe(factory, self))[0]
         except (OSError, ValueError):
-            self._close_refused()
+            self._close_after_failure()
             raise
 
-    async def write_with(self, factory: Callable[[], Protocol]) -> asyncio.WriteTransport:
+    async def write_with(self, factory: Callable[[], ProtocolType]) -> asyncio.WriteTransport:
         """Let the loop write to the pipe, and own it. If this fails, the pipe is closed."""
-        loop = self._begin()
+        loop = self._prepare_handover()
         try:
             return (await loop.connect_write_pipe(factory, self))[0]
         except (OSError, ValueError):
-            self._close_refused()
+            self._close_after_failure()
             raise
 
-    def _begin(self) -> asyncio.AbstractEventLoop:
+    def _prepare_handover(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         self._loop_closes = not isinstance(loop, asyncio.BaseEventLoop)
         return loop
 
-    def _close_refused(self) -> None:
+    def _close_after_failure(self) -> None:
         """Close the descriptor, because the loop did not take it over. After a cancellation, the loop closes it."""
         self._loop_closes = False
         self.close()
@@ -77,12 +77,12 @@ class PipeEnds:
         self.stderr = stderr
 
     @classmethod
-    def of_process(cls, process: subprocess.Popen[bytes]) -> PipeEnds:
+    def from_process(cls, process: subprocess.Popen[bytes]) -> PipeEnds:
         """Take over stdin, stdout and stderr of a process. Its file objects are always closed."""
         streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
         ends: list[PipeEnd] = []
         try:
-            ends += [PipeEnd.of_stream(stream) for stream in streams]
+            ends += [PipeEnd.from_stream(stream) for stream in streams]
             return cls(*ends)
         except BaseException:
             for end in ends:

@@ -20,12 +20,12 @@ class ProcessSupervisor:
         self, name: str, command: Callable[[], ServerCommand], limits: HttpLimits, slots: ProcessSlots | None = None
     ) -> None:
         self.name = name
-        self.slots = slots or ProcessSlots(limits.max_children)
+        self.slots = slots or ProcessSlots(limits.max_processes)
         self._command = command
         self.limits = limits
         self.running: set[ProcessTransport] = set()
         self.starts = 0
-        self.early_ends = 0
+        self.early_exits = 0
         self.retry_at = 0.0
 
     def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
@@ -35,7 +35,7 @@ class ProcessSupervisor:
         process.start_when_due()
         return process
 
-    def command(self) -> ServerCommand:
+    def build_command(self) -> ServerCommand:
         """The command to start."""
         self.starts += 1
         return self._command()
@@ -44,11 +44,11 @@ class ProcessSupervisor:
         """Update the backoff after a process ended. ``by_gateway`` is true if the gateway ended it."""
         self.running.discard(process)
         if by_gateway or lifetime >= self.limits.stable_seconds:
-            self.early_ends = 0
+            self.early_exits = 0
             return
-        self.early_ends += 1
-        longest = self.limits.longest_backoff_seconds
-        self.retry_at = now + min(longest, self.limits.first_backoff_seconds * 2 ** min(self.early_ends - 1, 20))
+        self.early_exits += 1
+        longest = self.limits.max_backoff_seconds
+        self.retry_at = now + min(longest, self.limits.first_backoff_seconds * 2 ** min(self.early_exits - 1, 20))
 
 
 class SlotHolder(Protocol):
@@ -75,7 +75,7 @@ class ProcessSlots:
 
     def __init__(self, max_processes: int) -> None:
         self._max_processes = max_processes
-        self.full = (
+        self.full_message = (
             f"the gateway runs {max_processes} server processes already, which is its limit; end a session, try again "
             "later, or ask the gateway's operator to raise --max-processes"
         )
@@ -83,15 +83,15 @@ class ProcessSlots:
         self._holders: set[SlotHolder] = set()
         """Processes that are not being evicted."""
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self.taken = 0
+        self.occupied = 0
         """Occupied slots, including processes that are ending."""
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
         """Occupy a slot. If none is free, evict a process of the client with the most. Returns False if that fails."""
-        if self.taken < self._max_processes:
-            self.taken += 1
+        if self.occupied < self._max_processes:
+            self.occupied += 1
         else:
-            chosen = self._to_evict(holder.client)
+            chosen = self._choose_to_evict(holder.client)
             if chosen is None or not await self._evict(chosen, seconds):
                 return False
         self._holders.add(holder)
@@ -105,9 +105,9 @@ class ProcessSlots:
             if not waiter.done():
                 waiter.set_result(None)  # this waiter takes over the slot
                 return
-        self.taken -= 1
+        self.occupied -= 1
 
-    def _to_evict(self, client: str) -> SlotHolder | None:
+    def _choose_to_evict(self, client: str) -> SlotHolder | None:
         """Choose a process of the client with the most slots: an idle one, or any if it has more than half."""
         counts = Counter(holder.client for holder in self._holders)
         highest = max(counts.values(), default=0)

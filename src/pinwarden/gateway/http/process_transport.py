@@ -215,7 +215,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def on_stderr_line(self, data: bytes) -> None:
         """Write a line of the server's stderr to the gateway's log."""
-        self.say(data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace"))
+        self.say(data[: self._limits.max_stderr_line_bytes].decode("utf-8", "backslashreplace"))
 
     async def _start(self) -> None:
         pause = self._supervisor.retry_at - self._loop.time()
@@ -225,12 +225,12 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._pausing = False
         if self._closed:
             return
-        if not await self._supervisor.slots.take(self, self._limits.slot_seconds):
-            self._evict(self._supervisor.slots.full)
+        if not await self._supervisor.slots.take(self, self._limits.eviction_seconds):
+            self._evict(self._supervisor.slots.full_message)
             return
         try:
             # Building the command may hash files.
-            command = await self._loop.run_in_executor(None, self._supervisor.command)
+            command = await self._loop.run_in_executor(None, self._supervisor.build_command)
             process, tree, ends = await self._loop.run_in_executor(None, _start_process, command)
         except Exception as err:  # noqa: BLE001  the client gets any error as the reason
             self._supervisor.slots.release(self)
@@ -269,7 +269,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
                     self.on_line,
                     self.on_output_closed,
                     self.on_line_too_long,
-                    limits.max_answer_bytes,
+                    limits.max_server_message_bytes,
                     limits,
                     self._budget,
                 )
@@ -277,10 +277,10 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         )
         self._transports.append(
             await ends.stderr.read_with(
-                lambda: LineReader(self.on_stderr_line, _do_nothing, None, limits.kept_stderr_bytes, limits)
+                lambda: LineReader(self.on_stderr_line, _do_nothing, None, limits.max_stderr_line_bytes, limits)
             )
         )
-        stdin = await ends.stdin.write_with(lambda: _Input(self))
+        stdin = await ends.stdin.write_with(lambda: _InputFlowControl(self))
         self._transports.append(stdin)
         self._stdin = stdin
 
@@ -334,7 +334,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             transport.close()
 
 
-class _Input(asyncio.BaseProtocol):
+class _InputFlowControl(asyncio.BaseProtocol):
     """Flow control of the server's standard input."""
 
     def __init__(self, transport: ProcessTransport) -> None:
@@ -359,7 +359,7 @@ def _start_process(command: ServerCommand) -> tuple[subprocess.Popen[bytes], Pro
     tree = ProcessTree(process)
     try:
         OPEN_FILE_LIMIT.restore_for(process.pid)
-        return process, tree, PipeEnds.of_process(process)
+        return process, tree, PipeEnds.from_process(process)
     except BaseException:
         tree.end(0, immediately=True)
         raise
@@ -423,7 +423,7 @@ class LineReader(asyncio.Protocol):
 
     def _process(self) -> None:
         """Process a limited number of lines, then let other work run."""
-        frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
+        frames, size = self._limits.max_messages_at_once, self._limits.max_bytes_at_once
         while (end := self._unread.find(b"\n", self._offset)) >= 0:
             if frames <= 0 or size <= 0:
                 self._pause()
@@ -433,16 +433,16 @@ class LineReader(asyncio.Protocol):
             if self._partial:
                 self._partial += line
                 line = bytes(self._partial)
-                self._forget()
+                self._clear_partial()
             line = line.strip()
             frames -= 1
             size -= len(line)
             if line:
                 self._on_line(line)
-        rest = self._unread[self._offset :]
+        remainder = self._unread[self._offset :]
         self._unread, self._offset = b"", 0
-        if rest:
-            self._queue_line(rest)
+        if remainder:
+            self._append_partial(remainder)
         self._resume()
 
     def _pause(self) -> None:
@@ -480,9 +480,9 @@ class LineReader(asyncio.Protocol):
         if self._on_too_long is not None:
             self._on_too_long(TOO_MUCH)
 
-    def _queue_line(self, rest: bytes) -> None:
-        if len(self._partial) + len(rest) <= self._max_bytes:
-            self._partial += rest
+    def _append_partial(self, remainder: bytes) -> None:
+        if len(self._partial) + len(remainder) <= self._max_bytes:
+            self._partial += remainder
             if self._budget is not None and len(self._partial) - self._counted >= _BUDGET_STEP:
                 self._counted = len(self._partial)
                 self._budget.enter(self)
@@ -491,12 +491,12 @@ class LineReader(asyncio.Protocol):
             self._drop()
             self._on_too_long(TOO_LONG)
 
-    def _forget(self) -> None:
+    def _clear_partial(self) -> None:
         self._partial = bytearray()
         if self._counted and self._budget is not None:
             self._budget.leave(self)
         self._counted = 0
 
     def _drop(self) -> None:
-        self._forget()
+        self._clear_partial()
         self._unread, self._offset = b"", 0

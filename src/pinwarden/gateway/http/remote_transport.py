@@ -80,7 +80,7 @@ class RemoteTransport:
         self._server = server
         server.pool.budget = owner.budget
         self._owner = owner
-        self.json = Limits(max_bytes=limits.max_answer_bytes)
+        self.json = Limits(max_bytes=limits.max_server_message_bytes)
         self._session = b""
         self._version = b""
         self._handshaken = False
@@ -436,7 +436,7 @@ class _PostListener(NullListener):
         elif self._initialize and status < 300:
             self._transport.set_session(session)
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_message(self, frame: bytes) -> None:
         if self._status in (_BAD_REQUEST, _NOT_FOUND):
             self._refusal = self._refusal or frame
         else:
@@ -520,6 +520,6 @@ class _StreamListener(NullListener):
         del session
         self._status = status
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_message(self, frame: bytes) -> None:
         if self._status == 200:
             self._owner.on_server_message(frame)

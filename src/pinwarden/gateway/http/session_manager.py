@@ -82,7 +82,9 @@ class Route(Protocol):
     slug: str
     requests: int
 
-    def converse(self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False) -> AnyConversation:
+    def open_conversation(
+        self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
+    ) -> AnyConversation:
         """Open a conversation; ``stateless`` for requests of the stateless era."""
 
 
@@ -103,7 +105,7 @@ class Upstream:
         """The server's name in paths, and the prefix of its tools at `/mcp`."""
         self.guard = guard
         self.recorder = recorder
-        self.open = opener
+        self.open_transport = opener
         self.tracing = tracing
         self.requests = 0
         self.losses = 0
@@ -117,22 +119,24 @@ class Upstream:
         """Whether the server ever had a capability that clients cannot share."""
         self._process: SharedProcess | None = None
 
-    def converse(self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False) -> Conversation:
+    def open_conversation(
+        self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
+    ) -> Conversation:
         """Open a conversation, over a new transport or in the shared process."""
         session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
 
-        def closed(reason: str) -> None:
+        def on_closed(reason: str) -> None:
             self.losses += 1
             self._record(STOPPED, session, reason)
             evicted = conversation.transport is not None and conversation.transport.evicted
-            self.failing = not conversation.answered_once and not evicted
+            self.failing = not conversation.has_received and not evicted
 
         conversation = Conversation(
             session,
             self.recorder,
             manager.limits,
             manager.clock,
-            closed,
+            on_closed,
             manager.executor,
             manager.budget,
             self.tracing,
@@ -142,7 +146,7 @@ class Upstream:
         if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
             conversation.transport = self._process.attach(conversation)
             return conversation
-        conversation.transport = self.open(conversation)
+        conversation.transport = self.open_transport(conversation)
         if stateless and self.era == STATELESS:
             self._share(conversation)
         return conversation
@@ -223,52 +227,54 @@ class SessionManager:
         self.limits = limits
         self.clock = clock
         self.executor = FairExecutor(
-            max_queued=limits.max_client_judging, max_queue_seconds=limits.judging_wait_seconds
+            max_queued=limits.max_client_slow_messages, max_queue_seconds=limits.slow_message_seconds
         )
         """Parses and evaluates long messages."""
-        self.budget = MemoryBudget(limits.max_all_waiting_bytes)
-        self._shared: dict[tuple[str, GatewayClient], AnyConversation] = {}
+        self.budget = MemoryBudget(limits.max_queued_bytes)
+        self._stateless: dict[tuple[str, GatewayClient], AnyConversation] = {}
         self._sessions: dict[str, ClientSession] = {}
-        self._all: set[AnyConversation] = set()
+        self._conversations: set[AnyConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.generation = 0
         """Incremented when the set of servers changes."""
 
-    def stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation:
+    def get_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation:
         """The conversation for all stateless requests with one token."""
         key = route.slug, client
-        conversation = self._shared.get(key)
+        conversation = self._stateless.get(key)
         if conversation is None or conversation.closed:
-            conversation = self._shared[key] = self.conversation(route, client, stateless=True)
+            conversation = self._stateless[key] = self.open_conversation(route, client, stateless=True)
         return conversation
 
-    def open_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation | None:
+    def find_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation | None:
         """The conversation for stateless requests; None if it is not open."""
-        conversation = self._shared.get((route.slug, client))
+        conversation = self._stateless.get((route.slug, client))
         return None if conversation is None or conversation.closed else conversation
 
-    def adopt_stateless(self, route: Route, client: GatewayClient, conversation: AnyConversation) -> AnyConversation:
+    def adopt_stateless_conversation(
+        self, route: Route, client: GatewayClient, conversation: AnyConversation
+    ) -> AnyConversation:
         """Use a conversation for stateless requests. If another one is open, close this one and return the other."""
-        current = self.open_stateless_conversation(route, client)
+        current = self.find_stateless_conversation(route, client)
         if current is None:
-            current = self._shared[route.slug, client] = conversation
+            current = self._stateless[route.slug, client] = conversation
         elif current is not conversation:
             conversation.close("another conversation is used instead")
         return current
 
     def open_session(self, route: Route, client: GatewayClient) -> ClientSession | None:
         """Open a session. Returns None if there are too many."""
-        own = [session for session in self._sessions.values() if session.client.name == client.name]
-        if len(own) >= self.limits.max_client_sessions and not self._end_idle(own):
+        client_sessions = [session for session in self._sessions.values() if session.client.name == client.name]
+        if len(client_sessions) >= self.limits.max_client_sessions and not self._end_idle(client_sessions):
             return None
         if len(self._sessions) >= self.limits.max_sessions and not self._end_idle(self._sessions_of_busiest_client()):
             return None
         session_id = secrets.token_urlsafe(24)
-        session = ClientSession(session_id, client, route, self.conversation(route, client))
+        session = ClientSession(session_id, client, route, self.open_conversation(route, client))
         self._sessions[session_id] = session
         return session
 
-    def session(self, session_id: str, client: GatewayClient, route: Route) -> ClientSession | None:
+    def find_session(self, session_id: str, client: GatewayClient, route: Route) -> ClientSession | None:
         """The session with this id, if it belongs to this client."""
         session = self._sessions.get(session_id)
         if session is None or session.client != client or session.route.slug != route.slug:
@@ -285,25 +291,25 @@ class SessionManager:
         for session in [session for session in self._sessions.values() if session.client in clients]:
             del self._sessions[session.id]
             session.conversation.close(_REVOKED)
-        for key in [key for key in self._shared if key[1] in clients]:
-            self._shared.pop(key).close(_REVOKED)
+        for key in [key for key in self._stateless if key[1] in clients]:
+            self._stateless.pop(key).close(_REVOKED)
 
-    def conversation(self, route: Route, client: GatewayClient, *, stateless: bool = False) -> AnyConversation:
+    def open_conversation(self, route: Route, client: GatewayClient, *, stateless: bool = False) -> AnyConversation:
         """Open a conversation, and keep track of it until it closes."""
-        conversation = route.converse(self, client, stateless=stateless)
-        self._all.add(conversation)
+        conversation = route.open_conversation(self, client, stateless=stateless)
+        self._conversations.add(conversation)
         return conversation
 
-    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def run_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that is cancelled when the gateway ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def conversations(self) -> Iterator[AnyConversation]:
+    def list_conversations(self) -> Iterator[AnyConversation]:
         """All open conversations."""
-        yield from tuple(self._all)
+        yield from tuple(self._conversations)
 
     async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
         """Run work on ``size`` bytes for a client: directly if they are few, otherwise on the executor."""
@@ -313,8 +319,8 @@ class SessionManager:
 
     def tick(self) -> None:
         """Handle deadlines in all conversations, and end unused ones."""
-        unused_since = self.clock() - self.limits.session_seconds
-        for conversation in self.conversations():
+        unused_since = self.clock() - self.limits.idle_seconds
+        for conversation in self.list_conversations():
             try:
                 conversation.tick()
             except Exception as err:  # noqa: BLE001 - one conversation must not stop the clock of the others
@@ -323,16 +329,18 @@ class SessionManager:
                 conversation.close("the gateway failed")
             if conversation.idle and conversation.last_used < unused_since:
                 conversation.close("the session was not used")
-        self._all = {conversation for conversation in self._all if not conversation.closed}
+        self._conversations = {conversation for conversation in self._conversations if not conversation.closed}
         self._sessions = {key: session for key, session in self._sessions.items() if not session.conversation.closed}
-        self._shared = {key: conversation for key, conversation in self._shared.items() if not conversation.closed}
+        self._stateless = {
+            key: conversation for key, conversation in self._stateless.items() if not conversation.closed
+        }
 
-    def replace(self, upstreams: Mapping[str, Upstream]) -> None:
+    def replace_upstreams(self, upstreams: Mapping[str, Upstream]) -> None:
         """Replace the set of servers. Conversations with removed or changed servers end."""
         outdated = [upstream for slug, upstream in self.upstreams.items() if upstreams.get(slug) is not upstream]
         self.upstreams = dict(upstreams)
         self.generation += 1
-        for conversation in self.conversations():
+        for conversation in self.list_conversations():
             if isinstance(conversation, Conversation):
                 changed = any(conversation.session.guard is upstream.guard for upstream in outdated)
             else:
@@ -342,21 +350,21 @@ class SessionManager:
 
     def end_streams(self) -> None:
         """End the endless streams: notifications and subscriptions."""
-        for conversation in self.conversations():
+        for conversation in self.list_conversations():
             conversation.end_stream()
 
     def close(self) -> None:
         """End all conversations."""
         for task in self._tasks:
             task.cancel()
-        for conversation in self.conversations():
+        for conversation in self.list_conversations():
             conversation.close("the gateway is shutting down")
         self.executor.shutdown()
 
     @property
     def counts(self) -> tuple[int, int]:
         """The number of open sessions and of open conversations."""
-        return len(self._sessions), len(self._all)
+        return len(self._sessions), len(self._conversations)
 
     def _sessions_of_busiest_client(self) -> list[ClientSession]:
         """The sessions of the client with the most sessions."""

@@ -106,7 +106,7 @@ class PendingRefusals:
         return bool(self._tasks)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the limit of refusals is reached."""
         return len(self._tasks) >= self._limit
 

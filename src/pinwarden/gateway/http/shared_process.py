@@ -282,7 +282,7 @@ class SharedTransport:
         """Requests that were written and are not streams."""
         self._queue: deque[tuple[RequestId | None, bytes]] = deque()
         self._queued_bytes = 0
-        self._in_turn = False
+        self._is_queued = False
         self._closed = False
 
     @property
@@ -322,7 +322,7 @@ class SharedTransport:
             self._queued_bytes -= len(queued[0][1])
             if not self._queue:
                 self.process.budget.leave(self)
-            self._request_turn()
+            self._queue_if_ready()
         else:
             self._enqueue(None, _cancellation(request_id))
 
@@ -354,7 +354,7 @@ class SharedTransport:
 
     def write_next(self, child: ProcessTransport) -> None:
         """Write the next message, when it is this transport's turn."""
-        self._in_turn = False
+        self._is_queued = False
         if not self._queue or not self._may_write():
             return
         request_id, data = self._queue.popleft()
@@ -364,7 +364,7 @@ class SharedTransport:
         child.write(data)
         if not self._queue:
             self.process.budget.leave(self)
-        self._request_turn()
+        self._queue_if_ready()
 
     # For the memory budget
 
@@ -404,7 +404,7 @@ class SharedTransport:
             return
         self._queue.append((request_id, data))
         self._queued_bytes += len(data)
-        self._request_turn()
+        self._queue_if_ready()
         if not self._queue:
             return
         if self._queued_bytes > self.process.limits.max_unsent_bytes:
@@ -414,9 +414,9 @@ class SharedTransport:
             self.process.budget.enter(self)
             self.process.budget.enforce()
 
-    def _request_turn(self) -> None:
-        if self._queue and not self._in_turn and not self._closed and self._may_write():
-            self._in_turn = True
+    def _queue_if_ready(self) -> None:
+        if self._queue and not self._is_queued and not self._closed and self._may_write():
+            self._is_queued = True
             self.process.enqueue(self)
 
     def _may_write(self) -> bool:
@@ -432,7 +432,7 @@ class SharedTransport:
             self._streams.discard(request_id)
         elif written:
             self._written -= 1
-            self._request_turn()
+            self._queue_if_ready()
 
     def _drop_queue(self) -> None:
         self._queue.clear()

@@ -27,12 +27,16 @@ class StatusPages:
     """The pages `/healthz`, `/readyz` and `/metrics`."""
 
     def __init__(
-        self, manager: SessionManager, endpoint: Endpoint, connections: ClientConnections, sink: Callable[[], int]
+        self,
+        manager: SessionManager,
+        endpoint: Endpoint,
+        connections: ClientConnections,
+        count_waiting_events: Callable[[], int],
     ) -> None:
         self._manager = manager
         self._endpoint = endpoint
         self._connections = connections
-        self._waiting = sink
+        self._count_waiting_events = count_waiting_events
         self.problems: list[Callable[[], str]] = []
         """Each returns why the gateway is not ready, or an empty string."""
         self.warnings: list[Callable[[], str]] = []
@@ -58,9 +62,9 @@ class StatusPages:
         """Metrics in Prometheus' text format, for the servers that the client may use."""
         upstreams = self._manager.upstreams.values()
         visible = [upstream for upstream in upstreams if client is not None and client.may_use(upstream.name)]
-        return 200, _TEXT, "".join(self._lines(sorted(visible, key=lambda upstream: upstream.name))).encode()
+        return 200, _TEXT, "".join(self._format_metrics(sorted(visible, key=lambda upstream: upstream.name))).encode()
 
-    def _lines(self, upstreams: Sequence[Upstream]) -> Iterator[str]:
+    def _format_metrics(self, upstreams: Sequence[Upstream]) -> Iterator[str]:
         sessions, conversations = self._manager.counts
         connections, endpoint, budget = self._connections, self._endpoint, self._manager.budget
         for name, kind, help_text, value in (
@@ -90,8 +94,13 @@ class StatusPages:
                 "Client connections that were closed because the client did not read.",
                 connections.slow_disconnects,
             ),
-            ("http_unsent_bytes", "gauge", "Bytes in write buffers of client connections.", connections.unsent),
-            ("http_body_bytes", "gauge", "Bytes of large requests that are not answered yet.", connections.bodies),
+            ("http_unsent_bytes", "gauge", "Bytes in write buffers of client connections.", connections.unsent_bytes),
+            (
+                "http_body_bytes",
+                "gauge",
+                "Bytes of large requests that are not answered yet.",
+                connections.large_body_bytes,
+            ),
             (
                 "waiting_bytes",
                 "gauge",
@@ -110,14 +119,14 @@ class StatusPages:
                 "audit_waiting",
                 "gauge",
                 "Events in the journal that the database does not have yet.",
-                self._waiting(),
+                self._count_waiting_events(),
             ),
         ):
-            yield from _metric_lines(name, kind, help_text, [({}, value)])
-        yield from _server_metrics(upstreams)
+            yield from _format_metric(name, kind, help_text, [({}, value)])
+        yield from _format_server_metrics(upstreams)
 
 
-def _server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
+def _format_server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     counters: tuple[tuple[str, str, Callable[[Upstream], int]], ...] = (
         ("server_requests_total", "Requests to a server.", lambda upstream: upstream.requests),
         ("server_losses_total", "Conversations that the server ended.", lambda upstream: upstream.losses),
@@ -126,16 +135,16 @@ def _server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     )
     for name, help_text, count_of in counters:
         samples = [({"server": upstream.name}, float(count_of(upstream))) for upstream in upstreams]
-        yield from _metric_lines(name, "counter", help_text, samples)
+        yield from _format_metric(name, "counter", help_text, samples)
     kinds = [
         ({"server": upstream.name, "kind": kind}, float(count))
         for upstream in upstreams
         for kind, count in sorted(upstream.recorder.kinds.items())
     ]
-    yield from _metric_lines("events_total", "counter", "Events in the audit log, by kind.", kinds)
+    yield from _format_metric("events_total", "counter", "Events in the audit log, by kind.", kinds)
 
 
-def _metric_lines(name: str, kind: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
+def _format_metric(name: str, kind: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
     yield f"# HELP pinwarden_{name} {help_text}\n# TYPE pinwarden_{name} {kind}\n"
     for labels, value in samples:
         yield f"pinwarden_{name}{_format_labels(labels.items())} {value:g}\n"
@@ -150,7 +159,7 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def audit_problem(problem: Callable[[], PinwardenError | None]) -> Callable[[], str]:
+def make_audit_check(problem: Callable[[], PinwardenError | None]) -> Callable[[], str]:
     """A readiness check that returns why the audit log cannot be written."""
 
     def describe() -> str:
@@ -200,41 +209,41 @@ class Tracing:
 class TracedSink:
     """Ends a span when its request ends, and forwards all calls to another sink."""
 
-    __slots__ = ("_span", "_waiting")
+    __slots__ = ("_sink", "_span")
 
     def __init__(self, sink: ResponseSink, span: Span) -> None:
-        self._waiting = sink
+        self._sink = sink
         self._span = span
 
     @property
     def open(self) -> bool:
         """Whether messages can still be delivered."""
-        return self._waiting.open
+        return self._sink.open
 
     def send_message(self, frame: ParsedMessage) -> None:
         """Forward a message before the response."""
-        self._waiting.send_message(frame)
+        self._sink.send_message(frame)
 
     def respond(self, frame: ParsedMessage, status: int) -> None:
         """End the span, and forward the response."""
         error = frame.members.get("error")
         self._end(str(error.get("code")) if isinstance(error, dict) else "")
-        self._waiting.respond(frame, status)
+        self._sink.respond(frame, status)
 
     def fail(self, code: int, reason: str) -> None:
         """End the span with the error code."""
         self._end(str(code))
-        self._waiting.fail(code, reason)
+        self._sink.fail(code, reason)
 
     def fail_not_executed(self, reason: str) -> None:
         """End the span, because the server ended the session."""
         self._end("session_ended")
-        self._waiting.fail_not_executed(reason)
+        self._sink.fail_not_executed(reason)
 
     def drop(self) -> None:
         """End the span, because the client cancelled the request."""
         self._end("cancelled")
-        self._waiting.drop()
+        self._sink.drop()
 
     def on_cancelled(self) -> None:
         """End the span, because the client disconnected."""

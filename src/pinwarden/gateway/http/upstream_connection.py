@@ -80,7 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._unread = b""
         """Received bytes that are not processed yet, from `_offset` on."""
         self._offset = 0
-        self._frames: deque[bytes] = deque()
+        self._messages: deque[bytes] = deque()
         """Messages that are not delivered yet."""
         self._paused = False
         self._counted = 0
@@ -99,7 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Reset the state for parsing a response."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
-        self._unframed = 0
+        self._framing_bytes = 0
         """Bytes since the last body byte, or since the start of the head."""
         self._fields = self._field_bytes = 0
         self._in_body = False
@@ -145,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Complete a response without a content length. If it was truncated, it is not valid JSON."""
-        if self._ends_at_eof and self._outgoing is not None and not self._unread and not self._frames:
+        if self._ends_at_eof and self._outgoing is not None and not self._unread and not self._messages:
             self._keep_alive = False
             self._finish()
         return False
@@ -185,16 +185,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _process(self, outgoing: UpstreamRequest) -> None:
         """Process a limited part of the received bytes, then let other work run."""
-        frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
+        messages, size = self._limits.max_messages_at_once, self._limits.max_bytes_at_once
         while self._outgoing is outgoing and not outgoing.cancelled:
-            if self._frames:
-                if frames <= 0 or size <= 0:
+            if self._messages:
+                if messages <= 0 or size <= 0:
                     self._pause(outgoing)
                     return
-                frame = self._frames.popleft()
-                frames -= 1
-                size -= len(frame)
-                self._deliver(outgoing, frame)
+                message = self._messages.popleft()
+                messages -= 1
+                size -= len(message)
+                self._deliver(outgoing, message)
             elif self._unread:
                 if size <= 0:
                     self._pause(outgoing)
@@ -208,9 +208,9 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         self._discard()
 
-    def _deliver(self, outgoing: UpstreamRequest, frame: bytes) -> None:
+    def _deliver(self, outgoing: UpstreamRequest, message: bytes) -> None:
         try:
-            outgoing.listener.on_frame(frame)
+            outgoing.listener.on_message(message)
         except BaseException:
             self._reject("a response could not be processed")
             raise
@@ -235,7 +235,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _discard(self) -> None:
         """Drop the rest of a response that is not needed."""
         self._unread, self._offset, self._body = b"", 0, b""
-        self._frames.clear()
+        self._messages.clear()
         self._events = None
         self._leave_budget()
 
@@ -250,8 +250,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._offset >= len(data):
             self._unread, self._offset = b"", 0
         self._size += len(piece)
-        self._unframed += len(piece)
-        if self._size > self._limits.max_answer_bytes:
+        self._framing_bytes += len(piece)
+        if self._size > self._limits.max_server_message_bytes:
             self._reject("the server sent a response above the size limit")
             return len(piece)
         try:
@@ -270,7 +270,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _check_limits(self) -> None:
         """Reject an oversized head and surplus data."""
-        if self._unframed > self._limits.max_upstream_head_bytes:
+        if self._framing_bytes > self._limits.max_upstream_head_bytes:
             self._reject("the head of the server's response is too long")
         elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
             self._reject(_SURPLUS)
@@ -306,7 +306,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._counted = 0
 
     def _cache_head(self) -> None:
-        """Cache the head if it came in one piece and only frames the body by its length."""
+        """Cache the head if it came in one piece and only messages the body by its length."""
         headers, head = self._headers, self._head
         length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
@@ -347,18 +347,22 @@ class UpstreamConnection(asyncio.Protocol):
             raise _BadResponseError("the server used a transfer encoding that the gateway does not accept")
         if 300 <= status < 400:
             raise _BadResponseError(redirect_error(self._pool.address, status).message)
-        self._unframed = 0
+        self._framing_bytes = 0
         self._in_body = True
         framed = b"content-length" in headers or b"transfer-encoding" in headers
         self._ends_at_eof = not framed and status not in _BODILESS
-        kind = headers.get(b"content-type", b"")
-        if kind != b"application/json" and kind.partition(b";")[0].strip().lower() == _EVENT_STREAM and status < 300:
-            self._events = EventParser(self._limits.max_answer_bytes)
+        content_type = headers.get(b"content-type", b"")
+        if (
+            content_type != b"application/json"
+            and content_type.partition(b";")[0].strip().lower() == _EVENT_STREAM
+            and status < 300
+        ):
+            self._events = EventParser(self._limits.max_server_message_bytes)
         outgoing.listener.on_head(status, headers.get(b"mcp-session-id", b"").decode("latin-1"))
 
     def on_body(self, data: bytes) -> None:
         """Add a part of the body."""
-        self._unframed = 0
+        self._framing_bytes = 0
         if self._outgoing is None:
             return
         if self._events is None:
@@ -370,7 +374,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body += data
             return
         self._size = 0  # the limit counts for each event of a stream
-        self._frames += [event.data for event in self._events.feed(data) if event.name == "message"]
+        self._messages += [event.data for event in self._events.feed(data) if event.name == "message"]
 
     def on_message_complete(self) -> None:
         """Complete the response, unless it is an interim response (1xx)."""
@@ -393,8 +397,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.release(self)
         elif self._transport is not None:
             self._transport.close()
-        if document and (frame := bytes(body).strip()):
-            outgoing.listener.on_frame(frame)
+        if document and (message := bytes(body).strip()):
+            outgoing.listener.on_message(message)
         outgoing.listener.on_end()
 
     def _fail(self, reason: str, *, sent: bool) -> None:
@@ -435,7 +439,7 @@ class ResponseListener(Protocol):
     def on_head(self, status: int, session: str) -> None:
         """The head arrived; ``session`` is the session id in it, or empty."""
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A message arrived: the complete body, or one event."""
 
     def on_end(self) -> None:
@@ -449,14 +453,14 @@ class ResponseListener(Protocol):
 
 
 class NullListener:
-    """Ignores the response. Subclasses get a response that arrived in one piece as head, frame and end."""
+    """Ignores the response. Subclasses get a response that arrived in one piece as head, message and end."""
 
     __slots__ = ()
 
     def on_head(self, status: int, session: str) -> None:
         """Ignored."""
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Ignored."""
 
     def on_end(self) -> None:
@@ -467,7 +471,7 @@ class NullListener:
         self.on_head(status, session)
         body = body.strip()
         if body:
-            self.on_frame(body)
+            self.on_message(body)
         self.on_end()
 
     def on_lost(self, reason: str, *, sent: bool) -> None:

@@ -17,14 +17,14 @@ SERVER_ENDED = "the server ended"
 class PostedRequest:
     """A request that was posted to a remote server, whose HTTP response should contain the JSON-RPC response."""
 
-    __slots__ = ("answered", "request_id", "status")
+    __slots__ = ("has_response", "request_id", "status")
 
     def __init__(self, request_id: RequestId) -> None:
         self.request_id = request_id
         """The id that is sent to the server."""
         self.status = 0
         """The HTTP status, if it is an error; otherwise 0."""
-        self.answered = False
+        self.has_response = False
         """Whether the response has arrived."""
 
 
@@ -85,7 +85,7 @@ class ProcessOwner(Protocol):
     def on_server_message(self, data: bytes, posted: PostedRequest | None = None) -> None:
         """Handle a server message. ``posted`` is the request in whose HTTP response it came.
 
-        If the message is the response to that request, `PostedRequest.answered` is set.
+        If the message is the response to that request, `PostedRequest.has_response` is set.
         """
 
     def on_server_lost(self, reason: str) -> None:

@@ -15,7 +15,7 @@ from pinwarden.gateway.approved_sources import LockApprovals
 from pinwarden.gateway.gated_server import ServerCommand, build_server_command
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.merged import slugs_of
+from pinwarden.gateway.http.merged import assign_slugs
 from pinwarden.gateway.http.process_supervisor import ProcessSlots, ProcessSupervisor
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, Upstream
@@ -98,7 +98,7 @@ class UpstreamFactory:
         self._pools: dict[str, UpstreamPool] = {}
         self._replaced: list[UpstreamPool] = []
         """Pools of former addresses. The event loop owns them, so other threads must not close them."""
-        self._slots = ProcessSlots(limits.max_children)
+        self._slots = ProcessSlots(limits.max_processes)
         self.policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self.tracing: Tracing | None = None
         self.shared: SharedApprovals | None = None
@@ -110,8 +110,8 @@ class UpstreamFactory:
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
         refuse_if_tampered(verify(lock))
-        servers, problems = _by_name(lock)
-        slugs = slugs_of(servers)
+        servers, problems = _select_by_name(lock)
+        slugs = assign_slugs(servers)
         upstreams: dict[str, Upstream] = {}
         current: dict[str, tuple[Digest, Upstream]] = {}
         for name, server in sorted(servers.items()):
@@ -121,7 +121,7 @@ class UpstreamFactory:
             )
             try:
                 if known is None or known[0] != content or known[1].slug != slugs[name]:
-                    known = content, self._upstream(name, slugs[name], server.entry)
+                    known = content, self._build_upstream(name, slugs[name], server.entry)
             except PinwardenError as err:
                 problems[name] = f"{err.message} [{err.code}]"
                 continue
@@ -150,28 +150,28 @@ class UpstreamFactory:
         for pool in self._pools.values():
             pool.close()
 
-    def _upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
+    def _build_upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
         guard = Guard(name, LockApprovals(self._project.lock, name, shared=self.shared), self.policy)
-        opener = self._opener(name, entry)
+        opener = self._build_opener(name, entry)
         recorder = self._recorder(name)
         loop_recorder = LoopRecorder(recorder, None if recorder.log is None else recorder.log.record_call)
         return Upstream(name, slug, guard, loop_recorder, opener, self.tracing)
 
-    def _opener(self, name: str, entry: Entry) -> Opener:
+    def _build_opener(self, name: str, entry: Entry) -> Opener:
         target = find_probe_target(entry, self._project.find_configs())
         if isinstance(target, HttpTarget):
-            return self._remote_opener(name, target)
-        return self._process_opener(name, target)
+            return self._build_remote_opener(name, target)
+        return self._build_process_opener(name, target)
 
     # Commands
 
-    def _process_opener(self, name: str, target: StdioTarget) -> Opener:
-        command = self._command(name, target)
+    def _build_process_opener(self, name: str, target: StdioTarget) -> Opener:
+        command = self._build_command(name, target)
         _refuse_missing_program(command())  # report a missing program at start-up, not to the first client
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
-    def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
+    def _build_command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
         """The command that starts the server: its verified bytes or, with --allow-execute, the configured command."""
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
@@ -210,10 +210,10 @@ class UpstreamFactory:
 
     # Addresses
 
-    def _remote_opener(self, name: str, target: HttpTarget) -> Opener:
+    def _build_remote_opener(self, name: str, target: HttpTarget) -> Opener:
         variables = self._project.variables
-        texts = (target.url, *target.headers.values())
-        used = {variable for text in texts for variable in find_placeholder_names(text)}
+        templates = (target.url, *target.headers.values())
+        used = {variable for template in templates for variable in find_placeholder_names(template)}
         refused = sorted(variable for variable in used - set(self._permissions.variables) if variable in variables)
         if refused:
             raise PinwardenError(
@@ -246,7 +246,7 @@ def _refuse_missing_program(command: ServerCommand) -> None:
         raise PinwardenError("PROGRAM_UNKNOWN", f"the program {program[:200]!a} does not exist")
 
 
-def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
+def _select_by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
     """Select one server per name. A name that clients use for different servers is a problem."""
     unique: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}

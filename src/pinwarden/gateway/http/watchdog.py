@@ -37,14 +37,14 @@ class Watchdog:
         self._conversation = conversation
         self._open = open_requests
         self._seconds = seconds
-        self._pinged: float | None = None
+        self._pinged_at: float | None = None
         """When the unanswered ping was sent; None without one."""
 
     def check(self, now: float) -> None:
         """Check all deadlines. Called about once a second."""
         conversation = self._conversation
         hangs = False
-        for request_id, pending in self._open.overdue(now):
+        for request_id, pending in self._open.find_overdue(now):
             silent = conversation.last_received < pending.sent
             if self._open.is_cancelled(pending):
                 self._open.forget(request_id)
@@ -55,11 +55,11 @@ class Watchdog:
                 conversation.cancel(request_id)
                 hangs = hangs or silent
                 pending.sink.fail(SERVER_UNAVAILABLE, "the server did not answer in time")
-        if self._pinged is not None and conversation.last_received >= self._pinged:
-            self._pinged = None
+        if self._pinged_at is not None and conversation.last_received >= self._pinged_at:
+            self._pinged_at = None
         transport, oldest = conversation.transport, now - self._seconds
-        if hangs or (self._pinged is not None and self._pinged <= oldest):
-            self._pinged = None
+        if hangs or (self._pinged_at is not None and self._pinged_at <= oldest):
+            self._pinged_at = None
             if transport is None or not transport.check_hang(oldest):
                 conversation.on_server_lost("the server does not respond")
         elif transport is not None:
@@ -68,7 +68,7 @@ class Watchdog:
     def _ping(self, now: float) -> None:
         """Ping the server, unless a ping is open."""
         transport = self._conversation.transport
-        if self._pinged is None and transport is not None:
-            self._pinged = now
+        if self._pinged_at is None and transport is not None:
+            self._pinged_at = now
             ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self._conversation.session.name}/ping", "method": "ping"}
             transport.send(ParsedMessage(encode(ping), ping), b"")

@@ -81,11 +81,11 @@ _APPROVALS_UNREADABLE = "The approvals cannot be read, so everything is blocked.
 class Session:
     """One session between a client and a server. Thread-safe."""
 
-    def __init__(self, guard: Guard, *, name: str, client: str = "", answer_seconds: float = 0.0) -> None:
+    def __init__(self, guard: Guard, *, name: str, client: str = "", response_seconds: float = 0.0) -> None:
         """``name`` must be unique and hard to guess: it is part of request ids and correlation ids.
 
         ``client`` is the client name of the token; if it is empty, the name in ``clientInfo`` is used.
-        ``answer_seconds`` is how long the server may take to respond; 0 if the transport handles timeouts.
+        ``response_seconds`` is how long the server may take to respond; 0 if the transport handles timeouts.
         """
         self.guard = guard
         self.name = name
@@ -107,7 +107,7 @@ class Session:
         """Transports try the fast path before they pass a message to the session."""
         self._deferred = DeferredMessages(guard.limits, self._audit)
         self._cancelled: set[Any] = set()
-        self._timeouts = RequestTimeouts(answer_seconds)
+        self._timeouts = RequestTimeouts(response_seconds)
         self._active = False
 
     # For transports
