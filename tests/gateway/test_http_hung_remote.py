@@ -30,6 +30,6 @@ def test_a_hanging_call_to_a_remote_times_out_and_other_calls_to_it_are_answered
         running.advance_clock(limits.response_seconds + 1)
         answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
-        assert "did not answer in time" in answer["error"]["message"]
+        assert "did not respond in time" in answer["error"]["message"]
         with RawClient(running, "notes") as other:
             assert other.request("tools/list")["result"]["tools"] == [SEARCH, DELETE]

@@ -220,7 +220,7 @@ def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_st
             assert conversation.closed
 
     asyncio.run(work())
-    assert closed == ["the server sends messages faster than they can be evaluated"]
+    assert closed == ["the server sends messages faster than the gateway can check them"]
 
 
 @pytest.mark.parametrize("wrap", [as_json, as_events])

@@ -160,7 +160,7 @@ def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the
             running.gateway.advance_clock(LIMITS.response_seconds + 1)
             answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
-        assert "did not answer in time" in answer["error"]["message"]
+        assert "did not respond in time" in answer["error"]["message"]
         poll(lambda: any(b"notifications/cancelled" in line for line in running.lines(b"<")))
         assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 9)
 

@@ -1,4 +1,4 @@
-"""One server behind a bridge or the merged endpoint. Opens a session with it in the server's protocol era."""
+"""The gateway's session with one server behind a bridge or the merged endpoint, in the server's protocol era."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class ResponseFuture:
         """Whether the response is still awaited."""
         return not self._future.done()
 
-    def send_message(self, frame: ParsedMessage) -> None:
+    def send_message(self, message: ParsedMessage) -> None:
         """Pass a message that came before the response to the callback."""
         if self._on_message is not None:
-            self._on_message(frame)
+            self._on_message(message)
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
+    def respond(self, message: ParsedMessage, status: int) -> None:
         """Set the response."""
         del status
         if not self._future.done():
-            self._future.set_result(frame)
+            self._future.set_result(message)
 
     def fail(self, code: int, reason: str) -> None:
         """Raise `BackendError` where the response is awaited."""
@@ -115,7 +115,7 @@ class Backend:
 
     async def open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         """Detect the server's era and open a session. Capabilities are sent only to a server of the client's era."""
-        # The other half of the time is left for this client's own attempt.
+        # Wait at most half of the time, so that this client can still try itself.
         async with self.upstream.era_detection(self._manager.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_stateless_client=for_stateless_client)
 
@@ -227,19 +227,19 @@ class Backend:
             raise BackendError(SERVER_UNAVAILABLE, "the server is unavailable")
         return await self._request(self.conversation, method, params)
 
-    def relay(self, frame: ParsedMessage, response: ResponseFuture, parameters: bytes) -> RequestId | None:
+    def relay(self, message: ParsedMessage, response: ResponseFuture, parameters: bytes) -> RequestId | None:
         """Forward a request of the client. Returns its upstream id; None if it was not sent."""
         if self.conversation is None or self.conversation.closed:
             response.fail(SERVER_UNAVAILABLE, "the server is unavailable")
             return None
-        if frame.method == "resources/subscribe":
+        if message.method == "resources/subscribe":
             self.conversation.stream_counts = True  # the client waits for updates
-        return self.conversation.request(frame, response, parameters)
+        return self.conversation.request(message, response, parameters)
 
-    def notify(self, frame: ParsedMessage) -> None:
+    def notify(self, message: ParsedMessage) -> None:
         """Forward a notification or a response of the client. Stateless servers accept no notifications."""
-        if self.conversation is not None and (frame.is_response or not self.stateless):
-            self.conversation.notify(frame)
+        if self.conversation is not None and (message.is_response or not self.stateless):
+            self.conversation.notify(message)
 
     def close(self) -> None:
         """Close the session. A stateless conversation stays open, because the client's other requests share it."""
@@ -293,9 +293,9 @@ def _split_list(data: bytes, member: str) -> list[bytes]:
         raise BackendError(INTERNAL_ERROR, f"the server's result has no list of {member}") from err
 
 
-def add_stateless_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
+def add_stateless_meta(message: ParsedMessage, meta: Mapping[str, Any]) -> ParsedMessage:
     """Add the ``_meta`` members that stateless servers require to a request."""
-    text = frame.data.decode()
+    text = message.data.decode()
     params = splice.find_member(text, 0, "params")
     value = encode(dict(meta)).decode()
     if params is None:
@@ -305,43 +305,46 @@ def add_stateless_meta(frame: ParsedMessage, meta: Mapping[str, Any]) -> ParsedM
         if present is None:
             edit = splice.build_member_insertion(text, params.start, "_meta", value)
         else:
-            edit = (present.start, present.end, encode({**frame.meta, **meta}).decode())
+            edit = (present.start, present.end, encode({**message.meta, **meta}).decode())
     data = splice.apply_edits(text, [edit]).encode()
-    message = {**frame.members, "params": {**frame.params, "_meta": {**frame.meta, **meta}}}
-    return ParsedMessage(data=data, message=message)
+    members = {**message.members, "params": {**message.params, "_meta": {**message.meta, **meta}}}
+    return ParsedMessage(data=data, message=members)
 
 
-def remove_stateless_meta(frame: ParsedMessage) -> ParsedMessage:
+def remove_stateless_meta(message: ParsedMessage) -> ParsedMessage:
     """Remove the ``_meta`` members of the stateless era from a request; the handshake already sent their content."""
-    if not any(name in frame.meta for name in META_KEYS):
-        return frame
-    text = frame.data.decode()
-    kept = {name: value for name, value in frame.meta.items() if name not in META_KEYS}
+    if not any(name in message.meta for name in META_KEYS):
+        return message
+    text = message.data.decode()
+    kept = {name: value for name, value in message.meta.items() if name not in META_KEYS}
     params = splice.find_member(text, 0, "params")
     meta = None if params is None else splice.find_member(text, params.start, "_meta")
     if params is None or meta is None:
         raise PinwardenError("JSON_PARSE_ERROR", "the member _meta is missing")
     if kept:
         edits = splice.build_member_removals(text, meta.start, META_KEYS)
-        message = {**frame.members, "params": {**frame.params, "_meta": kept}}
+        members = {**message.members, "params": {**message.params, "_meta": kept}}
     else:
         edits = splice.build_member_removals(text, params.start, ("_meta",))
-        message = {**frame.members, "params": {name: value for name, value in frame.params.items() if name != "_meta"}}
-    return ParsedMessage(data=splice.apply_edits(text, edits).encode(), message=message)
+        members = {
+            **message.members,
+            "params": {name: value for name, value in message.params.items() if name != "_meta"},
+        }
+    return ParsedMessage(data=splice.apply_edits(text, edits).encode(), message=members)
 
 
-def add_result_members(frame: ParsedMessage, method: str) -> ParsedMessage:
+def add_result_members(message: ParsedMessage, method: str) -> ParsedMessage:
     """Add the members that results of the stateless era require to a response."""
-    result = frame.members.get("result")
+    result = message.members.get("result")
     required = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
     added = {name: value for name, value in required.items() if isinstance(result, dict) and name not in result}
-    text = frame.data.decode()
+    text = message.data.decode()
     span = splice.find_member(text, 0, "result") if added else None
     if span is None:
-        return frame
+        return message
     start, end, _ = splice.build_member_insertion(text, span.start, "", "")
     members = encode(added).decode()[1:-1] + ("," if result else "")
-    return ParsedMessage(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=frame.message)
+    return ParsedMessage(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=message.message)
 
 
 _RANDOM_BYTES = 16  # makes an id unguessable
@@ -359,35 +362,37 @@ class ServerRequests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def register(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage:
+    def register(self, backend: Backend, message: ParsedMessage) -> ParsedMessage:
         """Register a request of a server. Returns it with the id for the client."""
         same_server = [client_id for client_id, (sender, _) in self._open.items() if sender is backend]
         if len(same_server) >= self._max_open:
             del self._open[same_server[0]]
-        server_id = frame.members.get("id")
+        server_id = message.members.get("id")
         client_id = f"{backend.slug}:{secrets.token_urlsafe(_RANDOM_BYTES)}:{server_id}"
         self._open[client_id] = backend, server_id
-        return ParsedMessage(replace_value(frame.data, ("id",), encode(client_id)), {**frame.members, "id": client_id})
+        return ParsedMessage(
+            replace_value(message.data, ("id",), encode(client_id)), {**message.members, "id": client_id}
+        )
 
-    def forward_response(self, frame: ParsedMessage) -> None:
+    def forward_response(self, message: ParsedMessage) -> None:
         """Forward a response of the client to the server that sent the request. Drop responses to unknown requests."""
-        client_id = frame.members.get("id")
+        client_id = message.members.get("id")
         request = self._open.pop(client_id, None) if type(client_id) is str else None
         if request is not None:
             backend, server_id = request
-            data = replace_value(frame.data, ("id",), encode(server_id))
-            backend.notify(ParsedMessage(data, {**frame.members, "id": server_id}))
+            data = replace_value(message.data, ("id",), encode(server_id))
+            backend.notify(ParsedMessage(data, {**message.members, "id": server_id}))
 
-    def cancel(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
+    def cancel(self, backend: Backend, message: ParsedMessage) -> ParsedMessage | None:
         """Translate a server's cancellation of its request for the client; None if the server sent no such request."""
-        server_id = to_request_id(frame.params.get("requestId"))
+        server_id = to_request_id(message.params.get("requestId"))
         client_id = None if server_id is None else self._find_client_id(backend, server_id)
         if client_id is None:
             return None
         del self._open[client_id]
-        params = {**frame.params, "requestId": client_id}
-        data = replace_value(frame.data, ("params", "requestId"), encode(client_id))
-        return ParsedMessage(data, {**frame.members, "params": params})
+        params = {**message.params, "requestId": client_id}
+        data = replace_value(message.data, ("params", "requestId"), encode(client_id))
+        return ParsedMessage(data, {**message.members, "params": params})
 
     def _find_client_id(self, backend: Backend, server_id: RequestId) -> str | None:
         matching = (
@@ -398,11 +403,11 @@ class ServerRequests:
         return next(matching, None)
 
 
-def refuse_server_request(backend: Backend, frame: ParsedMessage, reason: str) -> None:
+def refuse_server_request(backend: Backend, message: ParsedMessage, reason: str) -> None:
     """Answer a request of a server with an error, on behalf of the client."""
     response = {
         "jsonrpc": "2.0",
-        "id": frame.members.get("id"),
+        "id": message.members.get("id"),
         "error": {"code": SERVER_UNAVAILABLE, "message": reason},
     }
     backend.notify(ParsedMessage(encode(response), response))

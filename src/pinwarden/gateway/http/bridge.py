@@ -3,7 +3,7 @@
 For a stateless client, the bridge does the handshake with a server of the handshake era. For a client of the handshake
 era, it adds the metadata that a stateless server requires to each request. If a server rejects a request without
 executing it because it does not know the session (HTTP 400 or 404), the bridge sends the request once more in a new
-session. It sends no other request twice.
+session. Other requests are never sent twice.
 """
 
 from __future__ import annotations
@@ -85,26 +85,26 @@ class Bridge:
 
     # From clients
 
-    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """Answer a request, or forward it to a server."""
+    def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+        """Respond to a request, or forward it to a server."""
         self.last_used = self._manager.clock()
         self._last_key += 1
         key: RequestId = (RelayedRequest, self._last_key)
-        relayed = self._relayed[key] = RelayedRequest(frame)
-        relayed.task = self._run(self._handle_request(frame, sink, parameters, relayed))
+        relayed = self._relayed[key] = RelayedRequest(message)
+        relayed.task = self._run(self._handle_request(message, sink, parameters, relayed))
         relayed.task.add_done_callback(lambda _: self._relayed.pop(key, None))
         return key
 
-    def notify(self, frame: ParsedMessage) -> None:
+    def notify(self, message: ParsedMessage) -> None:
         """Send a notification to all servers, or a response to the server that sent the request."""
         self.last_used = self._manager.clock()
-        if frame.is_response:
-            self._server_requests.forward_response(frame)
-        elif frame.method == CANCELLED:
-            self._on_cancelled(frame)
-        elif frame.method != INITIALIZED:
+        if message.is_response:
+            self._server_requests.forward_response(message)
+        elif message.method == CANCELLED:
+            self._on_cancelled(message)
+        elif message.method != INITIALIZED:
             for backend in self._backends.values():
-                backend.notify(frame)
+                backend.notify(message)
 
     def cancel(self, request_id: RequestId | None) -> None:
         """Cancel a request, because its client disconnected."""
@@ -142,7 +142,7 @@ class Bridge:
     # Requests
 
     async def _respond(
-        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         """Answer a request, or forward it to a server."""
         raise NotImplementedError
@@ -154,14 +154,14 @@ class Bridge:
         return task
 
     async def _handle_request(
-        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         try:
-            self._remember_client(frame)
-            if frame.method == "ping":
-                self._send_result(frame, sink, {})
+            self._remember_client(message)
+            if message.method == "ping":
+                self._send_result(message, sink, {})
             else:
-                await self._respond(frame, sink, parameters, relayed)
+                await self._respond(message, sink, parameters, relayed)
         except BackendError as err:
             if relayed.cancelled:
                 sink.drop()  # a cancelled request gets no response
@@ -177,19 +177,19 @@ class Bridge:
             sink.fail(INTERNAL_ERROR, f"the gateway failed with an internal error ({type(err).__name__})")
             raise
 
-    def _remember_client(self, frame: ParsedMessage) -> None:
+    def _remember_client(self, message: ParsedMessage) -> None:
         """Remember the client's name, version and capabilities for the servers."""
-        if frame.method == "initialize":
-            self._info = frame.params.get("clientInfo", self._info)
-            self._capabilities = frame.params.get("capabilities", {})
-        elif VERSION_META in frame.meta:
+        if message.method == "initialize":
+            self._info = message.params.get("clientInfo", self._info)
+            self._capabilities = message.params.get("capabilities", {})
+        elif VERSION_META in message.meta:
             self._stateless = True
-            self._info = frame.meta.get(CLIENT_META, self._info)
-            self._capabilities = frame.meta.get(CAPABILITIES_META, {})
+            self._info = message.meta.get(CLIENT_META, self._info)
+            self._capabilities = message.meta.get(CAPABILITIES_META, {})
 
-    def _send_result(self, frame: ParsedMessage, sink: ResponseSink, result: dict[str, Any]) -> None:
-        message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        sink.respond(ParsedMessage(data=encode(message), message=message), 0)
+    def _send_result(self, message: ParsedMessage, sink: ResponseSink, result: dict[str, Any]) -> None:
+        response = {"jsonrpc": "2.0", "id": message.members["id"], "result": result}
+        sink.respond(ParsedMessage(data=encode(response), message=response), 0)
 
     # Sessions with servers
 
@@ -262,43 +262,43 @@ class Bridge:
     # Forwarded requests
 
     async def _relay(
-        self, upstream: Upstream, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, upstream: Upstream, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         """Forward a request in the server's era, and respond in the client's era."""
         try:
-            response = await self._send(await self._get_backend(upstream), frame, sink, parameters, relayed)
+            response = await self._send(await self._get_backend(upstream), message, sink, parameters, relayed)
         except NotExecutedError:
-            response = await self._send(await self._get_backend(upstream), frame, sink, parameters, relayed)
+            response = await self._send(await self._get_backend(upstream), message, sink, parameters, relayed)
         result = response.members.get("result")
         if not self._stateless and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(
                 INVALID_PARAMS,
                 "the server requests input in a form that the client's protocol revision does not support",
             )
-        sink.respond(add_result_members(response, frame.method) if self._stateless else response, 0)
+        sink.respond(add_result_members(response, message.method) if self._stateless else response, 0)
 
     async def _send(
-        self, backend: Backend, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, backend: Backend, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> ParsedMessage:
-        if frame.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
+        if message.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
             # In the stateless era a subscription is a request that is answered with a stream.
             raise BackendError(METHOD_NOT_FOUND, self._explain_no_subscriptions(backend))
         if backend.stateless and not self._stateless:
             meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
-            frame = add_stateless_meta(frame, meta)
+            message = add_stateless_meta(message, meta)
         elif self._stateless and not backend.stateless:
-            frame = remove_stateless_meta(frame)
+            message = remove_stateless_meta(message)
         future = ResponseFuture(partial(self._on_early_message, backend, sink))
-        relayed.backend, relayed.server_id = backend, backend.relay(frame, future, parameters)
+        relayed.backend, relayed.server_id = backend, backend.relay(message, future, parameters)
         response: ParsedMessage = await future
         return response
 
     def _explain_no_subscriptions(self, backend: Backend) -> str:
         return f"subscriptions to {backend.slug} are supported only at the server's own address"
 
-    def _on_cancelled(self, frame: ParsedMessage) -> None:
+    def _on_cancelled(self, message: ParsedMessage) -> None:
         """Cancel a request of a client of the handshake era."""
-        client_id = to_request_id(frame.params.get("requestId"))
+        client_id = to_request_id(message.params.get("requestId"))
         if client_id is None:
             return
         for relayed in [entry for entry in self._relayed.values() if entry.client_id == client_id]:
@@ -306,45 +306,47 @@ class Bridge:
             if relayed.backend is None or relayed.backend.stateless:
                 relayed.cancel()
             elif relayed.server_id is not None:
-                params = {**frame.params, "requestId": relayed.server_id[1]}
-                data = replace_value(frame.data, ("params", "requestId"), encode(params["requestId"]))
-                relayed.backend.notify(ParsedMessage(data, {**frame.members, "params": params}))
+                params = {**message.params, "requestId": relayed.server_id[1]}
+                data = replace_value(message.data, ("params", "requestId"), encode(params["requestId"]))
+                relayed.backend.notify(ParsedMessage(data, {**message.members, "params": params}))
 
     # From servers
 
-    def _on_server_message(self, backend: Backend, frame: ParsedMessage) -> None:
+    def _on_server_message(self, backend: Backend, message: ParsedMessage) -> None:
         """Forward a server message that belongs to no request."""
         if self._notifications.open:
-            message = self._translate_for_client(backend, frame)
-            if message is not None:
-                self._notifications.send(message.data)
-        elif frame.is_request:
-            refuse_server_request(backend, frame, "the client has no stream open")
+            translated = self._translate_for_client(backend, message)
+            if translated is not None:
+                self._notifications.send(translated.data)
+        elif message.is_request:
+            refuse_server_request(backend, message, "the client has no stream open")
 
-    def _on_early_message(self, backend: Backend, sink: ResponseSink, frame: ParsedMessage) -> None:
+    def _on_early_message(self, backend: Backend, sink: ResponseSink, message: ParsedMessage) -> None:
         """Forward a server message that came before the response."""
-        message = self._translate_for_client(backend, frame)
-        if message is not None:
-            sink.send_message(message)
+        translated = self._translate_for_client(backend, message)
+        if translated is not None:
+            sink.send_message(translated)
 
-    def _translate_for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
+    def _translate_for_client(self, backend: Backend, message: ParsedMessage) -> ParsedMessage | None:
         """Translate a server message for the client; None if it is dropped."""
-        if frame.is_request:
+        if message.is_request:
             if self._stateless or backend.stateless:
-                refuse_server_request(backend, frame, "requests of servers are not supported in this protocol revision")
+                refuse_server_request(
+                    backend, message, "requests of servers are not supported in this protocol revision"
+                )
                 return None
-            return self._server_requests.register(backend, frame)
-        if frame.method == CANCELLED:
-            return self._server_requests.cancel(backend, frame)
-        if frame.method == PROGRESS:
-            token = frame.progress_token
+            return self._server_requests.register(backend, message)
+        if message.method == CANCELLED:
+            return self._server_requests.cancel(backend, message)
+        if message.method == PROGRESS:
+            token = message.progress_token
             own = any(entry.backend is backend and entry.token == token for entry in self._relayed.values())
-            return frame if own else None  # a server may report progress only for requests that were sent to it
-        return frame
+            return message if own else None  # a server may report progress only for requests that were sent to it
+        return message
 
 
 class BridgedConversation(Bridge):
-    """A conversation with one server of the other era, at the server's own path."""
+    """A conversation between a client and one server of different protocol eras, at the server's own path."""
 
     def __init__(self, manager: SessionManager, client: GatewayClient, upstream: Upstream) -> None:
         super().__init__(manager, client)
@@ -352,35 +354,35 @@ class BridgedConversation(Bridge):
         self._retry_seconds = 0.0  # retry with each request
 
     async def _respond(
-        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
-        if frame.method in OPENING_METHODS:
-            self._send_result(frame, sink, self._describe(frame, await self._get_backend(self._upstream)))
-        elif frame.method == LISTEN and not (await self._get_backend(self._upstream)).stateless:
+        if message.method in OPENING_METHODS:
+            self._send_result(message, sink, self._describe(message, await self._get_backend(self._upstream)))
+        elif message.method == LISTEN and not (await self._get_backend(self._upstream)).stateless:
             raise BackendError(
                 METHOD_NOT_FOUND, self._explain_no_subscriptions(await self._get_backend(self._upstream))
             )
-        elif frame.method == "logging/setLevel" and (await self._get_backend(self._upstream)).stateless:
-            self._send_result(frame, sink, {})  # in the stateless era, each request carries its log level
+        elif message.method == "logging/setLevel" and (await self._get_backend(self._upstream)).stateless:
+            self._send_result(message, sink, {})  # in the stateless era, each request carries its log level
         else:
-            await self._relay(self._upstream, frame, sink, parameters, relayed)
+            await self._relay(self._upstream, message, sink, parameters, relayed)
 
-    def _describe(self, frame: ParsedMessage, backend: Backend) -> dict[str, Any]:
+    def _describe(self, message: ParsedMessage, backend: Backend) -> dict[str, Any]:
         """The server's approved description of itself, in the client's era."""
         description = backend.description
         meta = description.get("_meta")
         info = description.get("serverInfo", meta.get(SERVER_META) if isinstance(meta, dict) else None)
         capabilities = description.get("capabilities")
         result: dict[str, Any] = {"capabilities": capabilities if isinstance(capabilities, dict) else {}}
-        if frame.method == "initialize" and backend.stateless:
+        if message.method == "initialize" and backend.stateless:
             # Stateless servers send notifications on subscription streams only.
             result["capabilities"] = {
                 name: {} if name in _LISTS else value for name, value in result["capabilities"].items()
             }
         if isinstance(description.get("instructions"), str):
             result["instructions"] = description["instructions"]
-        if frame.method == "initialize":
-            return {"protocolVersion": choose_handshake_version(frame), "serverInfo": info, **result}
+        if message.method == "initialize":
+            return {"protocolVersion": choose_handshake_version(message), "serverInfo": info, **result}
         return {
             "supportedVersions": list(STATELESS_VERSIONS),
             **result,
@@ -397,10 +399,10 @@ class RelayedRequest:
 
     __slots__ = ("backend", "cancelled", "client_id", "server_id", "task", "token")
 
-    def __init__(self, frame: ParsedMessage) -> None:
-        self.client_id = frame.id
+    def __init__(self, message: ParsedMessage) -> None:
+        self.client_id = message.id
         """The id that the client chose."""
-        self.token = frame.progress_token
+        self.token = message.progress_token
         """The client's progress token."""
         self.backend: Backend | None = None
         self.server_id: RequestId | None = None
@@ -431,7 +433,7 @@ def build_stateless_members() -> dict[str, Any]:
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-def choose_handshake_version(frame: ParsedMessage) -> str:
+def choose_handshake_version(message: ParsedMessage) -> str:
     """The protocol revision for the response to ``initialize``: the client's if supported, otherwise the latest."""
-    requested = frame.params.get("protocolVersion")
+    requested = message.params.get("protocolVersion")
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

@@ -1,4 +1,4 @@
-"""Client connections. Each answers its requests in order; `ClientConnections` enforces the limits for all of them."""
+"""Client connections: `ClientConnection` handles its requests in order, `ClientConnections` enforces the limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINGER_SECONDS = 1.0  # time for the client to read the error before the connec
 
 
 class FastRoute(Protocol):
-    """Handles requests whose head was checked before."""
+    """The route of requests whose head is known and was checked before."""
 
     length: int
 
@@ -36,7 +36,7 @@ class OpenConnection(Protocol):
 
 
 class CurrentRequest(Protocol):
-    """The request that a connection is answering."""
+    """The request to which a connection will send the next response."""
 
     @property
     def client(self) -> str:
@@ -54,7 +54,7 @@ class RequestHandler(Protocol):
         """Cached routes by the exact bytes of a request head."""
 
     def handle_request(self, request: Request, reply: Reply) -> None:
-        """Handle a request, and answer it through ``reply`` now or later."""
+        """Handle a request, and send the response through ``reply`` now or later."""
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
         """Authenticate the sender of a request head. Returns the client's name, or raises `BadRequest`."""
@@ -76,7 +76,7 @@ class ClientConnections:
         self.draining = False
         self.refused = 0
         self.evicted = 0
-        """Connections that were closed to admit others."""
+        """Connections that were closed because a new connection needed their place."""
         self.slow_disconnects = 0
         """Connections that were closed because the client read too slowly."""
         self.on_slow_disconnect: Callable[[str], None] = _ignore
@@ -145,9 +145,9 @@ class ClientConnections:
         return True
 
     async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> bool:
-        """Close idle connections, and wait for the others until ``seconds`` passed or ``hurry`` is set.
+        """Close idle connections, and wait for busy ones until ``seconds`` passed or ``hurry`` is set.
 
-        Returns whether all connections ended by then; the rest is aborted.
+        Returns whether all connections ended by then. Connections that did not are aborted.
         """
         self.draining = True
         for open_connection in tuple(self.open):
@@ -169,7 +169,7 @@ def _ignore(reason: str) -> None:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection. The gateway stops reading from it while too many of its requests are unanswered."""
+    """One client connection. The gateway stops reading from it while too many requests are pipelined."""
 
     def __init__(self, owner: ClientConnections) -> None:
         self.owner = owner
@@ -194,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def last_used(self) -> float:
-        """Orders connections by their last use. Not a point in time while a request is open."""
+        """A number that orders idle connections by their last use."""
         return self._deadline
 
     def set_client(self, client: str) -> None:
@@ -207,7 +207,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is unanswered."""
+        """Whether a request has no response yet."""
         return self._current is not None or bool(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -224,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Release everything that the connection holds."""
+        """Cancel the current request, stop the timers, and release the memory budget."""
         self._closing = True
         self.owner.leave(self)
         self.owner.slow_readers.discard(self)
@@ -367,7 +367,7 @@ class ClientConnection(asyncio.Protocol):
         self._reserved += size
 
     def _detach(self, reply: CurrentRequest) -> None:
-        """Handle a disconnect during a request. In a session the request continues, and its body still counts."""
+        """Handle a disconnect during a request. In a session, the request and its share of the budget stay."""
         if isinstance(reply, Reply) and reply.large_body_bytes and reply.on_disconnect is None:
             self._reserved -= reply.large_body_bytes
             reply.on_finished = partial(self.owner.body_budget.release, self.client)
@@ -378,7 +378,7 @@ class ClientConnection(asyncio.Protocol):
         self._reserved = 0
 
     def finish_response(self, *, keep: bool) -> None:
-        """End the current request. The next one starts in a new loop iteration, after other connections."""
+        """End the current request. The next pipelined request starts after other connections had a turn."""
         self._current = None
         if self._reserved and not self._waiting and not self._reader.in_request:
             self._release()
@@ -404,7 +404,7 @@ class ClientConnection(asyncio.Protocol):
         self._pinger = self._loop.call_later(self._limits.ping_seconds, ping)
 
     def close_when_idle(self) -> None:
-        """Close the connection unless a request is unanswered."""
+        """Close the connection if all its requests have responses."""
         if not self.busy:
             self._close()
 

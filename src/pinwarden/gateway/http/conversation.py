@@ -55,7 +55,7 @@ class Conversation(MessageRelay):
         self._on_closed = on_closed
         self._throttle = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._relay_deferred)
         self._outdated: set[str] = set()
-        """Methods of deferred notifications whose lists the session has not marked as outdated yet."""
+        """Methods of deferred ``list_changed`` notifications that the session has not processed yet."""
         self._watchdog = Watchdog(self, self._open, limits.response_seconds)
 
     # Requests that end without a response
@@ -75,9 +75,9 @@ class Conversation(MessageRelay):
     def _cancel_upstream(self, request_id: RequestId) -> None:
         if self.closed:
             return
-        # The server may respond late or never; the session stops waiting for it.
+        # The session stops waiting for the response, which may come late or never.
         if not self.session.abandon_request(request_id[1]):
-            # The request was not sent, or is answered. Its id stays in use until its refusal is sent.
+            # The server will not respond. The id stays in use until a refusal of the request is sent.
             free_id = partial(self._abandoned.pop, request_id, None)
             self._refusals.when_sent(partial(self._queue.run, free_id))
         elif self.transport is not None:
@@ -100,8 +100,8 @@ class Conversation(MessageRelay):
     def _fail_request(self, request_id: RequestId, reason: str) -> None:
         if not self.closed:
             data = build_error_response(request_id[1], SERVER_UNAVAILABLE, reason)
-            frame = ParsedMessage(data, parse_server_value(data, self._json))
-            self._record_and_send(self._decide_server_message(frame, None, self._clock()))
+            message = ParsedMessage(data, parse_server_value(data, self._json))
+            self._record_and_send(self._decide_server_message(message, None, self._clock()))
 
     def on_not_executed(self, request_id: RequestId, reason: str) -> None:
         """Fail a request that the server did not execute, because it does not know the session."""
@@ -118,13 +118,13 @@ class Conversation(MessageRelay):
             pending.sink.fail_not_executed(reason)
 
     def on_session_ended(self, sent: Set[RequestId], reason: str) -> None:
-        """Handle that the server forgot the session. Requests that were not sent can be retried in another session."""
+        """Fail the requests that were not sent before the server ended the session. Clients can retry them."""
         self.ended = True
         for request_id in [pending for pending in self._pending if pending not in sent]:
             self.on_not_executed(request_id, reason)
 
     def on_not_understood(self) -> None:
-        """Forget the server's era, which may have changed."""
+        """Forget the server's era: the server rejected a stateless request without parsing it."""
         self.forget_era()
 
     # Notifications
@@ -216,7 +216,7 @@ class Conversation(MessageRelay):
         self._on_closed(reason)
 
     def end_stream(self) -> None:
-        """End the endless streams: notifications and subscriptions."""
+        """End all open event streams: notifications and subscriptions."""
         self._notifications.end()
         for request_id in [request_id for request_id, pending in self._pending.items() if pending.deadline == inf]:
             sink = self._pending[request_id].sink
@@ -224,10 +224,10 @@ class Conversation(MessageRelay):
             sink.drop()
 
     def _on_overflow(self) -> None:
-        self.close("too many bytes are queued until lists are evaluated, and this session has the most")
+        self.close("the memory budget for queued messages is exceeded, and this session has the most bytes")
 
     def _on_error(self, error: BaseException) -> None:
-        self.close("a message could not be evaluated")
+        self.close("the gateway failed to check a message")
         if not isinstance(error, asyncio.CancelledError):  # the gateway is shutting down
-            context = {"message": "a message could not be evaluated", "exception": error}
+            context = {"message": "the gateway failed to check a message", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)

@@ -50,7 +50,7 @@ _STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"
 
 
 class Page(Protocol):
-    """An HTTP page outside MCP: health, readiness or metrics."""
+    """A page for operators: health, readiness or metrics."""
 
     def __call__(self, client: GatewayClient | None, /) -> tuple[int, str, bytes]:
         """Returns status, content type and body. ``client`` is None on public pages."""
@@ -146,18 +146,18 @@ class Endpoint:
         reply.send(status, body, content_type=content_type)
 
     def _send_unavailable(self, request: Request, reply: Reply) -> None:
-        """Answer that no server is available, because the lock or the policy cannot be read.
+        """Send that no server is available, because the lock or the policy cannot be read.
 
         The status must not be 404, by which clients recognise an ended session. Clients of the handshake era show the
         reason only if the status is 200.
         """
         request_id, stateless = None, True
         with suppress(PinwardenError):
-            frame = parse_client_message(request.body, self._json)
-            request_id = None if frame.id is None or not frame.is_request else frame.id[1]
+            message = parse_client_message(request.body, self._json)
+            request_id = None if message.id is None or not message.is_request else message.id[1]
             stateless = (
                 request.get_header(b"mcp-protocol-version") in STATELESS_VERSIONS
-                or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
+                or message.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
         status = 200 if request_id is not None and not stateless else 503
         reply.send(
@@ -185,14 +185,15 @@ class Endpoint:
             self._parse_offloaded(request, reply, client)
             return
         try:
-            frame = parse_client_message(request.body, self._json)
+            message = parse_client_message(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _build_refusal(PARSE_ERROR, err.message))
             return
-        if frame.method == CANCELLED and self._manager.executor.is_busy(client.name):
-            self._parse_offloaded(request, reply, client)  # it must not overtake the long message that it cancels
+        if message.method == CANCELLED and self._manager.executor.is_busy(client.name):
+            # The cancellation must not overtake the long message that it cancels.
+            self._parse_offloaded(request, reply, client)
             return
-        self._handle_message(request, reply, client, route, frame)
+        self._handle_message(request, reply, client, route, message)
 
     def _parse_offloaded(self, request: Request, reply: Reply, client: GatewayClient) -> None:
         """Parse a long message on a thread. Then look up client and route again, because they may have changed."""
@@ -225,63 +226,63 @@ class Endpoint:
     def _send_overloaded(self, reply: Reply, err: OverloadedError) -> None:
         reply.send(503, _build_refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
 
-    def _handle_parsed(self, request: Request, reply: Reply, frame: ParsedMessage) -> None:
+    def _handle_parsed(self, request: Request, reply: Reply, message: ParsedMessage) -> None:
         client = self.access.authenticate(request.headers)
         route = self._find_route(request.path, client)
         if route is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such server."))
         elif reply.open or b"mcp-session-id" in request.headers:
-            self._handle_message(request, reply, client, route, frame)
+            self._handle_message(request, reply, client, route, message)
         else:
             reply.send(400)  # the client disconnected, which cancels a stateless request
 
     def _handle_message(
-        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
-        if not isinstance(frame.message, dict):
+        if not isinstance(message.message, dict):
             reply.send(400, _build_refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
-        if "method" in frame.members and type(frame.members["method"]) is not str:
-            request_id = None if frame.id is None else frame.id[1]
+        if "method" in message.members and type(message.members["method"]) is not str:
+            request_id = None if message.id is None else message.id[1]
             reply.send(400, build_error_response(request_id, INVALID_REQUEST, "The method must be a string."))
             return
-        if frame.is_request and frame.id is None:
+        if message.is_request and message.id is None:
             reply.send(400, _build_refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
             return
         route.requests += 1
         version = request.get_header(b"mcp-protocol-version")
         if version in STATELESS_VERSIONS or (
-            frame.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
+            message.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
         ):
-            self._post_stateless(request, reply, client, route, frame)
+            self._post_stateless(request, reply, client, route, message)
         else:
-            self._post_in_session(request, reply, client, route, frame)
+            self._post_in_session(request, reply, client, route, message)
 
     def _post_stateless(
-        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
         """Handle a request of the stateless era."""
-        mismatch = find_routing_mismatch(request.headers, frame)
+        mismatch = find_routing_mismatch(request.headers, message)
         if mismatch:
-            request_id = frame.members.get("id")
-            reply.send(400, build_error_response(request_id if frame.is_request else None, HEADER_MISMATCH, mismatch))
+            request_id = message.members.get("id")
+            reply.send(400, build_error_response(request_id if message.is_request else None, HEADER_MISMATCH, mismatch))
             return
-        if not frame.is_request:
+        if not message.is_request:
             # Revision 2026-07-28 has no client notifications over HTTP.
             reply.send(202)
             return
-        sink = HttpResponseSink(reply, frame.members.get("id"), stateless=True)
-        conversation, cancel = send_stateless_request(self._manager, route, client, frame, sink, request.parameters)
+        sink = HttpResponseSink(reply, message.members.get("id"), stateless=True)
+        conversation, cancel = send_stateless_request(self._manager, route, client, message, sink, request.parameters)
         if conversation is not None:
-            self._cache_route(request, route, conversation, frame, stateless=True)
+            self._cache_route(request, route, conversation, message, stateless=True)
         if reply.open:
             reply.on_disconnect = cancel
 
     def _post_in_session(
-        self, request: Request, reply: Reply, client: GatewayClient, route: Route, frame: ParsedMessage
+        self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
         session_id = request.get_header(b"mcp-session-id")
-        if frame.method == "initialize" and frame.is_request:
+        if message.method == "initialize" and message.is_request:
             if session_id:
                 reply.send(400, _build_refusal(INVALID_REQUEST, "The session is already initialized."))
                 return
@@ -289,8 +290,8 @@ class Endpoint:
             if session is None:
                 reply.send(503, _build_refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
                 return
-            sink = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
-            relay_initialize(self._manager, session, frame, sink, request.parameters)
+            sink = HttpResponseSink(reply, message.members.get("id"), headers={"mcp-session-id": session.id})
+            relay_initialize(self._manager, session, message, sink, request.parameters)
             return
         if not session_id:
             reply.send(400, _build_refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
@@ -298,21 +299,21 @@ class Endpoint:
         session = self._manager.find_session(session_id, client, route)
         if session is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such session."))
-        elif frame.is_request:
-            self._cache_route(request, route, session.conversation, frame, stateless=False)
-            sink = HttpResponseSink(reply, frame.members.get("id"))
-            session.conversation.request(frame, sink, request.parameters)
+        elif message.is_request:
+            self._cache_route(request, route, session.conversation, message, stateless=False)
+            sink = HttpResponseSink(reply, message.members.get("id"))
+            session.conversation.request(message, sink, request.parameters)
         else:
-            session.conversation.notify(frame)
+            session.conversation.notify(message)
             reply.send(202)
 
     def _cache_route(
-        self, request: Request, route: Route, conversation: AnyConversation, frame: ParsedMessage, *, stateless: bool
+        self, request: Request, route: Route, conversation: AnyConversation, message: ParsedMessage, *, stateless: bool
     ) -> None:
         """Cache the route of a tool call, for later requests with the same head."""
         head = request.head
         if (
-            frame.method != CALL
+            message.method != CALL
             or not head
             or len(head) > MAX_CACHED_HEAD_BYTES
             or not isinstance(conversation, Conversation)
@@ -320,14 +321,14 @@ class Endpoint:
             return
         if b"origin" in request.headers or request.parameters:
             return  # responses to browsers and calls with argument headers need the general path
-        name = frame.params.get("name")
+        name = message.params.get("name")
         if conversation.traced or type(name) is not str:
             return  # calls with spans need the general path
         if len(self.routes) >= MAX_CACHED_ROUTES:
             self.routes.clear()
         cached = CachedRoute(self, route, conversation, request.parameters, self._json, len(request.body))
         if stateless:
-            cached.set_stateless(frame.meta[VERSION_META], name)
+            cached.set_stateless(message.meta[VERSION_META], name)
         self.routes[head] = cached
 
     # GET: the notification stream. DELETE: end a session.
@@ -358,14 +359,14 @@ def _build_refusal(code: int, reason: str) -> bytes:
 
 
 MAX_CACHED_ROUTES = 4096
-"""The most cached routes, about two megabytes in total."""
+"""The maximum number of cached routes, which take about two megabytes."""
 MAX_CACHED_HEAD_BYTES = 2048
-"""The length up to which a request head is cached."""
+"""Longer request heads are not cached."""
 _MAX_FAST_BODY_BYTES = 1 << 16  # longer bodies take the general path
 
 
 class CachedRoute:
-    """The route for tool calls with a request head that was already checked. The message is checked each time."""
+    """The route of tool calls whose request head was already checked. The message is still checked each time."""
 
     __slots__ = (
         "_conversation",

@@ -27,7 +27,7 @@ from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
 
 class BridgedRoute:
-    """The path of one server, for clients of the other era."""
+    """The path of one server, for clients of a different protocol era."""
 
     requests = 0
 
@@ -44,18 +44,18 @@ class BridgedRoute:
         return BridgedConversation(manager, client, self._upstream)
 
 
-def choose_stateless_route(route: Route, frame: ParsedMessage) -> Route:
+def choose_stateless_route(route: Route, message: ParsedMessage) -> Route:
     """The route of a stateless request: directly to a stateless server, or over a bridge."""
-    if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
+    if not isinstance(route, Upstream) or route.era == STATELESS or message.method == "server/discover":
         return route
-    return route if frame.method == LISTEN and not route.era else BridgedRoute(route)
+    return route if message.method == LISTEN and not route.era else BridgedRoute(route)
 
 
 def send_stateless_request(  # noqa: PLR0913, PLR0917  the parts of a request
     manager: SessionManager,
     route: Route,
     client: GatewayClient,
-    frame: ParsedMessage,
+    message: ParsedMessage,
     sink: ResponseSink,
     parameters: bytes,
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
@@ -63,14 +63,14 @@ def send_stateless_request(  # noqa: PLR0913, PLR0917  the parts of a request
 
     Returns the conversation (None while the server's era is being detected) and a function that cancels the request.
     """
-    discovers = isinstance(route, Upstream) and frame.method == "server/discover"
+    discovers = isinstance(route, Upstream) and message.method == "server/discover"
     if discovers and isinstance(route, Upstream) and not route.era:
-        task = manager.run_task(_detect_era(manager, route, client, frame, sink, parameters))
+        task = manager.run_task(_detect_era(manager, route, client, message, sink, parameters))
         return None, task.cancel
-    conversation = manager.get_stateless_conversation(choose_stateless_route(route, frame), client)
+    conversation = manager.get_stateless_conversation(choose_stateless_route(route, message), client)
     if discovers and isinstance(route, Upstream):
         sink = _DiscoverySink(sink, route, conversation)
-    request_id = conversation.request(frame, sink, parameters)
+    request_id = conversation.request(message, sink, parameters)
     return conversation, partial(conversation.cancel, request_id)
 
 
@@ -78,7 +78,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
     manager: SessionManager,
     upstream: Upstream,
     client: GatewayClient,
-    frame: ParsedMessage,
+    message: ParsedMessage,
     sink: ResponseSink,
     parameters: bytes,
 ) -> None:
@@ -88,7 +88,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
         async with upstream.era_detection(manager.limits.merged_opening_seconds / 2):
             conversation = manager.get_stateless_conversation(upstream, client)
             discovery = _DiscoverySink(sink, upstream, conversation)
-            request_id = conversation.request(frame, discovery, parameters)
+            request_id = conversation.request(message, discovery, parameters)
             await discovery.over.wait()
     except asyncio.CancelledError:
         if conversation is not None:
@@ -101,12 +101,12 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
 
 
 def relay_initialize(
-    manager: SessionManager, session: ClientSession, frame: ParsedMessage, sink: ResponseSink, parameters: bytes
+    manager: SessionManager, session: ClientSession, message: ParsedMessage, sink: ResponseSink, parameters: bytes
 ) -> None:
     """Relay ``initialize``. If the server rejects it, the session continues over a bridge to the stateless era."""
     if isinstance(session.route, Upstream):
-        sink = _HandshakeSink(sink, manager, session, frame)
-    session.conversation.request(frame, sink, parameters)
+        sink = _HandshakeSink(sink, manager, session, message)
+    session.conversation.request(message, sink, parameters)
 
 
 class _ForwardingSink:
@@ -119,11 +119,11 @@ class _ForwardingSink:
     def open(self) -> bool:
         return self._sink.open
 
-    def send_message(self, frame: ParsedMessage) -> None:
-        self._sink.send_message(frame)
+    def send_message(self, message: ParsedMessage) -> None:
+        self._sink.send_message(message)
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
-        self._sink.respond(frame, status)
+    def respond(self, message: ParsedMessage, status: int) -> None:
+        self._sink.respond(message, status)
 
     def fail(self, code: int, reason: str) -> None:
         self._sink.fail(code, reason)
@@ -144,10 +144,10 @@ class _DiscoverySink(_ForwardingSink):
         self._conversation = conversation
         self.over = asyncio.Event()
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
-        if isinstance(frame.members.get("result"), dict):
+    def respond(self, message: ParsedMessage, status: int) -> None:
+        if isinstance(message.members.get("result"), dict):
             self._upstream.mark_stateless(self._conversation)
-        super().respond(frame, status)
+        super().respond(message, status)
         self.over.set()
 
     def fail(self, code: int, reason: str) -> None:
@@ -167,24 +167,24 @@ class _HandshakeSink(_ForwardingSink):
     """Continues the session over a bridge if the server rejects ``initialize``."""
 
     def __init__(
-        self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: ParsedMessage
+        self, sink: ResponseSink, manager: SessionManager, session: ClientSession, message: ParsedMessage
     ) -> None:
         super().__init__(sink)
         self._manager = manager
         self._session = session
-        self._frame = frame
+        self._request = message
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
-        if "error" in frame.members and isinstance(self._session.route, Upstream):
-            asyncio.get_running_loop().call_soon(self._bridge, self._session.route, frame, status)
+    def respond(self, message: ParsedMessage, status: int) -> None:
+        if "error" in message.members and isinstance(self._session.route, Upstream):
+            asyncio.get_running_loop().call_soon(self._bridge, self._session.route, message, status)
         else:
-            super().respond(frame, status)
+            super().respond(message, status)
 
     def _bridge(self, upstream: Upstream, rejection: ParsedMessage, status: int) -> None:
         rejected, session = self._session.conversation, self._session
         session.conversation = self._manager.open_conversation(BridgedRoute(upstream), session.client)
         rejected.close("the handshake failed")
-        session.conversation.request(self._frame, _BridgedHandshakeSink(self._sink, rejection, status))
+        session.conversation.request(self._request, _BridgedHandshakeSink(self._sink, rejection, status))
 
 
 class _BridgedHandshakeSink(_ForwardingSink):

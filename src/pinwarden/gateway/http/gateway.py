@@ -1,4 +1,4 @@
-"""The root of the HTTP gateway. Reads lock, policy and tokens, reloads them when they change, and serves clients."""
+"""The HTTP gateway: reads lock, policy and tokens, reloads them when they change, and serves clients."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class HttpGateway:
             self._say(f"the gateway now serves {', '.join(sorted(locked.upstreams)) or 'no server'}")
 
     async def _check_approvals(self, manager: SessionManager) -> None:
-        """Check that the approvals of all servers can be read."""
+        """Read the approvals of all servers, and report servers whose approvals cannot be read."""
 
         def find_unreadable() -> dict[str, str]:
             problems: dict[str, str] = {}

@@ -62,7 +62,7 @@ _MAX_SCHEMA_DEPTH = 32
 
 
 class BadRequest(Exception):  # noqa: N818  a response, not a failure of the gateway
-    """Rejects a request with an HTTP status, and closes the connection."""
+    """Refuses a request with an HTTP status, and closes the connection."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ class BadRequest(Exception):  # noqa: N818  a response, not a failure of the gat
 
 
 class AccessDenied(Exception):  # noqa: N818  a response, not a failure of the gateway
-    """Rejects a request with an HTTP status, and keeps the connection open."""
+    """Refuses a request with an HTTP status, and keeps the connection open."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -87,7 +87,7 @@ class HeaderMismatch(Exception):  # noqa: N818  a response, not a failure of the
 
 
 def refuse_repeated_header(name: bytes) -> None:
-    """Reject a repeated header that may occur only once, because a proxy and the gateway could use different values."""
+    """Refuse a header that may occur only once: a proxy and the gateway could use different values."""
     if name in _UNREPEATABLE or name.startswith(PARAMETER_PREFIX):
         raise BadRequest(400, f"The header {name.decode('latin-1')} occurs twice.")
 
@@ -137,7 +137,7 @@ class GatewayClient(Record):
 
 
 class Access:
-    """Admits requests by host, origin and bearer token.
+    """Checks host, origin and bearer token of requests.
 
     Checking the host prevents DNS rebinding. Checking the origin prevents requests from foreign web pages.
     """
@@ -254,19 +254,19 @@ def build_preflight_headers(headers: Headers) -> dict[str, str]:
 # 3. Headers that repeat the message
 
 
-def find_routing_mismatch(headers: Headers, frame: ParsedMessage) -> str:
+def find_routing_mismatch(headers: Headers, message: ParsedMessage) -> str:
     """Compare the routing headers of revision 2026-07-28 with the message. Returns the error; empty if they agree."""
     version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-    if not frame.is_request:
+    if not message.is_request:
         return "" if version in STATELESS_VERSIONS else "The header mcp-protocol-version is missing."
-    if version != frame.meta.get(VERSION_META):
+    if version != message.meta.get(VERSION_META):
         return "The header mcp-protocol-version differs from the protocol version of the message."
-    if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
+    if headers.get(b"mcp-method", b"").decode("latin-1") != message.method:
         return "The header mcp-method differs from the method of the message."
-    parameter = ROUTING_PARAMETERS.get(frame.method)
+    parameter = ROUTING_PARAMETERS.get(message.method)
     if parameter is None:
         return ""
-    expected = frame.params.get(parameter)
+    expected = message.params.get(parameter)
     name = headers.get(b"mcp-name")
     if expected is None:
         return "" if name is None else "The header mcp-name has no counterpart in the message."

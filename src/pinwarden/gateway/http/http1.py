@@ -1,6 +1,6 @@
 """HTTP/1.1 on the client side: `RequestReader` parses requests, `Reply` writes responses.
 
-The parser is strict: it rejects requests that another HTTP implementation could interpret differently
+The parser is strict: it refuses requests that another HTTP implementation could interpret differently
 (`header_checks`).
 """
 
@@ -46,10 +46,10 @@ class Request:
         self.parameters = b""
         """The ``mcp-param-`` header lines."""
         self.head = b""
-        """The exact bytes of the head; empty if they cannot identify a cached route.
+        """The exact bytes of the head, which identify a cached route; empty if the head cannot be cached.
 
-        They can if the request arrived in one piece, and only its content length frames the body. The same head before
-        a body of the same length then is the same request with another body.
+        A head can be cached if the request arrived in one piece and a content length frames its body. A later request
+        with the same bytes and a body of the same length then differs only in its body.
         """
 
     def get_header(self, name: bytes) -> str:
@@ -58,7 +58,7 @@ class Request:
 
 
 class BodyAdmission(Protocol):
-    """Decides whether a large body may be read."""
+    """Decides whether the gateway reads a large body."""
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
         """Raise `BadRequest` unless a large body may follow this head. ``size`` is the content length; 0 if unknown."""
@@ -155,7 +155,7 @@ class RequestReader:
             raise BadRequest(414, "The request target is too long.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header. Trailers are rejected."""
+        """Add a header. Trailers are refused."""
         if not self._in_head:
             raise BadRequest(400, "Trailers are not supported.")
         name = name.lower()
@@ -296,13 +296,13 @@ class Reply:
         connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
         connection.ping_later(self)
 
-    def send_event(self, frame: bytes) -> None:
+    def send_event(self, message: bytes) -> None:
         """Send one message as an event."""
         if self._connection is not None:
-            if b"\n" in frame or b"\r" in frame:
+            if b"\n" in message or b"\r" in message:
                 # JSON has raw line ends only between tokens.
-                frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
-            self._send_chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
+                message = message.replace(b"\r", b" ").replace(b"\n", b" ")
+            self._send_chunk(b"event: message\r\ndata: " + message + b"\r\n\r\n")
 
     def ping(self) -> None:
         """Send a comment, which clients ignore and proxies count as traffic."""

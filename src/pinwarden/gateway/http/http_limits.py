@@ -1,4 +1,4 @@
-"""The limits of the HTTP gateway, each with its reason."""
+"""Sizes, counts and times that the HTTP gateway enforces, each with the reason for its value."""
 
 from __future__ import annotations
 
@@ -6,73 +6,75 @@ from pinwarden.core.record import Record
 
 
 class HttpLimits(Record):
-    """Limits of connections, messages, timeouts and memory."""
+    """The limits of one gateway. Some have an option of ``pinwarden gateway``."""
 
     max_head_bytes: int = 32 * 1024
-    """Request line and headers. In practice they are below 4 KiB, even with a long token."""
+    """Size of a request line with its headers. In practice it is below 4 KiB, even with a long token."""
     max_headers: int = 100
+    """Headers of one request or response."""
     max_upstream_head_bytes: int = 64 * 1024
-    """Head of a server's response, and framing between two parts of its body. In practice, heads are below 8 KiB."""
+    """Size of the status line and headers of a server's response. In practice it is below 8 KiB."""
     max_body_bytes: int = 32 * 1024 * 1024
-    """One message of a client. Arguments rarely exceed a megabyte."""
+    """Size of one message of a client. Arguments rarely exceed a megabyte."""
     max_body_values: int = 1_000_000
-    """Values in one message of a client, as `Limits.max_values` counts them. Parsing that many takes 0.1 s."""
+    """JSON values in one message of a client, as `Limits.max_values` counts them. Parsing a million takes 0.1 s."""
     max_server_message_bytes: int = 128 * 1024 * 1024
-    """One message of a server. Results of 50 MB occur: images and files as base64."""
+    """Size of one message of a server. Results of 50 MB occur: images and files as base64."""
     max_bytes_at_once: int = 64 * 1024
-    """Server messages up to this size are evaluated on the event loop. Longer ones are evaluated on a thread: a list of
+    """Server messages up to this size are checked on the event loop, longer messages on a thread. Checking a list of
     5,000 tools takes a second, and other clients must not wait for it."""
     max_client_slow_messages: int = 64
-    """Long messages of one client in the executor's queue. Further ones get an error or status 503."""
+    """Long messages of one client that may wait for a thread. Further messages get an error or status 503."""
     slow_message_seconds: float = 30.0
-    """How long a message may stay in that queue before it gets the same error. Clients wait about a minute."""
+    """How long a message may wait for a thread before it gets an error. Clients wait about a minute."""
     max_messages_at_once: int = 16
     """Messages of one server that are processed in one iteration of the event loop. Each takes at least 0.1 ms."""
     max_connections: int = 2048
-    """Client connections. Each costs a few kilobytes while it is idle."""
+    """Open client connections. An idle connection takes a few kilobytes of memory."""
     max_upstream_connections: int = 512
     """Connections to one remote server. Further requests are queued."""
     max_client_upstream_connections: int = 384
-    """Connections to one remote server that one client may use. Its further requests are queued."""
+    """Connections to one remote server that one client may use. The client's further requests are queued."""
     max_upstream_streams: int = 256
-    """Endless streams to one remote server. The other connections are reserved for requests."""
+    """Open event streams to one remote server. The remaining connections are reserved for requests."""
     max_client_streams: int = 128
-    """Endless streams of one client to one remote server. Further ones get an error immediately."""
+    """Open event streams of one client to one remote server. Further streams get an error immediately."""
     max_sessions: int = 1000
-    """Sessions of the handshake era, of all clients. Each has its own process, so that clients never share state."""
+    """Open sessions of all clients with a handshake. Each has its own process, so that clients never share state."""
     max_client_sessions: int = 200
-    """Sessions of one client. If it opens more, its least recently used session ends."""
+    """Open sessions of one client. If the client opens another, its least recently used session ends."""
     max_processes: int = 256
-    """Server processes of all clients. At the limit, the client with the most loses one to a client with fewer."""
+    """Running server processes. At the limit, the client with the most processes loses one to a client with fewer."""
     share_processes: bool = True
     """Whether all clients share one process of a stateless server, if its capabilities allow that."""
     shared_ping_seconds: float = 10.0
-    """Time for a shared process to answer a ping after a request timed out. A process that does not is replaced."""
+    """Time for a shared process to respond to a ping after a request timed out. Then the process is replaced."""
     max_shared_in_flight: int = 64
-    """Open requests of one client in a shared process. Further ones are queued."""
+    """Open requests of one client in a shared process. The client's further requests are queued."""
     eviction_seconds: float = 10.0
-    """Time for an evicted process to end. It is killed after `grace_seconds`."""
+    """How long a start waits for the evicted process to end, which is killed after `grace_seconds`."""
     max_in_flight: int = 1000
-    """Open requests of one conversation."""
+    """Open requests of one conversation. Further requests get an error."""
     max_pipelined: int = 16
-    """Pipelined requests of one connection. Beyond that, the gateway reads no more until one is answered."""
+    """Pipelined requests of one connection. At the limit, the gateway stops reading until it has sent a response."""
     max_unsent_bytes: int = 160 * 1024 * 1024
-    """Write buffer of one connection: the largest response and some notifications. Beyond that, it is closed."""
+    """Bytes in the write buffer of one connection: the largest response and some notifications. A connection with more
+    is closed."""
     max_all_unsent_bytes: int = 512 * 1024 * 1024
-    """Write buffers of all connections. Beyond that, the slowest readers are disconnected."""
+    """Bytes in the write buffers of all connections. Above the limit, the slowest readers are disconnected."""
     unread_seconds: float = 60.0
     """How long a client with a full write buffer may read nothing before it is disconnected."""
     max_all_body_bytes: int = 512 * 1024 * 1024
-    """Received bytes of unanswered large requests of all clients. Further requests get status 503."""
+    """Bytes of large requests of all clients that have no response yet. Further large requests get status 503."""
     max_client_body_bytes: int = 256 * 1024 * 1024
-    """The same for one client, so that half of the budget is left for others."""
+    """Bytes of large requests of one client that have no response yet. Half of the budget is left for other clients."""
     max_queued_bytes: int = 512 * 1024 * 1024
-    """Bytes in all conversations that are queued for servers, queued for evaluation, or part of incomplete messages.
-    Beyond that, the conversations with the most bytes are ended."""
+    """Bytes of all conversations that are queued for servers, wait for a check, or belong to incomplete messages. Above
+    the limit, the conversation with the most bytes ends."""
     max_queued_notifications: int = 1000
     """Messages of one conversation that are queued until the client opens its notification stream."""
     max_queued_notification_bytes: int = 4 * 1024 * 1024
-    """Bytes of those messages."""
+    """Bytes of the messages that are queued until the client opens its notification stream."""
     head_seconds: float = 10.0
     """Time to send the head of a request, so that slow senders cannot occupy connections."""
     body_seconds: float = 60.0
@@ -84,7 +86,7 @@ class HttpLimits(Record):
     idle_upstream_seconds: float = 4.0
     """How long an idle connection to a remote server is kept. Most servers close it after five seconds."""
     response_seconds: float = 300.0
-    """Time for a server to answer a request. A progress notification restarts it."""
+    """Time for a server to respond to a request. A progress notification restarts the timeout."""
     merged_opening_seconds: float = 30.0
     """Time for a server behind `/mcp` to open a session, including its start."""
     merged_retry_seconds: float = 5.0
@@ -95,19 +97,20 @@ class HttpLimits(Record):
     idle_seconds: float = 1800.0
     """How long an unused session and its process are kept."""
     ping_seconds: float = 15.0
-    """Interval of comments on an idle event stream, so that proxies keep it open."""
+    """Interval of the comments that the gateway sends on an idle event stream, so that proxies keep it open."""
     drain_seconds: float = 10.0
     """Time for open requests to end when the gateway shuts down."""
     first_backoff_seconds: float = 0.2
-    """Pause before a process is restarted; doubled each time a process ends early."""
+    """Pause before a process is restarted. The pause doubles each time a process exits early."""
     max_backoff_seconds: float = 30.0
+    """The longest pause before a process is restarted."""
     stable_seconds: float = 10.0
-    """A process that ends sooner than this ended early."""
+    """A process that exits within this time after its start exited early."""
     grace_seconds: float = 2.0
     """Time for a process to exit before it is killed, and for a remote server to accept the last notifications."""
     reload_seconds: float = 1.0
     """Interval at which lock, policy and tokens are checked for changes."""
     token_read_seconds: float = 5.0
-    """Time to read the tokens. A database that takes longer counts as unavailable."""
+    """Time to read the tokens. If the database takes longer, it counts as unavailable."""
     max_stderr_line_bytes: int = 4096
-    """The part of each stderr line of a server that is logged, in bytes."""
+    """Bytes of a stderr line of a server that the gateway logs. The remaining bytes are dropped."""

@@ -293,7 +293,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 END_SECONDS = 5.0
 """Time to stop servers and close the log after the drain time."""
 _LOG_SECONDS = 0.1  # time for the log thread to write the last line
-_KERNEL_SECONDS = 3.0  # later, a kernel timer ends the process even if no Python code can run
+_KERNEL_SECONDS = 3.0  # after this time, a kernel timer ends the process even if no Python code can run
 
 
 class Shutdown:

@@ -1,8 +1,8 @@
 """Memory budgets that all clients share.
 
-`MemoryBudget` limits messages that are queued for servers, queued for evaluation, or incomplete. Each conversation also
-has its own limit. If all conversations together exceed the budget, the one with the most bytes is ended. `BodyBudget`
-limits the bodies of large requests.
+`MemoryBudget` limits the messages that are queued for servers, wait for a check, or are incomplete. Each conversation
+also has its own limit. If all conversations together exceed the budget, the conversation with the most bytes ends.
+`BodyBudget` limits the bodies of large requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 
 
 class BudgetHolder(Protocol):
-    """An object that keeps messages in memory."""
+    """An object that keeps messages in memory, such as a queue."""
 
     @property
     def pending_bytes(self) -> int:
@@ -25,13 +25,13 @@ class BudgetHolder(Protocol):
 
 
 class MemoryBudget:
-    """Limits the bytes of all holders together."""
+    """Limits the bytes that all conversations together keep in memory."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._holders: set[BudgetHolder] = set()
         self.overflows = 0
-        """How often a holder had to drop its messages."""
+        """How often the budget was exceeded, so that a holder had to drop its messages."""
 
     @property
     def pending_bytes(self) -> int:
@@ -56,7 +56,7 @@ class MemoryBudget:
 
 
 class BodyBudget:
-    """Counts the received bytes of large requests until they are answered, per client and in total."""
+    """Counts the bytes of large requests until their responses are sent, per client and in total."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -77,7 +77,7 @@ class BodyBudget:
         self.size += size
 
     def release(self, client: str, size: int) -> None:
-        """Stop counting bytes of a request that is over."""
+        """Stop counting the bytes of a finished request."""
         self.size -= size
         remaining = self._by_client.get(client, 0) - size
         if remaining > 0:
@@ -86,7 +86,7 @@ class BodyBudget:
             self._by_client.pop(client, None)
 
     def move(self, client: str, new_client: str, size: int) -> None:
-        """Count bytes for another client, because its token is now used on the same connection."""
+        """Count bytes for another client whose token is now used on the same connection."""
         self.release(client, size)
         self._by_client[new_client] = self._by_client.get(new_client, 0) + size
         self.size += size

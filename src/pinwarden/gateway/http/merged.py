@@ -47,7 +47,7 @@ _LISTS = {
     "resources/list": ("resources", "resources", "uri"),
     "resources/templates/list": ("resources", "resourceTemplates", "uriTemplate"),
 }
-"""By method: the capability, the member of the result, and the naming member of an item."""
+"""By method: the capability, the member of the result, and the member that names an item."""
 _ROUTED = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -99,24 +99,24 @@ class MergedConversation(Bridge):
             task.cancel()
 
     async def _respond(
-        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         visible = self._visible_upstreams()
         for upstream in visible.values():
             self._open_if_due(upstream)
-        if frame.method in _ROUTED or frame.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
-            await self._relay_to_server(frame, sink, parameters, relayed)
+        if message.method in _ROUTED or message.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
+            await self._relay_to_server(message, sink, parameters, relayed)
             return
         await self._wait_for(*visible)
-        if frame.method in OPENING_METHODS or frame.method in _LISTS:
+        if message.method in OPENING_METHODS or message.method in _LISTS:
             self._fail_if_none_available()
-        if frame.method in OPENING_METHODS:
-            self._send_result(frame, sink, self._describe(frame))
-        elif frame.method in _LISTS:
-            await self._respond_with_list(frame, sink)
+        if message.method in OPENING_METHODS:
+            self._send_result(message, sink, self._describe(message))
+        elif message.method in _LISTS:
+            await self._respond_with_list(message, sink)
         else:
-            await self._send_to_all(frame, "logging")
-            self._send_result(frame, sink, {})
+            await self._send_to_all(message, "logging")
+            self._send_result(message, sink, {})
 
     def _visible_upstreams(self) -> dict[str, Upstream]:
         """The servers that the client may use."""
@@ -124,7 +124,7 @@ class MergedConversation(Bridge):
         return {slug: upstream for slug, upstream in upstreams.items() if self._client.may_use(upstream.name)}
 
     def _fail_if_none_available(self) -> None:
-        """Raise an error with the reasons if no server is available: an empty list would look valid."""
+        """Raise `BackendError` with the reasons if no server is available, because an empty list would look valid."""
         missing = self._missing_servers()
         if missing and not any(backend.is_open for backend in self._backends.values()):
             reasons = "; ".join(f"{slug}: {reason}" for slug, reason in missing.items())
@@ -138,7 +138,7 @@ class MergedConversation(Bridge):
             if not (slug in self._backends and self._backends[slug].is_open)
         }
 
-    def _describe(self, frame: ParsedMessage) -> dict[str, Any]:
+    def _describe(self, message: ParsedMessage) -> dict[str, Any]:
         """The gateway's description of itself: the approved capabilities and instructions of all servers."""
         from pinwarden import __version__
 
@@ -159,19 +159,19 @@ class MergedConversation(Bridge):
         )
         info = {**_OWN_INFO, "version": __version__}
         result: dict[str, Any] = {"capabilities": capabilities, **({"instructions": text} if text else {})}
-        if frame.method == "initialize":
-            return {"protocolVersion": choose_handshake_version(frame), "serverInfo": info, **result}
+        if message.method == "initialize":
+            return {"protocolVersion": choose_handshake_version(message), "serverInfo": info, **result}
         meta = {"_meta": {SERVER_META: info}}
         return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **build_stateless_members()}
 
-    async def _respond_with_list(self, frame: ParsedMessage, sink: ResponseSink) -> None:
+    async def _respond_with_list(self, message: ParsedMessage, sink: ResponseSink) -> None:
         """Answer a list request with the items of all servers on one page."""
-        capability, member, name = _LISTS[frame.method]
+        capability, member, name = _LISTS[message.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
         backends = [backend for _, backend in sorted(self._backends.items())]
         backends = [backend for backend in backends if backend.is_open and backend.offers(capability)]
         results = await asyncio.gather(
-            *(self._list_items(backend, frame.method, member, meta) for backend in backends), return_exceptions=True
+            *(self._list_items(backend, message.method, member, meta) for backend in backends), return_exceptions=True
         )
         items: list[bytes] = []
         missing = self._missing_servers()
@@ -189,12 +189,12 @@ class MergedConversation(Bridge):
         }
         rest = b"," + encode(extra_members)[1:-1] if extra_members else b""
         merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
-        request_id = encode(frame.members["id"])
+        request_id = encode(message.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
-        sink.respond(ParsedMessage(data=data, message={"id": frame.members["id"], "result": {}}), 0)
+        sink.respond(ParsedMessage(data=data, message={"id": message.members["id"], "result": {}}), 0)
 
     async def _list_items(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """The items of one server. Raises `BackendError` if they take too long: the merged list waits for them."""
+        """List the items of one server. Raises `BackendError` if that takes too long, because the merged list waits."""
         key = backend, method
         if key in self._late_lists:
             raise BackendError(SERVER_UNAVAILABLE, "the server has not sent its list yet")
@@ -213,7 +213,7 @@ class MergedConversation(Bridge):
     async def _list_items_in_session(
         self, backend: Backend, method: str, member: str, meta: dict[str, Any]
     ) -> list[bytes]:
-        """The items of one server, in a new session if the server no longer knows the old one."""
+        """List the items of one server. If the server no longer knows the session, open a new one."""
         try:
             return await backend.list_items(method, member, meta)
         except NotExecutedError:
@@ -240,11 +240,11 @@ class MergedConversation(Bridge):
             renamed.append(replace_value(item, (member,), encode(name)))
         return renamed
 
-    async def _send_to_all(self, frame: ParsedMessage, capability: str) -> None:
+    async def _send_to_all(self, message: ParsedMessage, capability: str) -> None:
         """Send a request to all servers of the handshake era with this capability. Their responses are ignored."""
         loop = asyncio.get_running_loop()
         backends = [backend for backend in self._backends.values() if backend.offers(capability)]
-        requests = [backend.request(frame.method, frame.params) for backend in backends if not backend.stateless]
+        requests = [backend.request(message.method, message.params) for backend in backends if not backend.stateless]
         tasks = [loop.create_task(request) for request in requests]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._limits.merged_list_seconds)
@@ -255,27 +255,27 @@ class MergedConversation(Bridge):
     # Requests that name a server
 
     async def _relay_to_server(
-        self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
-        path, slug, own_name = self._find_target(frame)
+        path, slug, own_name = self._find_target(message)
         upstream = self._visible_upstreams().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
-        await self._relay(upstream, _replace_name(frame, path, own_name), sink, parameters, relayed)
+        await self._relay(upstream, _replace_name(message, path, own_name), sink, parameters, relayed)
 
-    def _find_target(self, frame: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
+    def _find_target(self, message: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
         """The path of the name in the request, the server's slug, and the server's own name."""
         path: tuple[str, ...]
-        if frame.method in _ROUTED:
-            path = ("params", _ROUTED[frame.method])
-            name = frame.params.get(path[-1])
-        elif frame.method == "completion/complete":
-            reference = frame.params.get("ref")
+        if message.method in _ROUTED:
+            path = ("params", _ROUTED[message.method])
+            name = message.params.get(path[-1])
+        elif message.method == "completion/complete":
+            reference = message.params.get("ref")
             member = "uri" if isinstance(reference, dict) and "uri" in reference else "name"
             path = ("params", "ref", member)
             name = reference.get(member) if isinstance(reference, dict) else None
         else:
-            method = frame.method[:80] or "a method without a name"
+            method = message.method[:80] or "a method without a name"
             raise BackendError(METHOD_NOT_FOUND, f"{method} is supported only at a server's own address")
         if not isinstance(name, str):
             raise BackendError(INVALID_PARAMS, f"the request has no {path[-1]}")
@@ -283,26 +283,26 @@ class MergedConversation(Bridge):
             return path, *self._long_names[name]
         return path, *(split_name(name) if path[-1] == "name" else split_uri(name))
 
-    def _translate_for_client(self, backend: Backend, frame: ParsedMessage) -> ParsedMessage | None:
-        message = super()._translate_for_client(backend, frame)
-        if message is not None and message.method == "notifications/resources/updated":
-            own_name = message.params.get("uri")
+    def _translate_for_client(self, backend: Backend, message: ParsedMessage) -> ParsedMessage | None:
+        translated = super()._translate_for_client(backend, message)
+        if translated is not None and translated.method == "notifications/resources/updated":
+            own_name = translated.params.get("uri")
             if isinstance(own_name, str):
                 uri = build_merged_uri(backend.slug, own_name)
                 return ParsedMessage(
-                    data=replace_value(message.data, ("params", "uri"), encode(uri)), message=message.message
+                    data=replace_value(translated.data, ("params", "uri"), encode(uri)), message=translated.message
                 )
-        return message
+        return translated
 
 
-def _replace_name(frame: ParsedMessage, path: tuple[str, ...], name: str) -> ParsedMessage:
-    data = replace_value(frame.data, path, encode(name))
-    params = dict(frame.params)
+def _replace_name(message: ParsedMessage, path: tuple[str, ...], name: str) -> ParsedMessage:
+    data = replace_value(message.data, path, encode(name))
+    params = dict(message.params)
     if len(path) == 3:
         params["ref"] = {**params["ref"], path[-1]: name}
     else:
         params[path[-1]] = name
-    return ParsedMessage(data=data, message={**frame.members, "params": params})
+    return ParsedMessage(data=data, message={**message.members, "params": params})
 
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")

@@ -63,17 +63,17 @@ if TYPE_CHECKING:
 class Decision:
     """What the session decided about one message."""
 
-    __slots__ = ("error", "frame", "output", "posted", "recorded", "to_client")
+    __slots__ = ("error", "message", "output", "posted", "recorded", "to_client")
 
     def __init__(
         self,
         output: SessionOutput | None,
-        frame: ParsedMessage | None = None,
+        message: ParsedMessage | None = None,
         posted: PostedRequest | None = None,
     ) -> None:
         self.output = output
         """What to record and send; None for a late response whose client has disconnected."""
-        self.frame = frame
+        self.message = message
         """The message; None if a timer of the session led to the decision."""
         self.posted = posted
         """The request in whose HTTP response the server sent the message."""
@@ -109,7 +109,7 @@ class MessageRelay(ABC):
         self.ended = False
         """Whether the server ended the session and accepts no further requests."""
         self.has_received = False
-        """Whether the server ever sent a message."""
+        """Whether the server has sent a message in this conversation."""
         self.last_used = self.last_received = clock()
         self._clock = clock
         self._recorder = recorder
@@ -162,43 +162,44 @@ class MessageRelay(ABC):
 
     # Messages of the client
 
-    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
         now = self.last_used = self._clock()
         if self.closed or self._open.is_full:
-            sink.fail(SERVER_UNAVAILABLE, "too many requests are open at this server" if not self.closed else "closed")
+            reason = "the session ended" if self.closed else "too many requests to this server are open"
+            sink.fail(SERVER_UNAVAILABLE, reason)
             return None
         if self.ended:
             sink.fail_not_executed("the server ended the session")
             return None
-        request_id = frame.id
+        request_id = message.id
         if request_id is None or not is_id(request_id[1]):
             sink.fail(INVALID_REQUEST, "the id of a request must be a number, or a string of at most 1024 characters")
             return None
-        if parameters and frame.method == CALL and self._select_headers(frame, parameters, sink) is None:
+        if parameters and message.method == CALL and self._select_headers(message, parameters, sink) is None:
             return None
-        if is_slow_client_message(frame.message, len(frame.data)) and not self._reserve_slow(sink):
+        if is_slow_client_message(message.message, len(message.data)) and not self._reserve_slow(sink):
             return None
-        pending = PendingRequest(frame, sink, parameters)
-        # A subscription is answered when it ends.
-        pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self.limits.response_seconds
-        frame, request_id = self._open.add(
-            frame, request_id, pending, shared=self.transport is not None and self.transport.shared
+        pending = PendingRequest(message, sink, parameters)
+        # A server responds to a subscription only when the subscription ends.
+        pending.sent, pending.deadline = now, inf if message.method == LISTEN else now + self.limits.response_seconds
+        message, request_id = self._open.add(
+            message, request_id, pending, shared=self.transport is not None and self.transport.shared
         )
         if self._tracing is not None:
             call = f"{self.session.name}/{request_id[1]}"
-            traced = self._tracing.trace(sink, frame, self.session.guard.server, self.session.client, call)
+            traced = self._tracing.trace(sink, message, self.session.guard.server, self.session.client, call)
             pending.sink, pending.on_cancelled = traced, traced.on_cancelled
-        self._on_client_message(frame)
+        self._on_client_message(message)
         return request_id
 
-    def notify(self, frame: ParsedMessage) -> None:
+    def notify(self, message: ParsedMessage) -> None:
         """Forward a notification of the client, or its response to a request of the server."""
         self.last_used = self._clock()
         if not self.closed:
-            if frame.method == CANCELLED:
-                self._open.cancel(frame.params.get("requestId"))
-            self._on_client_message(frame)
+            if message.method == CANCELLED:
+                self._open.cancel(message.params.get("requestId"))
+            self._on_client_message(message)
 
     def call(  # noqa: PLR0913  parsed already by the caller
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, stateless: bool
@@ -227,14 +228,14 @@ class MessageRelay(ABC):
         call.deadline = now + self.limits.response_seconds
         connection.begin_response(call)
         self._open.add_call(request_id, call, token)
-        # A queued server message may announce that the tool changed.
+        # While server messages are queued, the session decides: one of them may say that the tool changed.
         if self._recorder.can_record_calls and not self._queue.busy:
             event = self._fast_path.admit(message, now)
             if event is not None:
                 try:
                     self._recorder.record_call(event, request_id[1])
                 except PinwardenError:
-                    # The session will fail to record it too, and will refuse it with the reason.
+                    # The session will refuse the call, with the reason why it cannot be recorded.
                     self._fast_path.withdraw(request_id[1])
                 else:
                     transport.call(call, body, message, name)
@@ -242,28 +243,28 @@ class MessageRelay(ABC):
         self._on_client_message(ParsedMessage(body, message))
         return True
 
-    def _on_client_message(self, frame: ParsedMessage) -> None:
+    def _on_client_message(self, message: ParsedMessage) -> None:
         """Relay a message of the client, after the queued messages."""
         if not self._queue.busy:
-            self._relay_client_message(frame)
-        elif not self._queue.run(partial(self._relay_client_message, frame), len(frame.data)):
-            self.close("too many bytes are queued until this server's list is evaluated")
+            self._relay_client_message(message)
+        elif not self._queue.run(partial(self._relay_client_message, message), len(message.data)):
+            self.close("too many bytes are queued while the gateway checks this server's list")
 
-    def _relay_client_message(self, frame: ParsedMessage) -> None:
+    def _relay_client_message(self, message: ParsedMessage) -> None:
         """Decide about a message of the client, record the decision, and forward the message or answer it."""
         if self.closed:
             return
         now = self._clock()
-        is_slow = is_slow_client_message(frame.message, len(frame.data))
-        if is_slow and frame.is_request:
+        is_slow = is_slow_client_message(message.message, len(message.data))
+        if is_slow and message.is_request:
             self._release_slow(1)
         if is_slow or self.session.may_be_slow(now):
-            self._queue.start(self._relay_on_thread(lambda: self._decide_client_message(frame, now)))
+            self._queue.start(self._relay_on_thread(lambda: self._decide_client_message(message, now)))
         else:
-            self._record_and_send(self._decide_client_message(frame, now))
+            self._record_and_send(self._decide_client_message(message, now))
 
-    def _decide_client_message(self, frame: ParsedMessage, now: float) -> Decision:
-        return Decision(self.session.on_client_message(frame.data, now, frame.message), frame)
+    def _decide_client_message(self, message: ParsedMessage, now: float) -> Decision:
+        return Decision(self.session.on_client_message(message.data, now, message.message), message)
 
     def _reserve_slow(self, sink: ResponseSink) -> bool:
         """Reserve capacity on the executor for a slow request. If there is none, fail the request and return False."""
@@ -294,7 +295,7 @@ class MessageRelay(ABC):
         if not self._queue.busy:
             self._relay_server_message(data, posted)
         elif not self._queue.run(partial(self._relay_server_message, data, posted), len(data)):
-            self.close("the server sends messages faster than they can be evaluated")
+            self.close("the server sends messages faster than the gateway can check them")
 
     def _relay_server_message(self, data: bytes, posted: PostedRequest | None) -> None:
         """Parse a message of the server, decide about it, record the decision, and send the message to the client."""
@@ -304,33 +305,33 @@ class MessageRelay(ABC):
         if len(data) > self.limits.max_bytes_at_once:
             self._queue.start(self._relay_on_thread(lambda: self._parse_and_decide(data, posted, now)))
             return
-        message = parse_server_value(data, self._json)
-        if type(message) is dict and "method" not in message:
-            request_id = to_request_id(message.get("id"))
+        value = parse_server_value(data, self._json)
+        if type(value) is dict and "method" not in value:
+            request_id = to_request_id(value.get("id"))
             call = None if request_id is None else self._pending.get(request_id)
             if (
                 type(call) is ToolCall
                 and (posted is None or posted.request_id == request_id)
-                and self._fast_path.may_relay(data, message)
+                and self._fast_path.may_relay(data, value)
             ):
                 self._open.forget(call.request_id)
-                call.send_result(data, message)
+                call.send_result(data, value)
                 if posted is not None:
                     posted.has_response = True
                 return
-        if is_slow_server_message(message, len(data)) or self.session.may_be_slow(now):
+        if is_slow_server_message(value, len(data)) or self.session.may_be_slow(now):
             self._queue.start(self._relay_on_thread(lambda: self._parse_and_decide(data, posted, now)))
         else:
-            frame = recover_id(ParsedMessage(data, message), self._json)
-            self._record_and_send(self._decide_server_message(frame, posted, now))
+            message = recover_id(ParsedMessage(data, value), self._json)
+            self._record_and_send(self._decide_server_message(message, posted, now))
 
     def _parse_and_decide(self, data: bytes, posted: PostedRequest | None, now: float) -> Decision:
         return self._decide_server_message(parse_server_message(data, self._json), posted, now)
 
-    def _decide_server_message(self, frame: ParsedMessage, posted: PostedRequest | None, now: float) -> Decision:
-        if self._abandoned and frame.is_response and frame.id in self._abandoned:
-            return Decision(None, frame, posted)
-        return Decision(self.session.on_server_message(frame.data, now, frame.message), frame, posted)
+    def _decide_server_message(self, message: ParsedMessage, posted: PostedRequest | None, now: float) -> Decision:
+        if self._abandoned and message.is_response and message.id in self._abandoned:
+            return Decision(None, message, posted)
+        return Decision(self.session.on_server_message(message.data, now, message.message), message, posted)
 
     # Messages that take long to check
 
@@ -346,7 +347,7 @@ class MessageRelay(ABC):
         decision = decide()
         output = decision.output
         if output is not None:
-            decision.to_client = tuple(self._parse(data, decision.frame) for data in output.to_client)
+            decision.to_client = tuple(self._parse(data, decision.message) for data in output.to_client)
             if (output.events or output.sightings) and not output.durable:
                 try:
                     self._recorder.record_uncounted(output)
@@ -359,12 +360,12 @@ class MessageRelay(ABC):
 
     def _record_and_send(self, decision: Decision) -> None:
         """Record a decision, then send its messages. A refusal is sent only after it is durable."""
-        output, frame, posted = decision.output, decision.frame, decision.posted
-        if posted is not None and frame is not None and (output is None or frame.is_response_to(posted.request_id)):
+        output, message, posted = decision.output, decision.message, decision.posted
+        if posted is not None and message is not None and (output is None or message.is_response_to(posted.request_id)):
             posted.has_response = True
         if output is None:
-            if frame is not None and frame.id is not None:
-                self._abandoned.pop(frame.id, None)
+            if message is not None and message.id is not None:
+                self._abandoned.pop(message.id, None)
         elif decision.error is not None:
             self._undo(output, decision.error)
         elif decision.recorded or not (output.events or output.sightings):
@@ -391,29 +392,29 @@ class MessageRelay(ABC):
             self._send(output, decision)
 
     def _undo(self, output: SessionOutput, error: PinwardenError) -> None:
-        """Undo an output that could not be recorded, and answer with the reason."""
+        """Send errors instead of an output that could not be recorded."""
         undone = self.session.replace_unrecorded(output, error)
         self._send(undone, Decision(undone))
 
     def _send(self, output: SessionOutput, decision: Decision) -> None:
         """Send the messages of a recorded output."""
-        frame, posted = decision.frame, decision.posted
+        message, posted = decision.message, decision.posted
         if output.to_server and self.transport is not None and not self.closed:
             for data in output.to_server:
-                self._send_to_server(self._parse(data, frame), self.transport)
-        for message in decision.to_client or [self._parse(data, frame) for data in output.to_client]:
-            self._send_to_client(message, posted, posted.status if posted is not None and message is frame else 0)
+                self._send_to_server(self._parse(data, message), self.transport)
+        for outgoing in decision.to_client or [self._parse(data, message) for data in output.to_client]:
+            self._send_to_client(outgoing, posted, posted.status if posted is not None and outgoing is message else 0)
 
     def _parse(self, data: bytes, known: ParsedMessage | None) -> ParsedMessage:
-        """Parse a message that the session returned, unless it is the known message itself."""
+        """Parse a message that the session returned. Returns ``known`` if it is that message."""
         return (
             known
             if known is not None and data is known.data
             else ParsedMessage(data, parse_server_value(data, self._json))
         )
 
-    def _send_to_server(self, frame: ParsedMessage, transport: UpstreamTransport) -> None:
-        request_id = frame.id if frame.is_request else None
+    def _send_to_server(self, message: ParsedMessage, transport: UpstreamTransport) -> None:
+        request_id = message.id if message.is_request else None
         pending = None if request_id is None else self._pending.get(request_id)
         if request_id is not None and self._open.is_unwanted(request_id):
             # It was cancelled while it was being recorded, so the server does not get it.
@@ -422,13 +423,13 @@ class MessageRelay(ABC):
             if pending is not None:
                 pending.sink.drop()
         elif request_id is None or pending is None or not pending.parameters:
-            transport.send(frame, b"")
+            transport.send(message, b"")
         else:
-            headers = self._select_headers(frame, pending.parameters, pending.sink, pending.client_id)
+            headers = self._select_headers(message, pending.parameters, pending.sink, pending.client_id)
             if headers is None:
                 self._forget(request_id)
             else:
-                transport.send(frame, headers)
+                transport.send(message, headers)
 
     def _forget(self, request_id: RequestId) -> None:
         """Forget a request that the server does not get."""
@@ -436,44 +437,44 @@ class MessageRelay(ABC):
         self.session.abandon_request(request_id[1])
 
     def _select_headers(
-        self, frame: ParsedMessage, parameters: bytes, sink: ResponseSink, client_id: Any = None
+        self, message: ParsedMessage, parameters: bytes, sink: ResponseSink, client_id: Any = None
     ) -> bytes | None:
         """The ``mcp-param-`` header lines that the called tool declares. If one contradicts the arguments of the call,
         fail the call and return None."""
-        name = frame.params.get("name") if frame.method == CALL else None
+        name = message.params.get("name") if message.method == CALL else None
         definition = self.session.find_definition(name) if type(name) is str else None
         try:
-            return select_declared_headers(parameters, definition, frame.params.get("arguments"))
+            return select_declared_headers(parameters, definition, message.params.get("arguments"))
         except HeaderMismatch as err:
-            request_id = frame.members.get("id") if client_id is None else client_id
+            request_id = message.members.get("id") if client_id is None else client_id
             error = {"code": HEADER_MISMATCH, "message": str(err)}
-            message = {"jsonrpc": "2.0", "id": request_id, "error": error}
-            sink.respond(ParsedMessage(encode(message), message), 400)
+            response = {"jsonrpc": "2.0", "id": request_id, "error": error}
+            sink.respond(ParsedMessage(encode(response), response), 400)
             return None
 
-    def _send_to_client(self, frame: ParsedMessage, posted: PostedRequest | None, status: int) -> None:
-        if "method" not in frame.members:
-            request_id = frame.id
+    def _send_to_client(self, message: ParsedMessage, posted: PostedRequest | None, status: int) -> None:
+        if "method" not in message.members:
+            request_id = message.id
             pending = None if request_id is None else self._open.forget(request_id)
             if pending is not None:
-                pending.sink.respond(restore_client_id(frame, pending), status)
+                pending.sink.respond(restore_client_id(message, pending), status)
             return
-        pending = self._open.find_by_message(frame, None if posted is None else posted.request_id)
+        pending = self._open.find_by_message(message, None if posted is None else posted.request_id)
         transport = self.transport
         if (
             transport is not None
             and transport.shared
-            and (frame.is_request or (pending is None and not transport.private))
+            and (message.is_request or (pending is None and not transport.private))
         ):
             return  # the message may be for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self.limits.response_seconds)
-            frame = restore_client_id(frame, pending)
+            message = restore_client_id(message, pending)
         if pending is not None and pending.sink.open:
-            pending.sink.send_message(frame)
-        elif not self._notifications.send(frame.data):
+            pending.sink.send_message(message)
+        elif not self._notifications.send(message.data):
             other = self._open.find_oldest_open_sink() if pending is None and posted is None else None
             if other is not None:
-                other.send_message(frame)
+                other.send_message(message)
             else:
-                self._notifications.enqueue(frame.data)
+                self._notifications.enqueue(message.data)

@@ -1,4 +1,4 @@
-"""Notifications that belong to no request: the client's stream, and throttling of ``list_changed``."""
+"""Server messages that belong to no request: the client's notification stream, and throttling of ``list_changed``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EventSink(Protocol):
     def start_events(self) -> None:
         """Send the head of the response."""
 
-    def send_event(self, frame: bytes) -> None:
+    def send_event(self, message: bytes) -> None:
         """Send a message."""
 
     def end_events(self) -> None:
@@ -45,7 +45,7 @@ class NotificationStream:
         return self._stream is not None and self._stream.open
 
     def listen(self, stream: EventSink) -> None:
-        """Attach a stream, and send the queued messages. It replaces an older stream."""
+        """Attach a stream in place of an older one, and send the queued messages."""
         replaced, self._stream = self._stream, stream
         if replaced is not None and replaced.open:
             replaced.end_events()
@@ -62,7 +62,7 @@ class NotificationStream:
         return True
 
     def enqueue(self, data: bytes) -> None:
-        """Queue a message until a stream is attached. Beyond the limits, the oldest messages are dropped."""
+        """Queue a message until a stream is attached. Above the limits, drop the oldest messages."""
         self._queue.append(data)
         self._queued_bytes += len(data)
         limits = self._limits
@@ -82,15 +82,15 @@ class NotificationStream:
 LIST_CHANGED_MARK = b"list_changed"
 """Bytes that every ``list_changed`` notification contains."""
 _MAX_BYTES = 1024  # in practice, notifications are below 200 bytes
-_BURST = 16  # notifications of one kind that are forwarded per interval; servers send a few at start-up
-_MAX_KINDS = 32  # kinds of notifications, by subscription, that are coalesced in one conversation
+_BURST = 16  # forwarded notifications of one kind per interval; servers send a few at start-up
+_MAX_KINDS = 32  # throttled kinds of notifications in one conversation; each subscription is a kind
 _JSON = Limits(max_bytes=_MAX_BYTES)
 
 _Key = tuple[str, Any]
 
 
 class ListChangedThrottle:
-    """Coalesces the ``list_changed`` notifications of one conversation."""
+    """Limits how many ``list_changed`` notifications of one conversation are forwarded per interval."""
 
     __slots__ = ("_deferred", "_deliver", "_forwarded", "_seconds")
 
@@ -104,7 +104,10 @@ class ListChangedThrottle:
         """The last deferred notification, by kind."""
 
     def defer(self, data: bytes) -> str:
-        """Defer a notification if its interval is used up. Returns its method; empty if it was not deferred."""
+        """Defer a notification if too many of its kind came in this interval.
+
+        Returns its method, or an empty string if it was not deferred.
+        """
         if len(data) > _MAX_BYTES or LIST_CHANGED_MARK not in data:
             return ""
         key = _parse_kind(data)
@@ -138,7 +141,7 @@ class ListChangedThrottle:
 
 
 def _parse_kind(data: bytes) -> _Key | None:
-    """The kind of a ``list_changed`` notification: its method and subscription; None for other messages."""
+    """Parse the method and the subscription of a ``list_changed`` notification; None for other messages."""
     try:
         message = parse_json(data, _JSON)
     except PinwardenError:

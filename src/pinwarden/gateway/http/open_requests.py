@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.message_relay import MessageRelay
     from pinwarden.gateway.http.remote_transport import RemoteTransport
 
-_NEW_IDS = count(1 << 40)  # above the ids of clients, and exact in every JSON parser; one
-# counter for all conversations, because some share a process
+_NEW_IDS = count(1 << 40)  # above the ids of most clients, and exact in every JSON
+# parser; all conversations use this counter, because some share a process
 
 
 class OpenRequests:
@@ -42,10 +42,10 @@ class OpenRequests:
         self._max_open = max_open
         self.by_id: dict[RequestId, PendingRequest | ToolCall] = {}
         self.abandoned: dict[RequestId, None] = {}
-        """Requests of disconnected clients that the server may still answer, oldest first."""
+        """Requests of disconnected clients whose responses may still arrive, oldest first."""
         self._tokens: dict[RequestId, RequestId] = {}
         self._cancelled: set[PendingRequest | ToolCall] = set()
-        """Requests that the client cancelled. Most servers do not answer them."""
+        """Requests that the client cancelled. Most servers never respond to them."""
         self._rewritten = 0
 
     @property
@@ -58,31 +58,31 @@ class OpenRequests:
         return request_id in self.by_id or request_id in self.abandoned
 
     def add(
-        self, frame: ParsedMessage, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
+        self, message: ParsedMessage, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
     ) -> tuple[ParsedMessage, RequestId]:
         """Add a request. Returns the message and id for the server, rewritten if another request uses its id or token.
 
         In a shared process, id and progress token are always rewritten, because another client may use the same.
         """
-        token = frame.progress_token
+        token = message.progress_token
         if shared or self.is_id_in_use(request_id) or (token is not None and token in self._tokens):
             self._rewritten += 1
             pending.rewritten = True
             request_id = (str, f"pinwarden-{self._conversation}-{self._rewritten}")
-            frame = rewrite_id(frame, request_id[1])
-            token = frame.progress_token
+            message = rewrite_id(message, request_id[1])
+            token = message.progress_token
         pending.token = token
         self.by_id[request_id] = pending
         if token is not None:
             self._tokens[token] = request_id
-        return frame, request_id
+        return message, request_id
 
     def is_token_in_use(self, token: RequestId) -> bool:
         """Whether another request uses this progress token."""
         return token in self._tokens
 
     def add_call(self, request_id: RequestId, call: ToolCall, token: RequestId | None) -> None:
-        """Add a call whose id and token are free."""
+        """Add a tool call whose id and progress token no other request uses."""
         self.by_id[request_id] = call
         if token is not None:
             call.token = token
@@ -94,16 +94,16 @@ class OpenRequests:
         return None if request_id in self.by_id else request_id
 
     def forget(self, request_id: RequestId) -> PendingRequest | ToolCall | None:
-        """Remove a request that is answered, or that will get no answer."""
+        """Remove a request after its response, or if it will get none."""
         pending = self.by_id.pop(request_id, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
         return pending
 
     def abandon(self, request_id: RequestId) -> None:
-        """Remember a removed request that the server may still answer, so that the response is dropped."""
+        """Remember the id of a removed request, so that a late response is dropped."""
         if len(self.abandoned) >= self._max_open:
-            del self.abandoned[next(iter(self.abandoned))]  # most servers do not answer them
+            del self.abandoned[next(iter(self.abandoned))]  # most servers never respond to them
         self.abandoned[request_id] = None
 
     def cancel(self, request_id: Any) -> None:
@@ -127,12 +127,14 @@ class OpenRequests:
         self._cancelled.intersection_update(self.by_id.values())
         return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
 
-    def find_by_message(self, frame: ParsedMessage, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
+    def find_by_message(
+        self, message: ParsedMessage, expected_id: RequestId | None
+    ) -> PendingRequest | ToolCall | None:
         """Find the request that a server message belongs to, by progress token, subscription or response stream."""
-        token = frame.progress_token if frame.method == PROGRESS else None
+        token = message.progress_token if message.method == PROGRESS else None
         request_id = self._tokens.get(token) if token is not None else None
         if request_id is None:
-            request_id = to_request_id(frame.meta.get(SUBSCRIPTION_META))
+            request_id = to_request_id(message.meta.get(SUBSCRIPTION_META))
         if request_id is None or request_id not in self.by_id:
             request_id = expected_id
         return None if request_id is None else self.by_id.get(request_id)
@@ -152,7 +154,7 @@ class OpenRequests:
 
 
 class PendingRequest:
-    """A request that is not on the fast path of tool calls."""
+    """An open request on the general path."""
 
     __slots__ = (
         "client_id",
@@ -166,50 +168,50 @@ class PendingRequest:
         "token",
     )
 
-    def __init__(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes) -> None:
+    def __init__(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes) -> None:
         self.sink = sink
         self.parameters = parameters
         self.sent = self.deadline = 0.0
-        self.client_id = frame.members.get("id")
-        self.client_token = frame.meta.get("progressToken")
+        self.client_id = message.members.get("id")
+        self.client_token = message.meta.get("progressToken")
         self.token: RequestId | None = None
         self.on_cancelled: Callable[[], None] | None = None
         """Called if the client disconnects."""
         self.rewritten = False
 
 
-def rewrite_id(frame: ParsedMessage, request_id: str) -> ParsedMessage:
+def rewrite_id(message: ParsedMessage, request_id: str) -> ParsedMessage:
     """Replace the id of a request, and its progress token by the same id."""
     text = b'"' + request_id.encode() + b'"'
-    data = replace_value(frame.data, ("id",), text)
-    if frame.progress_token is not None:
+    data = replace_value(message.data, ("id",), text)
+    if message.progress_token is not None:
         data = replace_value(data, ("params", "_meta", "progressToken"), text)
-    return ParsedMessage(data=data, message=_rewrite_members(frame, request_id))
+    return ParsedMessage(data=data, message=_rewrite_members(message, request_id))
 
 
-def _rewrite_members(frame: ParsedMessage, request_id: str) -> dict[str, Any]:
-    message = {**frame.members, "id": request_id}
-    if frame.progress_token is not None:
-        message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": request_id}}
-    return message
+def _rewrite_members(message: ParsedMessage, request_id: str) -> dict[str, Any]:
+    members = {**message.members, "id": request_id}
+    if message.progress_token is not None:
+        members["params"] = {**message.params, "_meta": {**message.meta, "progressToken": request_id}}
+    return members
 
 
-def restore_client_id(frame: ParsedMessage, pending: PendingRequest | ToolCall) -> ParsedMessage:
+def restore_client_id(message: ParsedMessage, pending: PendingRequest | ToolCall) -> ParsedMessage:
     """Restore the client's id and progress token in a server message."""
     if not pending.rewritten:
-        return frame
-    data, message = frame.data, {**frame.members}
-    if "id" in message and "method" not in message:
+        return message
+    data, members = message.data, {**message.members}
+    if "id" in members and "method" not in members:
         data = replace_value(data, ("id",), encode(pending.client_id))
-        message["id"] = pending.client_id
-    if frame.method == PROGRESS and "progressToken" in frame.params:
+        members["id"] = pending.client_id
+    if message.method == PROGRESS and "progressToken" in message.params:
         data = replace_value(data, ("params", "progressToken"), encode(pending.client_token))
-        message["params"] = {**frame.params, "progressToken": pending.client_token}
-    if SUBSCRIPTION_META in frame.meta:
+        members["params"] = {**message.params, "progressToken": pending.client_token}
+    if SUBSCRIPTION_META in message.meta:
         data = replace_value(data, ("params", "_meta", SUBSCRIPTION_META), encode(pending.client_id))
-        meta = {**frame.meta, SUBSCRIPTION_META: pending.client_id}
-        message["params"] = {**message["params"], "_meta": meta}
-    return ParsedMessage(data, frame.message if frame.message is None else message)
+        meta = {**message.meta, SUBSCRIPTION_META: pending.client_id}
+        members["params"] = {**members["params"], "_meta": meta}
+    return ParsedMessage(data, message.message if message.message is None else members)
 
 
 OK = 200
@@ -296,13 +298,13 @@ class ToolCall(PostedRequest):
         else:
             connection.send_result(data)
 
-    def send_message(self, frame: ParsedMessage) -> None:
+    def send_message(self, message: ParsedMessage) -> None:
         """Send a message that belongs to the call, before its response."""
-        self._fallback_sink().send_message(frame)
+        self._fallback_sink().send_message(message)
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
+    def respond(self, message: ParsedMessage, status: int) -> None:
         """Send the response."""
-        self._fallback_sink().respond(frame, status)
+        self._fallback_sink().respond(message, status)
 
     def fail(self, code: int, reason: str) -> None:
         """Send an error as the response."""
@@ -364,11 +366,11 @@ class ToolCall(PostedRequest):
         """Hand over to a general listener: the response arrives in parts."""
         self._fallback_listener().on_head(status, session)
 
-    def on_message(self, frame: bytes) -> None:
-        """Never called: `on_head` replaces the listener."""
+    def on_message(self, message: bytes) -> None:
+        """Never called, because `on_head` replaces the listener."""
 
     def on_end(self) -> None:
-        """Never called: `on_head` replaces the listener."""
+        """Never called, because `on_head` replaces the listener."""
 
     def on_lost(self, reason: str, *, sent: bool) -> None:
         """Handle that the connection ended before the response was complete."""
@@ -381,16 +383,16 @@ class ToolCall(PostedRequest):
 
 
 class ResponseSink(Protocol):
-    """Receives the response to a request."""
+    """Receives the response to a request, and messages that the server sends before it."""
 
     @property
     def open(self) -> bool:
         """Whether messages before the response can still be delivered."""
 
-    def send_message(self, frame: ParsedMessage) -> None:
+    def send_message(self, message: ParsedMessage) -> None:
         """Deliver a message that belongs to the request, before its response."""
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
+    def respond(self, message: ParsedMessage, status: int) -> None:
         """Deliver the response."""
 
     def fail(self, code: int, reason: str) -> None:
@@ -404,7 +406,7 @@ class ResponseSink(Protocol):
 
 
 class HttpResponseSink:
-    """Answers a POST: with a single document, or with an event stream if another message comes before the response."""
+    """Responds to a POST with one JSON document, or with an event stream if other messages come before the response."""
 
     __slots__ = ("_headers", "_id", "_reply", "_stateless")
 
@@ -421,21 +423,21 @@ class HttpResponseSink:
         """Whether the client is still connected."""
         return self._reply.open
 
-    def send_message(self, frame: ParsedMessage) -> None:
+    def send_message(self, message: ParsedMessage) -> None:
         """Send an event before the response."""
         self._reply.start_events(self._headers)
-        self._reply.send_event(frame.data)
+        self._reply.send_event(message.data)
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
+    def respond(self, message: ParsedMessage, status: int) -> None:
         """Send the response."""
         reply = self._reply
         if reply.streaming:
-            reply.send_event(frame.data)
+            reply.send_event(message.data)
             reply.end_events()
             return
         if not status:
-            status = _choose_status(frame.message) if self._stateless else 200
-        reply.send(status, frame.data, headers=self._headers)
+            status = _choose_status(message.message) if self._stateless else 200
+        reply.send(status, message.data, headers=self._headers)
 
     def fail(self, code: int, reason: str) -> None:
         """Send an error as the response."""

@@ -30,7 +30,7 @@ class PipeEnd:
             stream.close()
 
     def fileno(self) -> int:
-        """The descriptor, for the loop to register."""
+        """The file descriptor, which the event loop registers."""
         return self._descriptor
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class PipeEnd:
         return loop
 
     def _close_after_failure(self) -> None:
-        """Close the descriptor, because the loop did not take it over. After a cancellation, the loop closes it."""
+        """Close the descriptor that the event loop did not take over."""
         self._loop_closes = False
         self.close()
 

@@ -81,13 +81,16 @@ class ProcessSlots:
         )
         """The error for a client that gets no slot."""
         self._holders: set[SlotHolder] = set()
-        """Processes that are not being evicted."""
+        """The processes in slots, without those that are being evicted."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.occupied = 0
         """Occupied slots, including processes that are ending."""
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
-        """Occupy a slot. If none is free, evict a process of the client with the most. Returns False if that fails."""
+        """Occupy a slot; if none is free, that of an evicted process of the client with the most slots.
+
+        Returns False if no process may be evicted, or if it does not end within ``seconds``.
+        """
         if self.occupied < self._max_processes:
             self.occupied += 1
         else:
@@ -108,7 +111,7 @@ class ProcessSlots:
         self.occupied -= 1
 
     def _choose_to_evict(self, client: str) -> SlotHolder | None:
-        """Choose a process of the client with the most slots: an idle one, or any if it has more than half."""
+        """Choose a process of the client with the most slots: an idle process, or any if the client has over half."""
         counts = Counter(holder.client for holder in self._holders)
         highest = max(counts.values(), default=0)
         if highest < counts[client] + 2:

@@ -1,4 +1,4 @@
-"""The transport to a server process. In both directions, one line is one message."""
+"""The transport to a server process. Each line of its standard input and output is one message."""
 
 from __future__ import annotations
 
@@ -101,17 +101,17 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether a message would be written immediately. Also true if the process closed its input."""
+        """Whether the process accepts a message now. Also true if it closed its input, where messages are dropped."""
         return self._input_closed or (self._stdin is not None and not self._write_paused)
 
     def start_when_due(self) -> None:
         """Start the process after the backoff."""
         self._task = self._loop.create_task(self._start())
 
-    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, parameters: bytes) -> None:
         """Write one message."""
         del parameters
-        self.write(frame.data)
+        self.write(message.data)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Write one message."""
@@ -169,7 +169,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._budget.enforce()
 
     def on_write_resumed(self) -> None:
-        """Stop counting queued bytes: the server caught up."""
+        """Stop counting queued bytes: the server has read them."""
         self._budget.leave(self)
         self._write_paused = False
         self._on_writable()
@@ -183,7 +183,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """Do nothing: no state is kept per request."""
 
     def check_hang(self, since: float) -> bool:
-        """Let the conversation end, which ends the process."""
+        """Let the conversation end, which also ends the process."""
         del since
         return False
 
@@ -391,10 +391,10 @@ class LineReader(asyncio.Protocol):
         self._budget = budget
         self._transport: asyncio.ReadTransport | None = None
         self._partial = bytearray()
-        """The start of an incomplete line, in one buffer: a list of tiny parts would take twenty times their size."""
+        """The start of an incomplete line. A list of tiny parts would take twenty times the memory."""
         self._counted = 0
         self._unread = b""
-        """Received bytes that are not processed yet, from `_offset` on."""
+        """Received bytes. Those from `_offset` on are not processed yet."""
         self._offset = 0
         self._paused = False
 
@@ -423,9 +423,9 @@ class LineReader(asyncio.Protocol):
 
     def _process(self) -> None:
         """Process a limited number of lines, then let other work run."""
-        frames, size = self._limits.max_messages_at_once, self._limits.max_bytes_at_once
+        messages, size = self._limits.max_messages_at_once, self._limits.max_bytes_at_once
         while (end := self._unread.find(b"\n", self._offset)) >= 0:
-            if frames <= 0 or size <= 0:
+            if messages <= 0 or size <= 0:
                 self._pause()
                 return
             line = self._unread[self._offset : end]
@@ -435,7 +435,7 @@ class LineReader(asyncio.Protocol):
                 line = bytes(self._partial)
                 self._clear_partial()
             line = line.strip()
-            frames -= 1
+            messages -= 1
             size -= len(line)
             if line:
                 self._on_line(line)
@@ -475,7 +475,7 @@ class LineReader(asyncio.Protocol):
         return len(self._partial)
 
     def overflow(self) -> None:
-        """The shared budget is exceeded, and this partial line is the largest."""
+        """Drop the partial line: the shared budget is exceeded, and this line is the largest message."""
         self._drop()
         if self._on_too_long is not None:
             self._on_too_long(TOO_MUCH)

@@ -1,4 +1,4 @@
-"""The transport to a remote server. Each message is a POST, answered with a document or an event stream."""
+"""The transport to a remote server. Each message is a POST; the response is a JSON document or an event stream."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RemoteTransport:
         self._session = b""
         self._version = b""
         self._handshaken = False
-        """Whether the server answered ``initialize``, so that later messages belong to a session."""
+        """Whether ``initialize`` succeeded, so that later messages belong to a session."""
         self._session_ended = False
         self._unknown_session_posts: list[_PostListener] = []
         """Posts with a status that may mean that the server does not know the session."""
@@ -94,14 +94,14 @@ class RemoteTransport:
         self._notifications: dict[_PostListener, tuple[UpstreamRequest, float]] = {}
         """Notifications and responses of the client that the server has not accepted yet."""
         self.pending_bytes = 0
-        """The bytes of those notifications and responses."""
+        """Bytes of the notifications and responses that the server has not accepted yet."""
         self._budget = owner.budget
         self._max_notification_bytes = limits.max_unsent_bytes
         self._grace_seconds = limits.grace_seconds
         self._initialized_post: _PostListener | None = None
         """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
-        """Requests that are deferred until then, because on another connection they could overtake it."""
+        """Requests that must not overtake ``notifications/initialized``, so they wait until the server accepts it."""
         self._defer_seconds = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._call_later = asyncio.get_running_loop().call_later
@@ -116,28 +116,28 @@ class RemoteTransport:
             + b"accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n"
         )
 
-    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, parameters: bytes) -> None:
         """Post one message."""
         if self._closed:
             return
-        request_id = frame.id if frame.is_request else None
+        request_id = message.id if message.is_request else None
         if self._session_ended:
             if request_id is not None:
                 self._call_soon(self._owner.on_not_executed, request_id, _SESSION_ENDED)
             return
-        post = _PostListener(self, self._owner, request_id, initialize=frame.method == "initialize")
-        head = self._post_head + self._build_headers(frame) + parameters
-        data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
+        post = _PostListener(self, self._owner, request_id, initialize=message.method == "initialize")
+        head = self._post_head + self._build_headers(message) + parameters
+        data = head + b"content-length: %d\r\n\r\n" % len(message.data) + message.data
         if request_id is None and self.pending_bytes + len(data) > self._max_notification_bytes:
             self._owner.on_server_lost(_UNREAD)
             return
         # The response to a subscription is an endless stream.
-        stream = frame.method == LISTEN
+        stream = message.method == LISTEN
         if stream and request_id is not None and not self._server.pool.allows_stream(self._owner.client):
             self._call_soon(self._owner.on_request_failed, request_id, _TOO_MANY_STREAMS)
             return
         outgoing = QueuedRequest(data, post, self._owner.client, stream=stream)
-        if frame.method and not stream:
+        if message.method and not stream:
             self._start(outgoing)
         else:
             self._server.pool.start(outgoing)  # not deferred: the server may wait for this response
@@ -148,7 +148,7 @@ class RemoteTransport:
             self._budget.enforce()
         else:
             self._posts[request_id] = outgoing, inf if stream else self._clock()
-        is_initialized = frame.method == INITIALIZED and self._initialized_post is None
+        is_initialized = message.method == INITIALIZED and self._initialized_post is None
         if is_initialized and not self._closed:  # enforcing the budget may have closed it
             self._initialized_post = post
             self._call_later(self._defer_seconds, self.release_deferred, post)
@@ -207,12 +207,12 @@ class RemoteTransport:
                 self.send(ParsedMessage(encode(notification), notification), b"")
 
     def check_hang(self, since: float) -> bool:
-        """Let the conversation end: other conversations do not use its connections."""
+        """Let the conversation end, because other conversations do not depend on it."""
         del since
         return False
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Cancel the gateway's own requests that were not answered."""
+        """Cancel the gateway's own requests and notifications that are overdue."""
         for request_id, (_, sent) in tuple(self._posts.items()):
             if sent < before and request_id not in keep:
                 self.cancel(request_id)
@@ -301,8 +301,8 @@ class RemoteTransport:
     def session_may_be_unknown(self, post: _PostListener, status: int) -> bool:
         """Whether a status may mean that the server does not know the session.
 
-        404 in a named session means that. Many servers answer 400, which can have other causes, so a ping checks the
-        session. If this returns True, `_Post.on_session_checked` gets the result.
+        In a session with an id, 404 means that. Many servers send 400, which can have other causes, so a ping checks
+        the session. If this returns True, `_PostListener.on_session_checked` gets the result.
         """
         if not self._handshaken or status not in (_BAD_REQUEST, _NOT_FOUND):
             return False
@@ -331,8 +331,8 @@ class RemoteTransport:
     def on_session_ended(self, request_id: RequestId | None) -> None:
         """Handle the rejection of a request by a server that forgot the session. The request was not executed.
 
-        Other requests that were sent may have been executed. The gateway waits for them for a moment, because the
-        server will reject them in the same way. Requests that were not sent yet are refused here.
+        The server will probably reject the other open requests in the same way, so the gateway waits for them for a
+        moment. Requests that were not sent yet fail immediately.
         """
         if self._closed:
             return
@@ -361,13 +361,13 @@ class RemoteTransport:
         """Whether the server has sent a session id."""
         return bool(self._session) or self._session_ended
 
-    def _build_headers(self, frame: ParsedMessage) -> bytes:
-        version = frame.meta.get(VERSION_META)
+    def _build_headers(self, message: ParsedMessage) -> bytes:
+        version = message.meta.get(VERSION_META)
         if version not in STATELESS_VERSIONS:
             return self._session + self._version
-        method = frame.method
+        method = message.method
         parameter = ROUTING_PARAMETERS.get(method)
-        name = frame.params.get(parameter) if parameter is not None else None
+        name = message.params.get(parameter) if parameter is not None else None
         if name is not None and type(name) is not str:
             name = None
         cached = self._heads.get((method, name))
@@ -436,24 +436,24 @@ class _PostListener(NullListener):
         elif self._initialize and status < 300:
             self._transport.set_session(session)
 
-    def on_message(self, frame: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         if self._status in (_BAD_REQUEST, _NOT_FOUND):
-            self._refusal = self._refusal or frame
+            self._refusal = self._refusal or message
         else:
-            self._deliver(frame)
+            self._deliver(message)
 
-    def _deliver(self, frame: bytes) -> None:
+    def _deliver(self, message: bytes) -> None:
         if self._posted is None:
             if self._status < 300:
-                self._owner.on_server_message(frame)
+                self._owner.on_server_message(message)
             return
         if self._status >= 400:
-            frame = self._as_response(frame)
-            if not frame:
+            message = self._as_response(message)
+            if not message:
                 return
         if self._initialize:
-            self._remember_version(frame)
-        self._owner.on_server_message(frame, self._posted)
+            self._remember_version(message)
+        self._owner.on_server_message(message, self._posted)
 
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
@@ -472,7 +472,7 @@ class _PostListener(NullListener):
         if self._refusal:
             self._deliver(self._refusal)
         status = self._status
-        self._end(f"the server answered with HTTP status {status}" if status >= 300 else "the response was empty")
+        self._end(f"the server responded with HTTP status {status}" if status >= 300 else "the response was empty")
 
     def on_lost(self, reason: str, *, sent: bool) -> None:
         del sent
@@ -497,14 +497,14 @@ class _PostListener(NullListener):
 
         Returns an empty value if the message is not an error response.
         """
-        frame = ParsedMessage(data, parse_server_value(data, self._transport.json))
-        if "error" not in frame.members:
+        message = ParsedMessage(data, parse_server_value(data, self._transport.json))
+        if "error" not in message.members:
             return b""
-        if frame.id == self._request_id:
+        if message.id == self._request_id:
             return data
         self._transport.on_rejected_unparsed()
         request_id = None if self._request_id is None else self._request_id[1]
-        return encode({"jsonrpc": "2.0", "id": request_id, "error": frame.members["error"]})
+        return encode({"jsonrpc": "2.0", "id": request_id, "error": message.members["error"]})
 
 
 class _StreamListener(NullListener):
@@ -520,6 +520,6 @@ class _StreamListener(NullListener):
         del session
         self._status = status
 
-    def on_message(self, frame: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         if self._status == 200:
-            self._owner.on_server_message(frame)
+            self._owner.on_server_message(message)

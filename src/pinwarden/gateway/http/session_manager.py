@@ -49,10 +49,10 @@ class AnyConversation(Protocol):
     stream_counts: bool
     """Whether an open notification stream counts as use."""
 
-    def request(self, frame: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns an id for `cancel`."""
 
-    def notify(self, frame: ParsedMessage) -> None:
+    def notify(self, message: ParsedMessage) -> None:
         """Send a notification, or a response to a request of the server."""
 
     def cancel(self, request_id: RequestId | None) -> None:
@@ -69,7 +69,7 @@ class AnyConversation(Protocol):
         """Whether no request is open and no stream counts as use."""
 
     def end_stream(self) -> None:
-        """End the endless streams: notifications and subscriptions."""
+        """End all open event streams: notifications and subscriptions."""
 
     def close(self, reason: str) -> None:
         """End the conversation. Open requests fail with the reason."""
@@ -112,11 +112,11 @@ class Upstream:
         self.era = ""
         """`HANDSHAKE` or `STATELESS`; empty while unknown."""
         self.failing = False
-        """Whether the last conversation ended before the server sent anything."""
+        """Whether the server sent nothing in the last conversation, until it ended."""
         self._era_lock = asyncio.Lock()
         self._allows_sharing = False
         self._keeps_state = False
-        """Whether the server ever had a capability that clients cannot share."""
+        """Whether the server ever announced a capability that prevents sharing its process."""
         self._process: SharedProcess | None = None
 
     def open_conversation(
@@ -254,7 +254,10 @@ class SessionManager:
     def adopt_stateless_conversation(
         self, route: Route, client: GatewayClient, conversation: AnyConversation
     ) -> AnyConversation:
-        """Use a conversation for stateless requests. If another one is open, close this one and return the other."""
+        """Use a conversation for stateless requests. If another one is already in use, close the new one.
+
+        Returns the conversation that is in use.
+        """
         current = self.find_stateless_conversation(route, client)
         if current is None:
             current = self._stateless[route.slug, client] = conversation
@@ -318,7 +321,7 @@ class SessionManager:
         return await self.executor.submit(client, work, required=True)
 
     def tick(self) -> None:
-        """Handle deadlines in all conversations, and end unused ones."""
+        """Handle deadlines in all conversations, and end unused conversations."""
         unused_since = self.clock() - self.limits.idle_seconds
         for conversation in self.list_conversations():
             try:
@@ -326,9 +329,9 @@ class SessionManager:
             except Exception as err:  # noqa: BLE001 - one conversation must not stop the clock of the others
                 context = {"message": "a conversation failed", "exception": err}
                 asyncio.get_running_loop().call_exception_handler(context)
-                conversation.close("the gateway failed")
+                conversation.close("the gateway failed with an internal error")
             if conversation.idle and conversation.last_used < unused_since:
-                conversation.close("the session was not used")
+                conversation.close("the session was not used for too long")
         self._conversations = {conversation for conversation in self._conversations if not conversation.closed}
         self._sessions = {key: session for key, session in self._sessions.items() if not session.conversation.closed}
         self._stateless = {
@@ -349,7 +352,7 @@ class SessionManager:
                 conversation.close("the server changed in the lock")
 
     def end_streams(self) -> None:
-        """End the endless streams: notifications and subscriptions."""
+        """End all open event streams: notifications and subscriptions."""
         for conversation in self.list_conversations():
             conversation.end_stream()
 

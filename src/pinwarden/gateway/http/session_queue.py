@@ -16,7 +16,7 @@ _ENTRY_BYTES = 512  # memory of one queue entry, in addition to the message
 
 
 class SessionQueue:
-    """Runs the work of one session in order. Work is a function; slow work is a coroutine."""
+    """Runs the work of one session in order: functions directly, and coroutines (slow work) in a task."""
 
     __slots__ = ("_budget", "_max_bytes", "_on_error", "_queue", "_slow", "_task", "busy", "overflow", "pending_bytes")
 
@@ -41,7 +41,7 @@ class SessionQueue:
         self.pending_bytes = 0
         """Bytes in the queue."""
         self.busy = False
-        """Whether new work must be queued. If not, callers may run it directly."""
+        """Whether slow work is running, so that new work must be queued."""
 
     def run(self, work: Callable[[], None], size: int = 0) -> bool:
         """Run work now, or queue it behind slow work. If the queue is full, drop the work and return False."""
@@ -59,7 +59,7 @@ class SessionQueue:
         return True
 
     def start(self, slow: Coroutine[Any, Any, None]) -> None:
-        """Start slow work. Call this only from work in this queue, at most once."""
+        """Start slow work. Each function that this queue runs may call this once."""
         self._slow = slow
         if not self.busy:
             self.busy = True

@@ -91,7 +91,7 @@ class SharedProcess:
         self._attached = 0
         self._ping_id: RequestId = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
         self._ping_timeout: asyncio.TimerHandle | None = None
-        """Ends the process unless it sends a message before."""
+        """The timer that ends the process unless it sends a message; None if no ping is open."""
         self._by_id: dict[RequestId, SharedTransport] = {}
         self._queue: deque[SharedTransport] = deque()
         """Transports with a message to write. Each occurs once."""
@@ -157,7 +157,7 @@ class SharedProcess:
     def check_hang(self, since: float) -> None:
         """Ping the process if no conversation has received a message since that time, and end it if it does not answer.
 
-        If any conversation has, the process is alive and only one request is late.
+        If a conversation has received a message since then, the process is alive and only one request is late.
         """
         if (
             self._ping_timeout is None
@@ -219,26 +219,26 @@ class SharedProcess:
         elif request_id != self._ping_id:
             self._count_undelivered()
 
-    def _route_notification(self, frame: ParsedMessage) -> None:
+    def _route_notification(self, message: ParsedMessage) -> None:
         """Route a notification to the conversation whose request it names. Requests of the server are dropped."""
-        if frame.method == PROGRESS:
-            request_id = frame.progress_token
-        elif frame.method == CANCELLED:
-            request_id = to_request_id(frame.params.get("requestId"))
+        if message.method == PROGRESS:
+            request_id = message.progress_token
+        elif message.method == CANCELLED:
+            request_id = to_request_id(message.params.get("requestId"))
         else:
-            request_id = to_request_id(frame.meta.get(SUBSCRIPTION_META))
+            request_id = to_request_id(message.meta.get(SUBSCRIPTION_META))
         transport = None if request_id is None else self._by_id.get(request_id)
         if transport is None and request_id is not None and self._is_founder_request(request_id):
             transport = self._founder
-        if frame.is_request:
+        if message.is_request:
             self._count_undelivered()
         elif transport is not None:
-            transport.owner.on_server_message(frame.data)
-        elif frame.method in LIST_CHANGED and request_id is None:
-            if not self._throttle.defer(frame.data):
-                self._broadcast_list_changed(frame.data)
+            transport.owner.on_server_message(message.data)
+        elif message.method in LIST_CHANGED and request_id is None:
+            if not self._throttle.defer(message.data):
+                self._broadcast_list_changed(message.data)
         elif request_id is None and self.private:
-            self._founder.owner.on_server_message(frame.data)
+            self._founder.owner.on_server_message(message.data)
         else:
             self._count_undelivered()
 
@@ -268,7 +268,7 @@ class SharedProcess:
 
 
 class SharedTransport:
-    """The transport of one conversation to a process that others may use too."""
+    """The transport of one conversation to a process that other conversations may use too."""
 
     shared = True
 
@@ -295,16 +295,16 @@ class SharedTransport:
         """Whether the process was ended, or not started, because too many run."""
         return self.process.child.evicted
 
-    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, parameters: bytes) -> None:
         """Send a request or a cancellation. Other messages do not exist in the stateless era."""
         del parameters
-        if frame.is_request:
-            if frame.id is not None:
-                self._request(frame.id, frame.method, frame.meta, frame.data)
-        elif frame.method == CANCELLED:
-            request_id = to_request_id(frame.params.get("requestId"))
+        if message.is_request:
+            if message.id is not None:
+                self._request(message.id, message.method, message.meta, message.data)
+        elif message.method == CANCELLED:
+            request_id = to_request_id(message.params.get("requestId"))
             if request_id in self.open_ids:
-                self._enqueue(None, frame.data)
+                self._enqueue(None, message.data)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a tool call."""
@@ -335,7 +335,7 @@ class SharedTransport:
         return True
 
     def close(self) -> None:
-        """Cancel this conversation's open requests, and leave the process to the others."""
+        """Cancel this conversation's open requests. The process continues for other conversations."""
         if self._closed:
             return
         self._closed = True
@@ -349,7 +349,7 @@ class SharedTransport:
         self.open_ids.clear()
 
     def on_response(self, request_id: RequestId) -> None:
-        """Release the request's share of the process after its response."""
+        """Forget a request after its response, so that the next queued request can be written."""
         self._end_request(request_id, written=True)
 
     def write_next(self, child: ProcessTransport) -> None:

@@ -78,7 +78,7 @@ class StatusPages:
             (
                 "http_refused_total",
                 "counter",
-                "Rejected HTTP requests that were malformed, and connections above the limit.",
+                "Malformed HTTP requests that were refused, and connections above the limit.",
                 connections.refused,
             ),
             (
@@ -98,13 +98,13 @@ class StatusPages:
             (
                 "http_body_bytes",
                 "gauge",
-                "Bytes of large requests that are not answered yet.",
+                "Bytes of large requests that have no response yet.",
                 connections.large_body_bytes,
             ),
             (
                 "waiting_bytes",
                 "gauge",
-                "Bytes queued for servers, queued for evaluation, or in incomplete messages of servers.",
+                "Bytes queued for servers, waiting for a check, or in incomplete messages of servers.",
                 budget.pending_bytes,
             ),
             (
@@ -181,22 +181,22 @@ class Tracing:
         self.close = close
         """Export remaining spans."""
 
-    def trace(self, sink: ResponseSink, frame: ParsedMessage, server: str, client: str, call: str) -> TracedSink:
+    def trace(self, sink: ResponseSink, message: ParsedMessage, server: str, client: str, call: str) -> TracedSink:
         """Start a span for a request. Returns a sink that ends the span with the response."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        carrier = {name: value for name, value in frame.meta.items() if type(value) is str}
-        method = frame.method[:_MAX_NAME]
+        carrier = {name: value for name, value in message.meta.items() if type(value) is str}
+        method = message.method[:_MAX_NAME]
         attributes = {
             "mcp.method.name": method,
             "pinwarden.server": server[:_MAX_NAME],
             "pinwarden.client": client[:_MAX_NAME],
             "pinwarden.call": call[:_MAX_NAME],
         }
-        name = frame.params.get(ITEM_NAME_PARAMETERS.get(frame.method, ""))
+        name = message.params.get(ITEM_NAME_PARAMETERS.get(message.method, ""))
         if type(name) is str:
-            attributes["gen_ai.tool.name" if frame.method == "tools/call" else "mcp.item"] = name[:_MAX_NAME]
+            attributes["gen_ai.tool.name" if message.method == "tools/call" else "mcp.item"] = name[:_MAX_NAME]
         span = self._tracer.start_span(
             f"{method} {server[:_MAX_NAME]}",
             context=TraceContextTextMapPropagator().extract(carrier),
@@ -220,15 +220,15 @@ class TracedSink:
         """Whether messages can still be delivered."""
         return self._sink.open
 
-    def send_message(self, frame: ParsedMessage) -> None:
+    def send_message(self, message: ParsedMessage) -> None:
         """Forward a message before the response."""
-        self._sink.send_message(frame)
+        self._sink.send_message(message)
 
-    def respond(self, frame: ParsedMessage, status: int) -> None:
+    def respond(self, message: ParsedMessage, status: int) -> None:
         """End the span, and forward the response."""
-        error = frame.members.get("error")
+        error = message.members.get("error")
         self._end(str(error.get("code")) if isinstance(error, dict) else "")
-        self._sink.respond(frame, status)
+        self._sink.respond(message, status)
 
     def fail(self, code: int, reason: str) -> None:
         """End the span with the error code."""

@@ -1,7 +1,8 @@
-"""One connection to a remote server. It carries one request at a time, and never mixes up responses.
+"""One connection to a remote server. It carries one request at a time, so responses cannot be mixed up.
 
-If the end of a response is ambiguous, the connection is closed, because the next request on it may be another client's.
-If a server sends faster than its messages are processed, the connection stops reading, and other clients are served.
+If the end of a response is ambiguous, the gateway closes the connection, because another client may use it next. If a
+server sends faster than the gateway processes its messages, the connection stops reading, so that other clients get
+their turn.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MAX_CACHED_BYTES = 2048  # of a head
 _MAX_BUFFERED = 1 << 16  # bytes of a body that is buffered; a longer one is parsed in parts
 _BUDGET_STEP = 1 << 16  # bytes of an incomplete response between two updates of the budget
 _HEAD_SLICE = 1 << 14  # bytes that are parsed at once before the body begins
-_EVENT_SLICE = 1 << 12  # of an event stream: an event may have only eight bytes
+_EVENT_SLICE = 1 << 12  # bytes of an event stream that are parsed at once; an event may have only eight bytes
 _BODILESS = (204, 304)
 
 
@@ -78,7 +79,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The received part of a response whose head is cached."""
         self._head = b""
         self._unread = b""
-        """Received bytes that are not processed yet, from `_offset` on."""
+        """Received bytes. Those from `_offset` on are not processed yet."""
         self._offset = 0
         self._messages: deque[bytes] = deque()
         """Messages that are not delivered yet."""
@@ -100,7 +101,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
         self._framing_bytes = 0
-        """Bytes since the last body byte, or since the start of the head."""
+        """Bytes of the head, or of chunk headers since the last byte of the body."""
         self._fields = self._field_bytes = 0
         self._in_body = False
         self._body: bytes | bytearray = b""
@@ -184,7 +185,7 @@ class UpstreamConnection(asyncio.Protocol):
     # Fair portions
 
     def _process(self, outgoing: UpstreamRequest) -> None:
-        """Process a limited part of the received bytes, then let other work run."""
+        """Process a limited number of received bytes, then let other work run."""
         messages, size = self._limits.max_messages_at_once, self._limits.max_bytes_at_once
         while self._outgoing is outgoing and not outgoing.cancelled:
             if self._messages:
@@ -233,14 +234,14 @@ class UpstreamConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _discard(self) -> None:
-        """Drop the rest of a response that is not needed."""
+        """Drop the unprocessed bytes and messages of a response that is no longer needed."""
         self._unread, self._offset, self._body = b"", 0, b""
         self._messages.clear()
         self._events = None
         self._leave_budget()
 
     def _feed(self) -> int:
-        """Parse the next bytes. Returns how many."""
+        """Parse the next received bytes. Returns their number."""
         data, offset = self._unread, self._offset
         step = self._limits.max_bytes_at_once if self._in_body else _HEAD_SLICE
         if self._events is not None:
@@ -269,7 +270,7 @@ class UpstreamConnection(asyncio.Protocol):
         return len(piece)
 
     def _check_limits(self) -> None:
-        """Reject an oversized head and surplus data."""
+        """Fail the request if the head is too long, or if data follows the response."""
         if self._framing_bytes > self._limits.max_upstream_head_bytes:
             self._reject("the head of the server's response is too long")
         elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
@@ -289,7 +290,7 @@ class UpstreamConnection(asyncio.Protocol):
         return len(self._body) + (0 if self._events is None else self._events.buffered_bytes)
 
     def overflow(self) -> None:
-        """Reject the response: the shared budget is exceeded, and this response is the largest."""
+        """Fail the request: the shared budget is exceeded, and this response is the largest message."""
         self._counted = 0
         self._reject("the memory budget for incomplete responses is exceeded, and this response is the largest")
 
@@ -306,7 +307,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._counted = 0
 
     def _cache_head(self) -> None:
-        """Cache the head if it came in one piece and only messages the body by its length."""
+        """Cache the head if it arrived in one piece and a content length frames the body."""
         headers, head = self._headers, self._head
         length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
@@ -320,7 +321,7 @@ class UpstreamConnection(asyncio.Protocol):
     # Callbacks of httptools
 
     def on_message_begin(self) -> None:
-        """Reject a second response. An interim response (1xx) may come first."""
+        """Refuse a second response. Interim responses (1xx) may come before the final one."""
         if self._complete:
             raise _BadResponseError(_SURPLUS)
 
@@ -423,7 +424,7 @@ _SURPLUS = "the server sent data after its response"
 
 
 class _BadResponseError(Exception):
-    """A response that the gateway rejects."""
+    """The gateway does not accept the server's response, for the reason in the message."""
 
 
 class Abortable(Protocol):
@@ -449,7 +450,7 @@ class ResponseListener(Protocol):
         """The complete response arrived in one piece."""
 
     def on_lost(self, reason: str, *, sent: bool) -> None:
-        """There is no complete response. Unless ``sent``, the server has not seen the request."""
+        """The response is missing or incomplete. If ``sent`` is false, the server did not get the request."""
 
 
 class NullListener:

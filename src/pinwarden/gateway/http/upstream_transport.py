@@ -36,13 +36,13 @@ class UpstreamTransport(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether a single client has used the server so far, so that a message that names no request is for it."""
+        """Whether only one client has used the server, so that a message that names no request is for this client."""
 
     @property
     def evicted(self) -> bool:
-        """Whether the process was ended or not started because too many processes run. The server did not fail."""
+        """Whether the gateway ended the process, or did not start it, because of the limit of processes."""
 
-    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines to send with it over HTTP."""
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
@@ -52,10 +52,10 @@ class UpstreamTransport(Protocol):
         """Cancel a request."""
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Drop requests and notifications that were sent before that time, except the requests in ``keep``."""
+        """Drop requests and notifications that were sent before a time, except the requests in ``keep``."""
 
     def check_hang(self, since: float) -> bool:
-        """Handle that a request timed out and the conversation has received nothing since that time.
+        """Handle that a request timed out and that the conversation has received nothing since a time.
 
         Returns whether the conversation continues, because the transport itself checks whether the server is alive.
         """

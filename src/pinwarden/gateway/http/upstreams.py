@@ -53,7 +53,7 @@ CONSENT_HINT = (
 
 
 class Permissions(Record):
-    """What the user explicitly allows."""
+    """Risky actions that the user allows with options of ``pinwarden gateway``."""
 
     execute: bool = False
     """Start commands whose bytes are not verified, as configured."""
@@ -64,7 +64,7 @@ class Permissions(Record):
 
 
 class LockedUpstreams(Record):
-    """The servers of a lock that the gateway can serve, and the problems of the others."""
+    """The servers of a lock that the gateway can serve, and why it cannot serve the other servers."""
 
     upstreams: Mapping[str, Upstream]
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class UpstreamFactory:
         self._known: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, UpstreamPool] = {}
         self._replaced: list[UpstreamPool] = []
-        """Pools of former addresses. The event loop owns them, so other threads must not close them."""
+        """Connection pools of former addresses. Only the event loop may close them."""
         self._slots = ProcessSlots(limits.max_processes)
         self.policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self.tracing: Tracing | None = None
@@ -247,7 +247,7 @@ def _refuse_missing_program(command: ServerCommand) -> None:
 
 
 def _select_by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
-    """Select one server per name. A name that clients use for different servers is a problem."""
+    """Select one server per name. Returns the servers, and the names that clients use for different servers."""
     unique: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
     for name, servers in group_servers_by_name(lock.entries).items():

@@ -29,8 +29,8 @@ class WatchedConversation(Protocol):
 class Watchdog:
     """Fails requests whose deadline passed, and ends the conversation if the server hangs.
 
-    A server hangs if it has sent nothing since a request that it did not answer in time. After a cancelled request,
-    silence is normal, so the watchdog pings the server.
+    A server hangs if a request timed out and the server has sent nothing since that request. Most servers do not
+    respond to a cancelled request, so the watchdog then pings the server.
     """
 
     def __init__(self, conversation: WatchedConversation, open_requests: OpenRequests, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Watchdog:
         self._open = open_requests
         self._seconds = seconds
         self._pinged_at: float | None = None
-        """When the unanswered ping was sent; None without one."""
+        """When the open ping was sent; None if no ping is open."""
 
     def check(self, now: float) -> None:
         """Check all deadlines. Called about once a second."""
@@ -54,7 +54,7 @@ class Watchdog:
             else:
                 conversation.cancel(request_id)
                 hangs = hangs or silent
-                pending.sink.fail(SERVER_UNAVAILABLE, "the server did not answer in time")
+                pending.sink.fail(SERVER_UNAVAILABLE, "the server did not respond in time")
         if self._pinged_at is not None and conversation.last_received >= self._pinged_at:
             self._pinged_at = None
         transport, oldest = conversation.transport, now - self._seconds
