@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from pinwarden.project.locked_servers import LockedServer, describe_differences,
 from pinwarden.project.server_start import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program
-from pinwarden.system.net.connections import NetworkRules
+from pinwarden.system.net.connections import NetworkRules, is_private_literal
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, find_placeholder_names
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from pinwarden.lock.lockfile import Lock
     from pinwarden.project.project import Project
 
-_LOCAL_NAMES = ("localhost",)
 # Errors of `run` for servers whose bytes are not verified.
 _UNVERIFIED = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
 
@@ -227,7 +225,7 @@ class UpstreamFactory:
             )
         address = HttpAddress.parse(expand_placeholders(target.url, variables))
         headers = {key: expand_placeholders(value, variables) for key, value in target.headers.items()}
-        rules = NetworkRules(allow_private=self._permissions.private or _is_private(address.host))
+        rules = NetworkRules(allow_private=self._permissions.private or is_private_literal(address.host))
         pool = self._pools.get(name)
         if pool is not None:
             self._replaced.append(pool)
@@ -259,13 +257,3 @@ def _select_by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]
                 "or choose another lock with --file"
             )
     return unique, problems
-
-
-def _is_private(host: str) -> bool:
-    """Whether the lock contains a private address literally, rather than a name that resolves to one."""
-    if host in _LOCAL_NAMES:
-        return True
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return False

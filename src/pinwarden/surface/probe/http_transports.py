@@ -141,6 +141,11 @@ class SseTransport:
         self._events: Iterator[Event] = iter(())
         self._endpoint: HttpAddress | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has opened the stream and named its endpoint."""
+        return self._endpoint is not None
+
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:

@@ -29,6 +29,16 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ProtocolT = TypeVar("ProtocolT", bound="asyncio.BaseProtocol")
 
 
+def is_private_literal(host: str) -> bool:
+    """Whether a host is itself a private address, rather than a name that resolves to one. ``localhost`` counts."""
+    if host == "localhost":
+        return True
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
+
+
 def create_tls_context(ca_file: Path | None) -> ssl.SSLContext:
     """Create a TLS context with the system's certificate authorities, and those in a file."""
     context = ssl.create_default_context()

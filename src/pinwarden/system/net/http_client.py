@@ -49,6 +49,8 @@ class HttpOptions(Record):
     headers: Mapping[str, str]
     rules: NetworkRules
     allow_redirects: bool = False
+    repeat_if_closed: bool = True
+    """Whether to send a request again if the server closed the kept connection. Only for requests without effects."""
 
 
 class HttpRequest(Record):
@@ -178,6 +180,11 @@ class HttpClient:
                 with suppress(OSError):
                     handle.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def aborted(self) -> bool:
+        """Whether `abort` was called; no further request succeeds."""
+        return self._aborted
+
     def close(self) -> None:
         """Close every connection and stop the timer."""
         self._timer.cancel()
@@ -211,7 +218,7 @@ class HttpClient:
             return self._send_on(self._connection(request.address), request)
         except NoResponse as no_response:
             # A server may close an idle connection at any time. Only in that case the request is repeated.
-            if not (reused and no_response.connection_closed):
+            if not (reused and no_response.connection_closed and self._options.repeat_if_closed):
                 raise
             return self._send_on(self._connection(request.address), request)
 
@@ -240,7 +247,7 @@ class HttpClient:
     def _connection(self, address: HttpAddress) -> HTTPConnection:
         idle, self._idle = self._idle, None
         if idle is not None:
-            if idle.address == address.origin:  # type: ignore[attr-defined]
+            if idle.address == address.origin and idle.is_connected:  # type: ignore[attr-defined]
                 return idle
             self.drop(idle)
         destinations = self._resolve(address)

@@ -1,0 +1,379 @@
+"""Relay a client's stdio to a remote server: one message per line in, HTTP requests out, and the responses back.
+
+``pinwarden run`` starts this module as the server process of a remote address, so that the stdio gateway decides about
+its messages as about those of any other server::
+
+    client <-stdio-> pinwarden run NAME <-stdio-> this process <-HTTP-> remote server
+
+The main thread reads lines and posts notifications and responses in order. Each request is posted by a thread of its
+own, because its response may be a stream that stays open. Headers and the address may contain placeholders such as
+``${TOKEN}``, which are filled in from this process's environment: no secret is part of a command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from queue import Empty, Full, LifoQueue
+from threading import TIMEOUT_MAX, Event, Lock, Thread
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.strict_json import parse_json
+from pinwarden.gateway.http.header_checks import ROUTING_PARAMETERS, encode_header
+from pinwarden.gateway.session.messages import encode
+from pinwarden.surface.probe.event_stream import EventParser
+from pinwarden.surface.probe.http_transports import SseTransport
+from pinwarden.surface.protocol import (
+    CANCELLED,
+    HANDSHAKE_VERSIONS,
+    INITIALIZED,
+    SERVER_UNAVAILABLE,
+    STATELESS_VERSIONS,
+    VERSION_META,
+)
+from pinwarden.system.net.connections import NetworkRules, is_private_literal
+from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpRequest, HttpResponse, NoResponse
+from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits
+from pinwarden.system.target import HttpAddress, HttpTarget, expand_placeholders
+
+_MAX_REQUESTS = 64  # open at once; further ones are queued
+_MAX_IDLE_CLIENTS = 8
+_MAX_LINE = 64 * 1024 * 1024
+_MAX_SESSION_ID = 1024
+_POST_SECONDS = 60.0  # for the acknowledgement of a notification
+_DELETE_SECONDS = 2.0
+_RECONNECT_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+_EVENTS = "text/event-stream"
+_SESSION_ENDED = "the server ended the session"
+_DENIED = frozenset({401, 403})
+_LIMITS = ProbeLimits(max_message_bytes=_MAX_LINE, max_total_bytes=sys.maxsize)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Relay until stdin ends or the server ends the session. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="remote_bridge", allow_abbrev=False)
+    parser.add_argument("url")
+    parser.add_argument("--transport", choices=["auto", "streamable-http", "sse"], default="auto")
+    parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
+    parser.add_argument("--allow-private", action="store_true")
+    args = parser.parse_args(arguments)
+    headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in args.header)}
+    try:
+        target = HttpTarget(
+            url=expand_placeholders(args.url, os.environ),
+            headers={name: expand_placeholders(value, os.environ) for name, value in headers.items()},
+            transport=args.transport,
+        )
+        return _relay(target, allow_private=args.allow_private)
+    except PinwardenError as err:
+        sys.stderr.write(f"error: {err.message}\n")
+        return 1
+
+
+def _relay(target: HttpTarget, *, allow_private: bool) -> int:
+    address = HttpAddress.parse(target.url)
+    rules = NetworkRules(allow_private=allow_private or is_private_literal(address.host))
+    options = HttpOptions(address=address, headers=target.headers, rules=rules, repeat_if_closed=False)
+    bridge = RemoteBridge(options, target.transport, LineOutput())
+    try:
+        while line := sys.stdin.buffer.readline(_MAX_LINE + 1):
+            if len(line) > _MAX_LINE:
+                raise PinwardenError("INPUT_LIMIT", f"a message is longer than {_MAX_LINE} bytes")
+            message = _parse(line)
+            if message is not None:
+                bridge.send(line.strip(), message)
+    finally:
+        bridge.close()
+    return 0
+
+
+class RemoteBridge:
+    """Sends the client's messages to one remote server, over Streamable HTTP or the older HTTP+SSE."""
+
+    def __init__(self, options: HttpOptions, transport: str, output: LineOutput) -> None:
+        self._options = options
+        self._output = output
+        self._may_be_sse = transport == "auto"
+        """Whether the server may still turn out to speak HTTP+SSE: until it responded to the first request."""
+        self._sse = SseTransport(options, _unlimited_budget()) if transport == "sse" else None
+        self._session: dict[str, str] = {}
+        """The headers of the session: its id and the revision that ``initialize`` agreed on."""
+        self._open: dict[str, HttpClient] = {}
+        """The connections of open requests, by the JSON text of the request id."""
+        self._lock = Lock()
+        self._idle: LifoQueue[HttpClient] = LifoQueue(_MAX_IDLE_CLIENTS)
+        self._threads = ThreadPoolExecutor(_MAX_REQUESTS, thread_name_prefix="request")
+        self._closed = Event()
+
+    def send(self, line: bytes, message: Mapping[str, Any]) -> None:
+        """Send one message of the client. Returns before the response to a request arrives."""
+        if self._sse is not None:
+            self._send_to_stream(self._sse, line, message)
+        elif "method" in message and "id" in message:
+            self._threads.submit(self._request, line, message)
+        else:
+            self._notify(line, message)
+
+    def close(self) -> None:
+        """Cancel open requests, end the session and close all connections."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with self._lock:
+            clients = list(self._open.values())
+        for client in clients:
+            client.abort()
+        if self._sse is not None:
+            self._sse.abort()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if "mcp-session-id" in self._session:
+            with suppress(PinwardenError, NoResponse), self._client() as client:
+                client.request(self._http("DELETE", {}, wait=_DELETE_SECONDS)).close()
+
+    # Streamable HTTP
+
+    def _request(self, line: bytes, message: Mapping[str, Any]) -> None:
+        """Post a request and write every message of its response. A request without a response gets an error."""
+        key = _key(message["id"])
+        problem = "the server sent no response"
+        try:
+            with self._client() as client:
+                with self._lock:
+                    self._open[key] = client
+                response = client.request(self._http("POST", message, line))
+                if self._is_sse_server(response):
+                    response.close()
+                    self._switch_to_sse(line, message)
+                    return
+                if self._write_response(response, message):
+                    return
+                problem = _status_problem(response.status)
+        except NoResponse:
+            problem = "the server closed the connection before it responded"
+        except PinwardenError as err:
+            problem = err.message
+        finally:
+            with self._lock:
+                cancelled = self._open.pop(key, None) is None
+        if not (cancelled or self._closed.is_set()):
+            self._output.write(encode(_error(message["id"], problem)))
+
+    def _write_response(self, response: HttpResponse, message: Mapping[str, Any]) -> bool:
+        """Write the messages of a response. Returns whether the response to the request was one of them."""
+        if response.status == 404 and "mcp-session-id" in self._session:
+            response.close()
+            self._end_session()
+            return False
+        if message["method"] == "initialize" and response.status < 300:
+            self._store_session_id(response)
+        is_stream = response.content_type == _EVENTS and response.status < 400
+        answered = False
+        for data in _events(response) if is_stream else (response.body(_MAX_LINE),):
+            parsed = _parse(data)
+            if parsed is None or (response.status >= 400 and "error" not in parsed):
+                continue
+            is_response = response.status >= 400 or _is_response(parsed, message["id"])
+            if is_response and message["method"] == "initialize":
+                self._store_version(parsed)
+            answered = answered or is_response
+            # A server that could not parse the request does not know its id.
+            self._output.write(data if response.status < 400 else encode({**parsed, "id": message["id"]}))
+            if is_response and is_stream:
+                break  # the server may keep the connection open
+        if is_stream:
+            response.close()
+        return answered
+
+    def _notify(self, line: bytes, message: Mapping[str, Any]) -> None:
+        """Post a notification, or the response to a request of the server, and wait until the server accepted it."""
+        if message.get("method") == CANCELLED:
+            self._cancel(message)
+            if not self._session:
+                return  # a stateless server notices the closed connection
+        try:
+            with self._client() as client:
+                response = client.request(self._http("POST", message, line, wait=_POST_SECONDS))
+                status = response.status
+                response.close()
+        except NoResponse:
+            return
+        if status == 404 and "mcp-session-id" in self._session:
+            self._end_session()
+        elif message.get("method") == INITIALIZED:
+            Thread(target=self._listen, name="notifications", daemon=True).start()
+
+    def _cancel(self, message: Mapping[str, Any]) -> None:
+        params = message.get("params")
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        with self._lock:
+            client = self._open.pop(_key(request_id), None)
+        if client is not None:
+            client.abort()
+
+    def _listen(self) -> None:
+        """Read the notification stream of the session, and reconnect when it ends. Servers need not have one."""
+        attempt = 0
+        while not self._closed.is_set():
+            with suppress(NoResponse, PinwardenError), self._client() as client:
+                response = client.request(self._http("GET", {}))
+                if response.status != 200 or response.content_type != _EVENTS:
+                    response.close()
+                    if response.status < 500:
+                        return
+                else:
+                    for data in _events(response):
+                        attempt = 0
+                        self._output.write(data)
+            self._closed.wait(_RECONNECT_SECONDS[min(attempt, len(_RECONNECT_SECONDS) - 1)])
+            attempt += 1
+
+    def _http(
+        self, method: str, message: Mapping[str, Any], line: bytes | None = None, wait: float | None = None
+    ) -> HttpRequest:
+        headers = {"Accept": _EVENTS if method == "GET" else f"application/json, {_EVENTS}"}
+        if line is not None:
+            headers["Content-Type"] = "application/json"
+        headers |= _stateless_headers(message) or self._session
+        return HttpRequest(method=method, address=self._options.address, headers=headers, body=line, wait=wait)
+
+    @contextmanager
+    def _client(self) -> Iterator[HttpClient]:
+        """A client that no other thread uses. After a failure its connection is closed."""
+        try:
+            client = self._idle.get_nowait()
+        except Empty:
+            client = HttpClient(self._options, _unlimited_budget())
+        try:
+            yield client
+        except BaseException:
+            client.close()
+            raise
+        try:
+            if client.aborted:
+                raise Full
+            self._idle.put_nowait(client)
+        except Full:
+            client.close()
+
+    def _store_session_id(self, response: HttpResponse) -> None:
+        session = response.header("mcp-session-id")
+        if session and len(session) <= _MAX_SESSION_ID and session.isascii() and session.isprintable():
+            self._session = {**self._session, "mcp-session-id": session}
+
+    def _store_version(self, response: Mapping[str, Any]) -> None:
+        result = response.get("result")
+        version = result.get("protocolVersion") if isinstance(result, dict) else None
+        if version in HANDSHAKE_VERSIONS:
+            self._session = {**self._session, "mcp-protocol-version": str(version)}
+
+    def _end_session(self) -> None:
+        """End this process: the client starts a new session, whose surface the gateway checks again."""
+        if not self._closed.is_set():
+            sys.stderr.write(f"error: {_SESSION_ENDED}\n")
+            sys.stderr.flush()
+            os._exit(1)  # the main thread waits for the client's next message
+
+    # HTTP+SSE
+
+    def _is_sse_server(self, response: HttpResponse) -> bool:
+        """Whether the server refused the first post in the way of a server that has only the older transport."""
+        first, self._may_be_sse = self._may_be_sse, False
+        refused = 400 <= response.status < 500 and response.status not in _DENIED
+        return first and refused and response.content_type != "application/json"
+
+    def _switch_to_sse(self, line: bytes, message: Mapping[str, Any]) -> None:
+        self._sse = SseTransport(self._options, _unlimited_budget())
+        self._send_to_stream(self._sse, line, message)
+
+    def _send_to_stream(self, transport: SseTransport, line: bytes, message: Mapping[str, Any]) -> None:
+        is_request = "method" in message and "id" in message
+        is_first = not transport.is_open
+        try:
+            transport.send(line, {}, expects_response=is_request, wait=_POST_SECONDS)
+        except PinwardenError as err:
+            if is_request:
+                self._output.write(encode(_error(message["id"], err.message)))
+        if is_first and transport.is_open:
+            Thread(target=self._read_stream, args=(transport,), name="stream", daemon=True).start()
+
+    def _read_stream(self, transport: SseTransport) -> None:
+        while isinstance(data := transport.receive(), bytes):
+            self._output.write(data)
+        self._end_session()
+
+
+class LineOutput:
+    """Writes messages to stdout, one line each, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def write(self, data: bytes) -> None:
+        """Write one message. Valid JSON has line ends only between its tokens, where they mean nothing."""
+        line = data.replace(b"\r", b" ").replace(b"\n", b" ").strip() + b"\n"
+        with self._lock:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+
+
+def _stateless_headers(message: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of a message of a stateless revision, which repeat parts of it; empty for other messages."""
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    version = meta.get(VERSION_META) if isinstance(meta, dict) else None
+    if version not in STATELESS_VERSIONS or not isinstance(params, dict):
+        return {}
+    method = str(message.get("method"))
+    headers = {"mcp-protocol-version": version, "mcp-method": encode_header(method)}
+    name = params.get(ROUTING_PARAMETERS.get(method, ""))
+    if isinstance(name, str):
+        headers["mcp-name"] = encode_header(name)
+    return headers
+
+
+def _events(response: HttpResponse) -> Iterator[bytes]:
+    parser = EventParser(_MAX_LINE)
+    for chunk in response.chunks():
+        yield from (event.data for event in parser.feed(chunk) if event.name == "message")
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    """A message; None for anything else, which no request can be matched with."""
+    try:
+        parsed = parse_json(data, _LIMITS.json)
+    except PinwardenError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _is_response(message: Mapping[str, Any], request_id: Any) -> bool:
+    return "method" not in message and "id" in message and _key(message["id"]) == _key(request_id)
+
+
+def _key(request_id: Any) -> str:
+    """A key that keeps the ids 1 and "1" apart."""
+    return f"{type(request_id).__name__} {request_id}"
+
+
+def _error(request_id: Any, problem: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": SERVER_UNAVAILABLE, "message": problem}}
+
+
+def _status_problem(status: int) -> str:
+    if status in _DENIED:
+        return f"the server requires authentication (HTTP status {status}); add its header to the client's entry"
+    return f"the server responded with HTTP status {status}" if status >= 300 else "the server sent no response"
+
+
+def _unlimited_budget() -> ProbeBudget:
+    """A session has no end, so only single messages are limited."""
+    return ProbeBudget(_LIMITS, TIMEOUT_MAX / 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
