@@ -65,7 +65,12 @@ def test_no_module_imports_itself_through_others() -> None:
 
 _LOADED_BY_NAME = ("pinwarden.cli.commands", "pinwarden.cli.render", "pinwarden.cli.completion")
 """Packages whose modules are imported by the name of a command, an output format or a shell."""
-_STARTED_AS_PROGRAM = {"pinwarden.__main__", "pinwarden.contract.introspector", "pinwarden.system.exec_guard"}
+_STARTED_AS_PROGRAM = {
+    "pinwarden.__main__",
+    "pinwarden.contract.introspector",
+    "pinwarden.gateway.remote_bridge",
+    "pinwarden.system.exec_guard",
+}
 _HOOKS = {"render", "render_error", "script"}
 """What the modules in those packages define, and their package calls by name."""
 

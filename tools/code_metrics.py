@@ -19,7 +19,8 @@ ENTRY_POINTS = {
     f"{PACKAGE}.__main__",
     f"{PACKAGE}.cli.main",
     f"{PACKAGE}.pytest_plugin",
-    f"{PACKAGE}.contract.introspector",  # these two are started as programs
+    f"{PACKAGE}.contract.introspector",  # this one and the next two are started as programs
+    f"{PACKAGE}.gateway.remote_bridge",
     f"{PACKAGE}.system.exec_guard",
 }
 LOADED_BY_NAME = tuple(f"{PACKAGE}.cli.{folder}." for folder in ("commands", "completion", "render"))

@@ -86,9 +86,8 @@ class TestWithoutConfiguration:
         path = repository.home / ".cursor" / "mcp.json"
         path.parent.mkdir()
         path.write_text(json.dumps({"mcpServers": {"notes": NOTES}}))
-        outcome = repository.run("ci")
-        assert (outcome.code, "the servers in your own client files are not checked" in outcome.out) == (0, True)
-        assert repository.run("ci", "--scope", "global").code == 3
+        assert repository.run("ci").code == 0
+        assert repository.run("ci", "--scope", "user").code == 3
 
     def test_an_unreadable_configuration_is_not_treated_as_missing(self, repository: Repository) -> None:
         (repository.root / ".mcp.json").write_text("{")
@@ -241,9 +240,7 @@ class TestMonorepo:
         assert (outcome.code, outcome.out) == (0, "wrote .github/workflows/pinwarden.yml\n")
         workflow = yaml.safe_load((repository.root / ".github/workflows/pinwarden.yml").read_text())
         command = workflow["jobs"]["pinwarden"]["steps"][-1]["run"].strip()
-        assert (
-            command == "pinwarden ci --scope project --project services/search --project services/mail --format github"
-        )
+        assert command == "pinwarden ci --project services/search --project services/mail --format github"
         assert repository.run(*command.split()[1:]).code == 1
 
     @pytest.mark.parametrize("folder", ["a: b #c", "it's", "${{ github.token }}"])
@@ -256,7 +253,7 @@ class TestMonorepo:
             return
         steps = yaml.safe_load(outcome.out)["jobs"]["pinwarden"]["steps"]
         assert len(steps) == 3
-        assert shlex.split(steps[-1]["run"])[5] == folder
+        assert shlex.split(steps[-1]["run"])[3] == folder
 
 
 class TestFormats:
@@ -370,7 +367,7 @@ def jenkins_problems(element: ET.Element) -> Iterator[str]:
 def test_the_pre_commit_hook_checks_the_project_and_not_the_users_own_files() -> None:
     hooks = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
     (gate,) = [hook for hook in hooks if hook["id"] == "pinwarden-ci"]
-    assert gate["entry"] == "pinwarden ci --scope project"
+    assert gate["entry"] == "pinwarden ci"
 
 
 def test_ci_reports_which_clients_it_searched(repository: Repository) -> None:

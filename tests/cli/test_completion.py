@@ -164,7 +164,7 @@ class TestZsh:
             ("pinwarden diff --format=sar\ta", ["diff", "--format=sarif", "a"]),
             ("pinwarden poli\tche\t--form\tjun\t", ["policy", "check", "--format=junit"]),
             ("pinwarden lock verif\t--thres\t2", ["lock", "verify-signature", "--threshold=2"]),
-            ("pinwarden lock --sco\tglo\t", ["lock", "--scope=global"]),
+            ("pinwarden lock --sco\tus\t", ["lock", "--scope=user"]),
             ("pinwarden digest tools\\ o\t--prof\thangar-\t", ["digest", "tools one.json", "--profile=hangar-1.2"]),
             ("pinwarden completion zs\t", ["completion", "zsh"]),
             ("pinwarden ci --project s\t", ["ci", "--project", "sub"]),

@@ -28,6 +28,7 @@ class World:
         self.root, self.home = folder / "project", folder / "home"
         self.root.mkdir()
         self.home.mkdir()
+        self.write("~/.codeium/windsurf/mcp_config.json", {"mcpServers": {"own": OK}})  # the user has a lock too
 
     def run(self, *arguments: str) -> Outcome:
         return pinwarden(*arguments, cwd=self.root, env={"HOME": str(self.home)})
@@ -41,13 +42,16 @@ class World:
         """Approve what is configured; the gate has to be clean then."""
         outcome = self.run("init", "--accept-all", "--by", "me")
         assert outcome.code == 0, outcome
-        outcome = self.run("ci")
-        assert outcome.code == 0, outcome
+        for scope in ("project", "user"):
+            outcome = self.run("ci", "--scope", scope)
+            assert outcome.code == 0, outcome
 
     def codes(self) -> set[str]:
-        outcome = self.run("ci", "--format", "json")
-        assert outcome.code == 1, outcome
-        return {row["code"] for row in json.loads(outcome.out)["failures"]}
+        """The failures in all scopes. The user's servers for this project need a lock only if there are some."""
+        outcomes = [self.run("ci", "--scope", scope, "--format", "json") for scope in ("project", "user", "local")]
+        assert 1 in {outcome.code for outcome in outcomes}, outcomes
+        reports = [json.loads(outcome.out) for outcome in outcomes if outcome.code == 1]
+        return {row["code"] for report in reports for row in report["failures"]}
 
 
 @pytest.fixture
@@ -206,11 +210,12 @@ def test_a_merge_key_in_yaml(world: World) -> None:
 
 @pytest.mark.parametrize("key", ["/a\u0000b", "loop"])
 def test_an_invalid_project_folder_does_not_hide_a_server(world: World, key: str) -> None:
-    world.write(".mcp.json", {"mcpServers": {"notes": OK}})
+    own = {str(world.root): {"mcpServers": {"notes": OK}}}
+    world.write("~/.claude.json", {"projects": own})
     world.lock()
     (world.home / "loop").symlink_to("loop")
     folder = str(world.home / "loop") if key == "loop" else key
-    world.write("~/.claude.json", {"projects": {folder: {"mcpServers": {"x": EVIL}}}})
+    world.write("~/.claude.json", {"projects": {**own, folder: {"mcpServers": {"x": EVIL}}}})
     assert world.codes() == {"rogue_entry"}
 
 
@@ -545,7 +550,7 @@ def test_built_in_extensions_of_goose_are_not_servers(world: World) -> None:
     world.write("~/.config/goose/config.yaml", own + "  evil:\n    type: builtin\n    cmd: sh\n")
     assert world.codes() == {"rogue_entry"}
     world.write("~/.config/goose/config.yaml", own + "  evil:\n    type: inline_python\n    code: import os\n")
-    assert world.run("ci").code == 1
+    assert world.run("ci", "--scope", "user").code == 1
 
 
 SWITCHED: dict[str, tuple[str, Any, str]] = {
@@ -601,6 +606,7 @@ def test_a_link_loop_in_an_agents_folder_is_read_once(world: World) -> None:
 
 
 def test_init_reports_which_clients_it_searched(world: World) -> None:
+    (world.home / ".codeium/windsurf/mcp_config.json").unlink()
     output = " ".join(world.run("init", "--by", "me").out.split())
     assert all(client.title in output for client in CLIENTS.values() if client.id != "generic")
     report = json.loads(world.run("init", "--by", "me", "--format", "json").out)

@@ -206,11 +206,12 @@ class TestScopes:
         mine = {"mcpServers": {"mine": OTHER}}
         (world.home / ".claude.json").write_text(json.dumps(mine))
         world.configure({"notes": NOTES})
-        assert world.run("init", "--scope", "project").code == 0
+        assert world.run("init").code == 0
         assert set(locked(world)) == {"notes:claude"}
-        assert world.run("ci", "--scope", "project").code == 0
-        assert world.failures() == [("rogue_entry", "mine")]
-        assert world.failures("--scope", "global") == [("rogue_entry", "mine")]
+        assert world.run("ci").code == 0
+        (world.home / ".claude.json").write_text(json.dumps({"mcpServers": {"mine": OTHER, "new": OTHER}}))
+        assert world.run("ci").code == 0
+        assert world.failures("--scope", "user") == [("rogue_entry", "new")]
 
     def test_a_planted_server_of_the_project_is_still_caught(self, world: World) -> None:
         world.configure({"notes": NOTES})

@@ -256,7 +256,7 @@ class TestWorkflows:
         assert [step.get("uses", step.get("run", "").strip()) for step in steps] == [
             "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683",
             f"pipx install '{spec}'",
-            "pinwarden ci --scope project --format github",
+            "pinwarden ci --format github",
         ]
         script = yaml.safe_load(pinwarden("init-ci", "--for", "gitlab", "--dry-run", "--install", spec).out)
         assert script["pinwarden"]["script"][0].strip() == f"pip install '{spec}'"

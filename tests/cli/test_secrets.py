@@ -135,7 +135,7 @@ class TestVariablesForConfiguredServers:
     def test_a_hostile_config_gets_only_the_variables_that_the_user_names(
         self, tmp_path: Path, more: dict[str, Any]
     ) -> None:
-        env = {"GITHUB_TOKEN": PASSWORD, "HOME": str(tmp_path), "PINWARDEN_APPROVER": "reviewer"}
+        env = {"GITHUB_TOKEN": PASSWORD, "HOME": str(tmp_path / "home"), "PINWARDEN_APPROVER": "reviewer"}
         with http_server(script(TOOL)) as server:
             entry = {**more, "url": server.url + more["url"]}
             (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": entry}}))
@@ -154,7 +154,7 @@ class TestVariablesForConfiguredServers:
         assert PASSWORD not in refused.err + discovered.out + allowed.out
 
     def test_a_locked_address_gets_no_variable_in_ci_or_approve_either(self, tmp_path: Path) -> None:
-        env = {"NOTES_TOKEN": PASSWORD, "HOME": str(tmp_path), "PINWARDEN_APPROVER": "reviewer"}
+        env = {"NOTES_TOKEN": PASSWORD, "HOME": str(tmp_path / "home"), "PINWARDEN_APPROVER": "reviewer"}
         named = ("--allow-private", "--pass-env", "NOTES_TOKEN")
         with http_server(script(TOOL)) as server:
             entry = {"url": server.url, "headers": {"X-A": "${NOTES_TOKEN}"}}

@@ -40,7 +40,11 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.environment = {"PINWARDEN_STATE": str(root / "state"), "PINWARDEN_APPROVER": "tester", "HOME": str(root)}
+        self.environment = {
+            "PINWARDEN_STATE": str(root / "state"),
+            "PINWARDEN_APPROVER": "tester",
+            "HOME": str(root / "home"),
+        }
 
     def __call__(self, *words: str) -> Outcome:
         return pinwarden(*words, cwd=self.root, env=self.environment)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.run import pinwarden
 from tests.servers.listening import listening
 from tests.support.waiting import poll
 
@@ -316,3 +317,39 @@ def test_a_name_that_resolves_to_a_private_address_is_refused() -> None:
         running.send(INITIALIZE)
         assert "error" in running.response(1)
         assert server.requests == []
+
+
+def test_a_locked_remote_server_runs_behind_the_stdio_gateway(tmp_path: Path) -> None:
+    """The gateway lists only approved tools of the remote server, and calls reach it."""
+    project, home = tmp_path / "project", tmp_path / "home"
+    project.mkdir()
+    home.mkdir()
+    with sdk_server("http") as url:
+        (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"remote": {"type": "http", "url": url}}}))
+        env = {"HOME": str(home), "PINWARDEN_STATE": str(home / "state"), "PINWARDEN_APPROVER": "me"}
+        locked = pinwarden("init", "--allow-private", cwd=project, env=env)
+        assert locked.code == 0, locked
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pinwarden", "run", "remote", "--require-lock", "--project", "."],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=project,
+            env={**os.environ, **env},
+        )
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            call = {"name": "weather", "arguments": {"city": "Oslo"}}
+            received: dict[int, Any] = {}
+            for message in (
+                INITIALIZE,
+                INITIALIZED,
+                {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+            ):
+                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.flush()
+                while "id" in message and message["id"] not in received:
+                    response = json.loads(process.stdout.readline())
+                    received[response.get("id", 0)] = response
+            process.stdin.close()
+            assert received[2]["result"]["content"][0]["text"] == "fine in Oslo, 20 C"

@@ -138,16 +138,22 @@ def test_a_symbolic_link_is_refused_and_its_target_stays_unchanged(tmp_path: Pat
     assert not (project / "mcp-lock.json").exists() or (project / "mcp-lock.json").is_symlink()
 
 
-def test_a_folder_instead_of_the_lock_or_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_instead_of_the_lock_or_a_file_instead_of_its_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "mcp-lock.json").mkdir()
+    (tmp_path / "file").touch()
     for path, code in (
         (tmp_path / "mcp-lock.json", "FILE_UNREADABLE"),
-        (tmp_path / "none" / "mcp-lock.json", "FILE_UNWRITABLE"),
+        (tmp_path / "file" / "mcp-lock.json", "FILE_UNWRITABLE"),
     ):
         with pytest.raises(PinwardenError) as caught:
             update(path, lambda old: LockWrite(lock=put_entries(old, [entry()], NOON)))
         assert code_of(caught) == code
-    assert list(tmp_path.iterdir()) == [tmp_path / "mcp-lock.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "mcp-lock.json"}
+
+
+def test_a_missing_folder_is_created_for_its_owner_only(tmp_path: Path) -> None:
+    update(tmp_path / "new" / "mcp-lock.json", lambda old: LockWrite(lock=put_entries(old, [entry()], NOON)))
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("name", ["../evil.json", "mcp-lock.surfaces", "/etc/x.surfaces/y.json", "a/b.json"])

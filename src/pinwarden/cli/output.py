@@ -160,11 +160,13 @@ def refuse_overwriting_project_files(args: Namespace, writes: str = "") -> None:
 
 def _projects(args: Namespace) -> Iterator[Project]:
     from pinwarden.cli.project_arguments import current_project
+    from pinwarden.project.scopes import SCOPES, project_in_scope
 
-    folders = getattr(args, "project", None) or "."
+    folders = getattr(args, "project", None) or [None]
     lock = Path(args.file) if hasattr(args, "project") and args.file else None
     for folder in [folders] if isinstance(folders, str) else folders:
-        yield current_project(Path(folder), lock)
+        project = current_project(None if folder is None else Path(folder), lock)
+        yield from (project_in_scope(project, scope) for scope in SCOPES)
 
 
 def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
@@ -186,7 +188,7 @@ def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, st
         yield Path(args.lock), "contract"
     for path in project.find_install_paths().values():
         yield Path(path), "client configuration"
-    for config in project.find_configs():
+    for config in project.find_all_configs():
         yield Path(config.path), "client configuration"
 
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.project.project import Project
+from pinwarden.project.scopes import LOCK_NAME, SCOPES, find_project_root, project_in_scope, used_scopes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pinwarden.gateway.state import GatewayState
+    from pinwarden.lock.entry import Entry
     from pinwarden.project.lock import Approver
 
-_DEFAULT_LOCK = "mcp-lock.json"
-_LOCK_HELP = f"lockfile (default: {_DEFAULT_LOCK} in the project folder)"
+_LOCK_HELP = f"lockfile (default: {LOCK_NAME} in the project folder)"
+_PROJECT_HELP = "project folder (default: the nearest parent folder with a lock or a repository)"
 
 
 def add_project_arguments(parser: ArgumentParser) -> None:
-    """``--project`` and ``--file``."""
-    parser.add_argument("--project", default=".", metavar="DIR", help="project folder (default: current folder)")
+    """``--project``, ``--file`` and ``--scope``."""
+    parser.add_argument("--project", metavar="DIR", help=_PROJECT_HELP)
     parser.add_argument("--file", metavar="LOCK", help=_LOCK_HELP)
+    add_scope_argument(parser)
 
 
 def add_projects_arguments(parser: ArgumentParser) -> None:
@@ -30,19 +35,18 @@ def add_projects_arguments(parser: ArgumentParser) -> None:
         "--project",
         action="append",
         metavar="DIR",
-        help="project folder (default: current folder); repeat the option for several projects",
+        help=f"{_PROJECT_HELP}; repeat the option for several projects",
     )
     parser.add_argument("--file", metavar="LOCK", help=_LOCK_HELP)
 
 
 def add_scope_argument(parser: ArgumentParser) -> None:
-    """``--scope``, for commands that read client configurations."""
+    """``--scope``: whose servers the command is about."""
     parser.add_argument(
         "--scope",
-        default="all",
-        choices=["all", "project", "global"],
-        help="which client configurations to read: those in the project, those of this user (global), or all "
-        "(default: all)",
+        choices=SCOPES,
+        help="whose servers: those in the project's files (project), your own in every project (user), or your own in "
+        "this project (local)",
     )
 
 
@@ -85,20 +89,78 @@ def add_database_argument(parser: ArgumentParser) -> None:
 
 
 def project_from(args: Namespace) -> Project:
-    """The project that the options name."""
-    lock = Path(args.file) if args.file else None
-    if args.project is None:
-        return current_project(lock=lock)
-    _refuse_missing_folder(args.project)
-    return current_project(Path(args.project), lock)
+    """The project and scope that the options name.
+
+    Without ``--scope``, the scope is the first whose lock has the named servers, or else the first that is used.
+    """
+    here = _named_project(args)
+    if args.scope is not None:
+        return project_in_scope(here, args.scope)
+    if args.project is not None or args.file is not None:
+        return here
+    named = getattr(args, "server", None)
+    names = {named} if isinstance(named, str) else set(named or ())
+    if names:
+        for scope in SCOPES:
+            scoped = project_in_scope(here, scope)
+            if names <= {entry.name for entry in _lock_entries(scoped)}:
+                return scoped
+    return here if here.lock.exists() else used_scopes(here)[0]
+
+
+def project_to_extend(args: Namespace) -> Project:
+    """The project and scope that a new server is added to: the project's own scope, unless ``--scope`` names one."""
+    return project_in_scope(_named_project(args), args.scope or "project")
+
+
+def client_scope(args: Namespace) -> Literal["project", "global"]:
+    """The client configuration that ``--scope`` means for a new server, as ToolPin's format calls it."""
+    if args.scope == "local":
+        raise PinwardenError(
+            "USAGE", "a new server cannot have the scope local", hint="Add it in its client, then run: pinwarden init"
+        )
+    return "global" if args.scope == "user" else "project"
+
+
+def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
+    """The project in each scope that the command is about: by default, all that have a lock or a server."""
+    here = _named_project(args)
+    if args.scope is not None:
+        return (project_in_scope(here, args.scope),)
+    if args.project is not None or args.file is not None:
+        return (here,)
+    return used_scopes(here)
+
+
+def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Project, tuple[str, ...]]]:
+    """The projects of `projects_in_scope`, each with the names that it knows. No names mean all servers.
+
+    Raises SERVER_NOT_LOCKED for a name that is neither locked nor configured in any scope.
+    """
+    projects = projects_in_scope(args)
+    if not names:
+        return [(project, ()) for project in projects]
+    chosen: list[tuple[Project, tuple[str, ...]]] = []
+    for project in projects:
+        locked = {entry.name for entry in _lock_entries(project)}
+        known = locked | {server.name for server in project.find_servers()}
+        if present := tuple(name for name in names if name in known):
+            chosen.append((project, present))
+    for name in names:
+        if not any(name in present for _, present in chosen):
+            from pinwarden.project.locked_servers import not_locked_error
+
+            raise not_locked_error([entry for project in projects for entry in _lock_entries(project)], name)
+    return chosen
 
 
 def projects_from(args: Namespace) -> tuple[Project, ...]:
     """The projects that the options name, without repetitions. ``--file`` is only for a single project."""
-    folders = args.project or ["."]
-    for folder in folders:
+    if not args.project:
+        return (_named_project(args),)
+    for folder in args.project:
         _refuse_missing_folder(folder)
-    roots = {Path(folder).resolve(): Path(folder) for folder in folders}
+    roots = {Path(folder).resolve(): Path(folder) for folder in args.project}
     if args.file and len(roots) > 1:
         raise PinwardenError(
             "USAGE", "--file cannot be used with several projects", hint="Run the command once per project."
@@ -106,12 +168,31 @@ def projects_from(args: Namespace) -> tuple[Project, ...]:
     return tuple(current_project(root, Path(args.file) if args.file else None) for root in roots.values())
 
 
-def current_project(root: Path = Path(), lock: Path | None = None) -> Project:
-    """The project in a folder, with this user's client configurations."""
+def current_project(root: Path | None = None, lock: Path | None = None) -> Project:
+    """The project in a folder, or the one around the current folder, with this user's client configurations."""
     from pinwarden.clients.files import detect_system
 
-    lock = lock or root / _DEFAULT_LOCK
+    if root is None:
+        found = find_project_root(Path(), Path.home())
+        root = Path() if found == Path.cwd() else found
+    lock = lock or root / LOCK_NAME
     return Project(root=root, lock=lock, home=Path.home(), system=detect_system(), variables=os.environ)
+
+
+def _named_project(args: Namespace) -> Project:
+    lock = Path(args.file) if args.file else None
+    if not args.project:
+        # A lockfile that is named alone belongs to the current folder.
+        return current_project(None if lock is None else Path(), lock)
+    _refuse_missing_folder(args.project)
+    return current_project(Path(args.project), lock)
+
+
+def _lock_entries(project: Project) -> Sequence[Entry]:
+    from pinwarden.lock import lock_store
+
+    lock = lock_store.read(project.lock)
+    return () if lock is None else lock.entries
 
 
 def approver_from(args: Namespace, how: str = "") -> Approver:

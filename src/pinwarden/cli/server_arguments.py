@@ -238,7 +238,7 @@ def _find_configured(name: str, args: Namespace) -> Target:
 def _discover_configured(name: str) -> Target:
     """A server in the files that ``init`` reads. If they disagree, the user has to choose one."""
     project = current_project()
-    files = project.find_configs()
+    files = project.find_all_configs()
     matches = [
         (server.target, project.display_path(server.path))
         for file in files

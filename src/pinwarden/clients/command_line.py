@@ -32,7 +32,7 @@ from pinwarden.system.target import (
 __all__ = ["DANGERS", "Launch", "parse_launch", "split_command"]
 
 PROGRAM = "pinwarden"
-RUN_OPTIONS_WITH_VALUE = parse_name_set("--client --name --policy --audit --when-away --project --file")
+RUN_OPTIONS_WITH_VALUE = parse_name_set("--client --name --policy --audit --when-away --project --file --scope")
 """Options of ``pinwarden run`` that take the next word."""
 
 MAX_WRAPPERS = 8  # the depth up to which nested commands are unwrapped
@@ -288,6 +288,7 @@ class LockedStart(Record):
     project: str | None = None
     file: str | None = None
     """The lockfile, if it is not that of the project."""
+    scope: str | None = None
     requires_lock: bool = False
     arguments: tuple[str, ...] = ()
     """The words after ``--``."""
@@ -305,6 +306,7 @@ def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
     return LockedStart(
         name=rest[0],
         client=options.get("--client"),
+        scope=options.get("--scope"),
         project=options.get("--project"),
         file=options.get("--file"),
         requires_lock="--require-lock" in options,
@@ -409,7 +411,7 @@ def parse_run_command(command: Sequence[str]) -> RunCommand | None:
             options, rest = _parse_run_options(ours[1:])
             return RunCommand(
                 name=rest[0] if rest else options.get("--name"),
-                names_project="--project" in options or "--file" in options,
+                names_project=bool({"--project", "--file", "--scope"} & options.keys()),
                 command=tuple(words[end + 1 :]),
             )
     return None

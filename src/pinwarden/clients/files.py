@@ -66,6 +66,13 @@ def discover_configs(
     return _discover_in(_FolderResolver(project, home, system, env, root), get_args(Scope))
 
 
+def discover_in_scope(
+    project: Path, home: Path, system: System, env: Mapping[str, str], scope: Scope
+) -> list[ConfigFile]:
+    """Every configuration file of one scope that exists."""
+    return _discover_in(_FolderResolver(project, home, system, env, Path("/")), (scope,))
+
+
 def discover_project_configs(project: Path, system: System) -> list[ConfigFile]:
     """Every configuration file that exists in a project's folder; the user's own files are left out."""
     return _discover_in(_FolderResolver(project, project, system, {}, Path("/")), ("project",))

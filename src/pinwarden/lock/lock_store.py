@@ -132,8 +132,10 @@ def closures_folder_name(path: Path) -> str:
 def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
     """Read, change and write the lock, as the only writer. Return the new lock.
 
-    Pinwarden writes nothing if ``change`` raises or returns the lock that it was given.
+    Pinwarden writes nothing if ``change`` raises or returns the lock that it was given. The folder of the lock is
+    created if it does not exist; the lock of a user's own servers is the first file in its folder.
     """
+    _make_folder(path.parent)
     with hold_write_lock(path, wait_seconds):
         _finish_earlier_write(path)
         old = read(path)
@@ -314,7 +316,7 @@ def _pending_path(file: Path) -> Path:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
 

@@ -3,7 +3,7 @@
 Clients start the user's servers in whatever folder the user works in. If the lock and policy came from that folder, a
 hostile repository could approve or allow what the user configured. So:
 
-1. ``--project`` or ``--file`` decides.
+1. ``--scope``, ``--project`` or ``--file`` decides.
 2. A server in a user-level configuration belongs to the user: the lock and policy in the user's own folder apply, and
    the policy of the current folder can only make them stricter.
 3. A server in a configuration of the current folder belongs to that project.
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Literal
 from pinwarden.clients.command_line import parse_run_command
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.project.scopes import project_in_scope
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
-    from pinwarden.project.project import Project
+    from pinwarden.project.project import LockScope, Project
 
 
 class RunRequest(Record):
@@ -34,6 +35,8 @@ class RunRequest(Record):
     by_name: bool
     """Whether the server was named and no command was given."""
     names_project: bool
+    scope: LockScope | None
+    """The scope that the command names."""
     typed: bool
     """Whether a person typed the command at a terminal."""
 
@@ -51,7 +54,9 @@ def resolve_authority(here: Project, start: RunRequest) -> Authority:
     Raises PROJECT_NOT_NAMED if the current folder's lock has a server of that name, but nothing says that the command
     belongs to this project.
     """
-    if start.names_project:
+    if start.scope in ("user", "local"):
+        return Authority(project=_user_project(here, start.scope), owner="user")
+    if start.names_project or start.scope == "project":
         return Authority(project=here, owner="project")
     owner = _find_owner(here, start)
     if owner == "project":
@@ -63,15 +68,11 @@ def resolve_authority(here: Project, start: RunRequest) -> Authority:
             hint="If it does, add --project . to its command, or configure it in this folder. If it does not, add "
             "--project with the folder that it belongs to.",
         )
-    root = user_folder(here)
-    own = replace(here, root=root, lock=root / here.lock.name, restricting_root=here.root.resolve())
-    return Authority(project=own, owner=owner)
+    return Authority(project=_user_project(here, "user"), owner=owner)
 
 
-def user_folder(project: Project) -> Path:
-    """The folder with the lock and the policy of this user's own servers."""
-    settings = project.variables.get("XDG_CONFIG_HOME")
-    return (Path(settings) if settings else project.home / ".config") / "pinwarden"
+def _user_project(here: Project, scope: LockScope) -> Project:
+    return replace(project_in_scope(here, scope), restricting_root=here.root.resolve())
 
 
 def describe_authority(authority: Authority) -> list[str]:
@@ -79,7 +80,7 @@ def describe_authority(authority: Authority) -> list[str]:
     from pinwarden.project.project import OWN_POLICY
 
     project = authority.project
-    policy = project.policy or project.root / OWN_POLICY
+    policy = project.policy_file
     lines = [
         f"lock: {project.lock.resolve()}{'' if project.lock.exists() else ' (there is none)'}",
         f"policy: {policy.resolve()}" if policy.exists() else "policy: the default, which is the strictest",
@@ -92,7 +93,7 @@ def describe_authority(authority: Authority) -> list[str]:
 def _find_owner(here: Project, start: RunRequest) -> Literal["project", "user", "unknown"]:
     scopes = {
         _find_scope(here, server)
-        for file in here.find_configs()
+        for file in here.find_all_configs()
         for server in file.servers
         if _is_same_command(server, start)
     }

@@ -16,7 +16,6 @@ from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
-from pinwarden.project.configs import build_config_view
 from pinwarden.project.lock import remove_from_lock
 from pinwarden.system.redaction import redact_entry
 
@@ -78,9 +77,7 @@ class ClientEntries:
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
         self._project = project
-        servers = build_config_view(
-            project, (), project.find_configs()
-        ).servers  # not those of the user's other projects
+        servers = project.find_servers()
         self._earlier = {entry.key: (entry, _find_configured_server(entry, servers)) for entry in entries}
 
     def refuse_changed(self, key: str) -> None:

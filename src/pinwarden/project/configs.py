@@ -6,7 +6,6 @@ Claude Code keeps the servers of all projects in one file of the user. Servers o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.command_line import LockedStart, parse_locked_start
@@ -29,6 +28,7 @@ from pinwarden.project.configured_servers import (
 )
 from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.project.locked_servers import resolve_start
+from pinwarden.project.scopes import project_in_scope
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget
@@ -54,7 +54,7 @@ class LocatedEntry(Record):
 
 
 class ConfigView(Record):
-    """The configured servers and the locked servers, for one scope or for all scopes."""
+    """The configured servers and the locked servers, in the scope of one lock."""
 
     files: tuple[ConfigFile, ...]
     document: LockDocument | None
@@ -75,29 +75,42 @@ class ConfigView(Record):
         return tuple(server for file in self.files for server in file.servers)
 
 
-def read_config_view(project: Project, scope: str = "all") -> ConfigView:
-    """Read the lock, if the project has one, and every configuration of this scope."""
+def read_config_view(project: Project) -> ConfigView:
+    """Read the lock, if the project has one, and every configuration that belongs to it."""
     document: LockDocument | None = None
     entries: tuple[Entry, ...] = ()
     if project.lock.exists() or project.lock.is_symlink():
         document = read_lock(project.lock)
-        lock = document.lock
-        entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
-    return build_config_view(project, entries, project.find_configs(), document, scope)
+        entries = document.lock.entries
+    return build_config_view(entries, find_files_of(project, entries), document)
+
+
+def find_files_of(project: Project, entries: Sequence[Entry]) -> list[ConfigFile]:
+    """Read every configuration of this scope, and the user's files that the project's lock installed servers into.
+
+    ToolPin locks the servers of a user in the project's lock. From the user's files, only these servers are compared.
+    """
+    files = project.find_configs()
+    names = {
+        (entry.client, entry.name) for entry in entries if entry.scope == "global" and not read_config_origin(entry)
+    }
+    if project.scope != "project" or not names:
+        return files
+    paths = project.find_install_paths()
+    wanted = {(paths[client, "global"], name) for client, name in names if (client, "global") in paths}
+    for file in project_in_scope(project, "user").find_configs():
+        servers = tuple(server for server in file.servers if (file.path, server.name) in wanted)
+        if servers or (file.fault and any(file.path == path for path, _ in wanted)):
+            files.append(replace(file, servers=servers))
+    return files
 
 
 def build_config_view(
-    project: Project,
-    entries: Sequence[Entry],
-    files: Sequence[ConfigFile],
-    document: LockDocument | None = None,
-    scope: str = "all",
+    entries: Sequence[Entry], files: Sequence[ConfigFile], document: LockDocument | None = None
 ) -> ConfigView:
     """Build the view from lock entries and configuration files that were already read."""
     installed, located = _split_entries(entries)
-    return ConfigView(
-        files=_select_project_files(project, files, scope), document=document, installed=installed, located=located
-    )
+    return ConfigView(files=tuple(files), document=document, installed=installed, located=located)
 
 
 def find_config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
@@ -128,14 +141,11 @@ def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownSer
     )
 
 
-def check_configs(
-    project: Project, lock: Lock, files: Sequence[ConfigFile], scope: str, policies: Policies
-) -> Iterator[Row]:
+def check_configs(project: Project, lock: Lock, files: Sequence[ConfigFile], policies: Policies) -> Iterator[Row]:
     """Compare the client configurations with the lock, and report risky settings in them."""
     from pinwarden.clients.findings import check_file
 
-    entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
-    view = build_config_view(project, entries, files, scope=scope)
+    view = build_config_view(lock.entries, files)
     for issue in find_config_issues(project, view):
         # A locked server that is not configured starts nothing; doctor reports it. An unreadable file is reported once,
         # below, and not for every server that should be in it.
@@ -204,31 +214,6 @@ def _split_entries(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], 
     return tuple(installed), tuple(located)
 
 
-def _select_project_files(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
-    chosen: list[ConfigFile] = []
-    for file in files:
-        servers = tuple(
-            server for server in file.servers if _is_in_project(project, server) and _is_in_scope(scope, server.scope)
-        )
-        if _is_in_scope(scope, file.scope) or servers:
-            chosen.append(replace(file, servers=servers))
-    return tuple(chosen)
-
-
-def _is_in_project(project: Project, server: ConfiguredServer) -> bool:
-    if server.folder is None:
-        return True
-    try:
-        return Path(server.folder).resolve() == project.root.resolve()
-    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop: assume it is ours
-        return True
-
-
-def _is_in_scope(scope: str, file_scope: str) -> bool:
-    """Whether a file belongs to a scope. ``local``, the user's configuration of this project, is ``project``."""
-    return scope in ("all", "project" if file_scope == "local" else file_scope)
-
-
 def _compare_installed(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
     by_path = {file.path: file for file in view.files}
     return diagnose(view.installed, by_path, project.find_install_paths(), lockfile=project.lock.name).issues
@@ -290,6 +275,10 @@ def _build_change_row(change: Change, file: str) -> Row:
 
 def _uses_this_lock(project: Project, start: LockedStart) -> bool:
     """Whether a ``pinwarden run`` command starts a server from this project's lock."""
+    if project.scope != (start.scope or "project"):
+        return False
+    if project.scope != "project":
+        return True
     root = project.root.resolve()
     try:
         folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()

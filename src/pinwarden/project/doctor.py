@@ -69,7 +69,7 @@ class Program(Record):
     needed_by: tuple[str, ...]
 
 
-def check_installation(project: Project, scope: str = "all") -> Report:
+def check_installation(project: Project) -> Report:
     """Build the report of ``pinwarden doctor``.
 
     1. Verify the lock.
@@ -78,7 +78,7 @@ def check_installation(project: Project, scope: str = "all") -> Report:
     4. Find risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
     5. Find the programs that servers are started with.
     """
-    view = read_config_view(project, scope)
+    view = read_config_view(project)
     issues = find_config_issues(project, view)
     unknown = find_unknown_servers(project, view)
     findings = (*check_files(view.files), *_find_unresolved(project, view))

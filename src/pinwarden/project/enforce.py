@@ -26,10 +26,10 @@ from pinwarden.lock.extension import has_surface, read_extension, with_extension
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch, to_launch_command
 from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
-from pinwarden.project.configs import build_config_view
 from pinwarden.project.configured_servers import identify_entry
 from pinwarden.project.locked_servers import not_locked_error, resolve_start
-from pinwarden.project.server_start import prepare_run_probe, probe_server, with_store_variables
+from pinwarden.project.server_start import prepare_run_probe, probe_server
+from pinwarden.project.server_target import with_store_variables
 from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget
 
@@ -75,7 +75,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
         raise not_locked_error(lock.entries, unknown[0])
-    servers = build_config_view(project, (), project.find_configs()).servers  # not those of the user's other projects
+    servers = project.find_servers()
     options = EnforceOptions(project=project, servers=servers, now=now, probe=probe)
     done: list[dict[str, str]] = []
     rows: list[Row] = []
@@ -145,7 +145,11 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
 def build_run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
     """Build the ``pinwarden run`` command for a client. With an ``approved`` surface, it has ``--require-lock``."""
     words = [PROGRAM, "run", name, *(("--require-lock",) if approved else ())]
-    if scope == "global":
+    if project.scope != "project":
+        words += ["--scope", project.scope]
+        if project.scope == "local":
+            words += ["--project", str(project.root.resolve())]
+    elif scope == "global":
         words += ["--project", str(project.root.resolve())]
     elif client in _PROJECT_PLACEHOLDERS:
         words += ["--project", _PROJECT_PLACEHOLDERS[client]]

@@ -23,7 +23,6 @@ from pinwarden.lock.extension import ConfigOrigin, LockExtension, format_surface
 from pinwarden.lock.lockfile import put_entries, remove_entries
 from pinwarden.project import approval_candidate as approval_reasons
 from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surface_files
-from pinwarden.project.configs import build_config_view
 from pinwarden.project.configured_entry import build_config_fragment, build_entry, client_name_in_lock
 from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, DiscoveredServer, Discovery
 from pinwarden.project.init_report import build_init_report
@@ -47,7 +46,7 @@ _LITERAL = re.compile(r"<([^<>\s]*[a-z][^<>\s]*)>")
 """A word in angle brackets, such as ``<folder>``. It has lower-case letters, so it is not a variable's name."""
 
 
-def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "all") -> Discovery:
+def discover_servers(project: Project, accepted: AcceptedServers) -> Discovery:
     """Find every configured server and compare it with the lock. Nothing is started or written.
 
     1. Read the configurations of all clients, and the lock if there is one.
@@ -55,13 +54,19 @@ def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "
     3. Leave out servers with a critical finding, unless the user accepted them by name.
     4. Mark the remaining servers that are new or changed: the user must decide about them.
     """
-    # Servers of the user's other projects are ignored.
-    files = build_config_view(project, (), project.find_configs(), scope=scope).files
+    files = tuple(project.find_configs())
     lock, candidates = lock_store.read_with_files(project.lock)
     approved = ApprovedServers(project, lock, candidates, files)
     servers = tuple(_with_decision(server, accepted) for server in _choose_servers(files, approved))
-    _refuse_unknown_names(accepted, servers)
     return Discovery(project=project, files=files, lock=lock, approved=approved, servers=servers)
+
+
+def refuse_unknown_names(accepted: AcceptedServers, discoveries: Sequence[Discovery]) -> None:
+    """Raise if a server that the user accepts by name is configured in none of the scopes."""
+    servers = [server for discovery in discoveries for server in discovery.servers]
+    for name in accepted.names:
+        if not any(name in (server.server.name, server.key) for server in servers):
+            raise PinwardenError("USAGE", f"no configured server is named {name[:120]!a}")
 
 
 def probe_servers(
@@ -139,12 +144,6 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
         return replace(server, refused=reason)
     serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
     return replace(server, accepted=server.named and not open_warnings if serious else server.accepted)
-
-
-def _refuse_unknown_names(accepted: AcceptedServers, servers: Sequence[DiscoveredServer]) -> None:
-    for name in accepted.names:
-        if not any(name in (server.server.name, server.key) for server in servers):
-            raise PinwardenError("USAGE", f"no configured server is named {name[:120]!a}")
 
 
 def _choose_servers(files: Sequence[ConfigFile], approved: ApprovedServers) -> list[DiscoveredServer]:

@@ -72,7 +72,7 @@ class ApprovedServers:
         self._project, self._pinned_files = project, pinned_files
         self.exists = lock is not None
         self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
-        view = build_config_view(project, tuple(self._entries.values()), files)
+        view = build_config_view(tuple(self._entries.values()), files)
         self._unknown = {_locate(unknown.server): unknown.change for unknown in find_unknown_servers(project, view)}
         self._drift = {
             (issue.key, project.display_path(issue.file)): issue.changes

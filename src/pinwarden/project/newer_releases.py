@@ -36,7 +36,6 @@ from pinwarden.project.artifact_check import (
     refuse_other_index,
 )
 from pinwarden.project.client_install import is_as_approved
-from pinwarden.project.configs import build_config_view
 from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.lock import (
@@ -284,7 +283,7 @@ class PackageUpdater:
     def _find_configured_server(self, entry: Entry) -> ConfiguredServer:
         """The server in its client's file. Raises an error if it is missing or configured differently than approved."""
         where = read_config_origin(entry)
-        for server in build_config_view(self._project, (), self._project.find_configs()).servers:
+        for server in self._project.find_servers():
             if where is None:
                 is_same = client_name_in_lock(server.client) == entry.client
             else:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.files import read_file
 
 if TYPE_CHECKING:
-    from pinwarden.clients.config import ConfigFile
+    from pinwarden.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.clients.table import Scope as ClientScope
     from pinwarden.clients.table import System
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
@@ -25,6 +26,8 @@ RECORDED_EVIDENCE = (
     "verifies it again, --public-key checks who signed the lock"
 )
 """A note for reports of checks that did not verify the evidence themselves."""
+LockScope = Literal["project", "local", "user"]
+"""Whose servers a lock covers; ``scopes.py`` says what each means."""
 _Parsed = TypeVar("_Parsed")
 
 
@@ -41,12 +44,52 @@ class Project(Record):
     """A policy file to use instead of the project's ``pinwarden.toml``."""
     restricting_root: Path | None = None
     """The root of another repository. Its policy can only make this project's policy stricter."""
+    policy_folder: Path | None = None
+    """The folder of ``pinwarden.toml``, if it is not the project's: a project must not loosen the user's own policy."""
+    scope: LockScope = "project"
+    """Which client configurations belong to the lock."""
 
     def find_configs(self) -> list[ConfigFile]:
-        """Read every client configuration that exists for this project and user."""
+        """Read every client configuration of this scope that exists, with the servers of this scope."""
+        from pinwarden.clients.files import discover_in_scope
+
+        if self.scope == "project" and self.root.resolve() == self.home.resolve():
+            return []  # the files of a home folder are the user's own
+        location: ClientScope = "project" if self.scope == "project" else "global"
+        files = discover_in_scope(self.root, self.home, self.system, self.variables, location)
+        if self.scope == "local":
+            found = (
+                replace(file, servers=tuple(server for server in file.servers if self._is_local(server)))
+                for file in files
+            )
+            return [file for file in found if file.servers]
+        return [
+            replace(file, servers=tuple(server for server in file.servers if server.folder is None)) for file in files
+        ]
+
+    def find_servers(self) -> tuple[ConfiguredServer, ...]:
+        """List every configured server of this scope."""
+        return tuple(server for file in self.find_configs() for server in file.servers)
+
+    def find_all_configs(self) -> list[ConfigFile]:
+        """Read every client configuration that exists for this project and user, whatever its scope."""
         from pinwarden.clients.files import discover_configs
 
         return discover_configs(self.root, self.home, self.system, self.variables)
+
+    @property
+    def policy_file(self) -> Path:
+        """The file of Pinwarden's own policy, which need not exist."""
+        return self.policy or (self.policy_folder or self.root) / OWN_POLICY
+
+    def _is_local(self, server: ConfiguredServer) -> bool:
+        """Whether the user's file has this server for this project only."""
+        if server.folder is None:
+            return False
+        try:
+            return Path(server.folder).resolve() == self.root.resolve()
+        except (ValueError, OSError, RuntimeError):  # not a path, or a loop of links: it must not hide a server
+            return True
 
     def find_install_paths(self) -> dict[tuple[str, str], str]:
         """Map each client and scope to the configuration file that Pinwarden installs servers into."""
@@ -117,7 +160,7 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
     """Read the policy files of a project. Raises if a file cannot be read or parsed."""
     if project.restricting_root is not None:
         return _load_restricted_policies(project, project.restricting_root, environment)
-    toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
+    toolpin, own = project.root / TOOLPIN_POLICY, project.policy_file
     if not (_exists(toolpin) or _exists(own) or project.policy is not None):
         return Policies(environment=environment)
     from pinwarden.lock.policy import parse_policy, parse_toolpin_policy

@@ -27,14 +27,18 @@ from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
+from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
-from pinwarden.system.target import expand_placeholders
+from pinwarden.system.target import HttpTarget, expand_placeholders
 
 if TYPE_CHECKING:
     from pinwarden.bundle.bundle_pin import BundlePin
     from pinwarden.lock.policy import SandboxRule
     from pinwarden.system.sandbox import Sandbox
 
+_BRIDGE = "pinwarden.gateway.remote_bridge"
+_REMOTE_URL = "PINWARDEN_REMOTE_URL"
+_REMOTE_HEADER = "PINWARDEN_REMOTE_HEADER_"
 _PLACEHOLDER = lazy_pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
@@ -54,6 +58,8 @@ def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Prepare the command that starts a locked server. Pass an entry from ``find_entry``, which verifies the lock."""
+    if entry.selected_target.get("kind") == "remote":
+        return _prepare_remote(project, entry, arguments_given)
     launch = read_locked_launch(entry)
     if is_mcpb(entry):
         return _prepare_mcpb(project, entry, launch, arguments_given, notify)
@@ -121,6 +127,22 @@ def build_container_command(project: Project, entry: Entry, notify: Callable[[st
     launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
     return (*_build_engine_command(entry, launch, project, environment, notify), *launch.launch.arguments)
+
+
+def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[str]) -> ServerLaunch:
+    """Prepare the bridge to a remote server. Address and headers, which may have secrets, are in its environment."""
+    _refuse_other_arguments((), arguments_given)
+    target = find_probe_target(entry, project.find_configs())
+    if not isinstance(target, HttpTarget):
+        raise _nothing_to_run_error(entry.name, "is not a remote server in its client's file")
+    values = {_REMOTE_URL: target.url}
+    words = [sys.executable, "-m", _BRIDGE, f"${{{_REMOTE_URL}}}", "--transport", target.transport]
+    for number, (name, value) in enumerate(target.headers.items()):
+        variable = f"{_REMOTE_HEADER}{number}"
+        values[variable] = value
+        words += ["--header", f"{name}: ${{{variable}}}"]
+    filled_in = {name: expand_placeholders(value, project.variables) for name, value in values.items()}
+    return ServerLaunch(command=tuple(words), environment=build_child_environment(filled_in, project.variables, ()))
 
 
 def _prepare_mcpb(

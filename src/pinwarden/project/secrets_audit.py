@@ -28,14 +28,14 @@ SECRET_KINDS: FindingKinds = build_kind_table(
 )
 
 
-def audit_secrets(project: Project, scope: str = "all") -> Report:
+def audit_secrets(project: Project) -> Report:
     """The report of ``pinwarden secrets audit``.
 
     1. The secrets that the lock declares, in the files of its clients, as ToolPin does it.
     2. Every configured server, locked or not, the inputs that files declare, and the lock itself.
     3. Files that could not be read.
     """
-    view = read_config_view(project, scope)
+    view = read_config_view(project)
     by_path = {file.path: file for file in view.files}
     declared = audit_locked(view.installed, by_path, project.find_install_paths()).findings
     configured = (*audit_servers(view.servers).findings, *audit_inputs(view.files))

@@ -23,7 +23,12 @@ def find_repository_root(folder: Path) -> Path | None:
     except (OSError, RuntimeError):  # RuntimeError: a loop of links
         return None
     folders = (start, *start.parents)
-    return next((parent for parent in folders if any((parent / name).exists() for name in _MARKERS)), None)
+    return next((parent for parent in folders if is_repository_root(parent)), None)
+
+
+def is_repository_root(folder: Path) -> bool:
+    """Whether a folder is the root of a repository."""
+    return any((folder / name).exists() for name in _MARKERS)
 
 
 def find_folders_containing(root: Path, names: Collection[str]) -> Iterator[Path]:

@@ -17,7 +17,8 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_release_arguments,
     approver_from,
-    project_from,
+    names_by_scope,
+    project_to_extend,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.core.errors import PinwardenError
@@ -25,6 +26,7 @@ from pinwarden.core.errors import PinwardenError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pinwarden.core.report import Report
     from pinwarden.project.project import Project
     from pinwarden.surface.surface import Surface
     from pinwarden.system.target import Target
@@ -79,7 +81,7 @@ def verify(args: Namespace) -> int:
     from pinwarden.project.verify import verify_server
     from pinwarden.system.clock import now
 
-    project = project_from(args)
+    project = project_to_extend(args)
     entry = project.load_registries(offline=args.offline).find(args.server, args.version, args.source)
     probe = _probe_function(args, project) if args.live else None
     with open_fetch_context(args, project, "downloading") as context:
@@ -115,13 +117,17 @@ def prove(args: Namespace) -> int:
     """
     from pinwarden.project.install_scripts import AllowedScripts
     from pinwarden.project.prove import prove_servers
+    from pinwarden.project.scopes import report_in_scopes
     from pinwarden.system.clock import now
 
-    project, scripts = project_from(args), tuple(args.allow_script)
+    scripts = tuple(args.allow_script)
     allowed = AllowedScripts(names=scripts, by=approver_from(args).by if scripts else "")
-    with open_fetch_context(args, project, "downloading and hashing") as context:
-        report = prove_servers(project, args.server, context, now(), allowed)
-    return emit(report, args.format)
+
+    def prove_in(project: Project, names: tuple[str, ...]) -> Report:
+        with open_fetch_context(args, project, "downloading and hashing") as context:
+            return prove_servers(project, names, context, now(), allowed)
+
+    return emit(report_in_scopes(names_by_scope(args, args.server), prove_in), args.format)
 
 
 def _configure_fetch(parser: ArgumentParser) -> None:
@@ -155,14 +161,16 @@ def fetch(args: Namespace) -> int:
     """
     from pinwarden.cli.bundle_arguments import open_pinned_bundles
     from pinwarden.project.fetch import FetchOptions, fetch
+    from pinwarden.project.scopes import report_in_scopes
 
-    project = project_from(args)
-    with open_fetch_context(args, project, "downloading") as context, open_pinned_bundles(args) as bundles:
-        options = FetchOptions(
-            frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox
-        )
-        report = fetch(project, args.server, context, options)
-    return emit(report, args.format)
+    def fetch_in(project: Project, names: tuple[str, ...]) -> Report:
+        with open_fetch_context(args, project, "downloading") as context, open_pinned_bundles(args) as bundles:
+            options = FetchOptions(
+                frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox
+            )
+            return fetch(project, names, context, options)
+
+    return emit(report_in_scopes(names_by_scope(args, args.server), fetch_in), args.format)
 
 
 def _probe_function(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:

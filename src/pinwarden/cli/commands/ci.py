@@ -26,7 +26,7 @@ _GITHUB = """\
 name: pinwarden
 {job}{install}
       - run: |
-          pinwarden ci --scope project{project} --format github
+          pinwarden ci{project} --format github
 """
 
 _GITLAB = """\
@@ -36,7 +36,7 @@ pinwarden:
   script:
 {install}
     - |
-      pinwarden ci --scope project{project} --format junit=pinwarden.xml
+      pinwarden ci{project} --format junit=pinwarden.xml
   artifacts:
     when: always
     reports:
@@ -100,16 +100,17 @@ def ci(args: Namespace) -> int:
     """
     from pinwarden.project.gate.gate_report import build_gate_report
     from pinwarden.project.gate.repository_check import add_coverage, check_coverage, locate_in_repository
+    from pinwarden.project.scopes import project_in_scope
     from pinwarden.system.repository import find_repository_root
 
-    projects = projects_from(args)
+    projects = tuple(project_in_scope(project, args.scope or "project") for project in projects_from(args))
     _refuse_single_project_options(args, projects)
     root = find_repository_root(projects[0].root)
     single = len(projects) == 1
     checked = [
         locate_in_repository(project, _check(args, project, single=single), root, alone=single) for project in projects
     ]
-    if root is not None and not args.no_configs and args.scope != "global":
+    if root is not None and not args.no_configs and projects[0].scope == "project":
         # Reports have one section per project and none for the repository, so the first project gets these rows.
         policies = load_policies(projects[0], args.environment)
         checked[0] = add_coverage(checked[0], check_coverage(root, projects, policies))
@@ -192,7 +193,6 @@ def _run_checks(args: Namespace, project: Project) -> GateResult:
         registry_requested=args.registry,
         probe=probe,
         configs=not args.no_configs,
-        scope=args.scope,
         expect_digest=_parse_digest(args.expect_digest),
         require_lock=args.require_lock or bool(args.file),
         require_extension=args.require_extension,

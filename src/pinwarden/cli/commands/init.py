@@ -11,16 +11,17 @@ from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_project_arguments,
-    add_scope_argument,
     add_warnings_argument,
     approver_from,
-    project_from,
+    projects_in_scope,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments, probe_options
 
 if TYPE_CHECKING:
+    from pinwarden.core.report import Report
     from pinwarden.project.init_decisions import Discovery
     from pinwarden.project.lock import Approver
+    from pinwarden.project.project import Project
 
 
 def _configure_init(parser: ArgumentParser) -> None:
@@ -36,7 +37,6 @@ def _configure_init(parser: ArgumentParser) -> None:
         action="store_true",
         help="lock all servers as they are configured now, except those with critical findings",
     )
-    add_scope_argument(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
     add_warnings_argument(parser)
@@ -62,19 +62,27 @@ def init(args: Namespace) -> int:
       pinwarden init --accept notes
     """
     from pinwarden.cli.streams import Progress
-    from pinwarden.project.init import discover_servers, lock_discovered, probe_servers
+    from pinwarden.project.init import discover_servers, lock_discovered, probe_servers, refuse_unknown_names
     from pinwarden.project.init_decisions import AcceptedServers
+    from pinwarden.project.scopes import report_in_scopes
     from pinwarden.system.clock import now
 
     approver = approver_from(args)
     accepted = AcceptedServers(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
-    discovery = _decide(discover_servers(project_from(args), accepted, args.scope), args, approver)
-    if not discovery.undecided:
-        connects = args.allow_execute or args.allow_private
-        with Progress("connecting to the servers") as progress:
-            discovery = probe_servers(discovery, probe_options(args) if connects else None, progress.update)
-        discovery = _decide(discovery, args, approver)
-    return emit(lock_discovered(discovery, now=now(), approver=approver), args.format)
+    projects = projects_in_scope(args)
+    if accepted.names:
+        refuse_unknown_names(accepted, [discover_servers(project, accepted) for project in projects])
+
+    def init_in(project: Project, _: tuple[str, ...]) -> Report:
+        discovery = _decide(discover_servers(project, accepted), args, approver)
+        if not discovery.undecided:
+            connects = args.allow_execute or args.allow_private
+            with Progress("connecting to the servers") as progress:
+                discovery = probe_servers(discovery, probe_options(args) if connects else None, progress.update)
+            discovery = _decide(discovery, args, approver)
+        return lock_discovered(discovery, now=now(), approver=approver)
+
+    return emit(report_in_scopes([(project, ()) for project in projects], init_in), args.format)
 
 
 def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:

@@ -14,7 +14,8 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_warnings_argument,
     approver_from,
-    project_from,
+    client_scope,
+    project_to_extend,
 )
 from pinwarden.core.errors import PinwardenError
 
@@ -38,12 +39,6 @@ def _configure_install(parser: ArgumentParser) -> None:
         action="append",
         metavar="CLIENT",
         help="also add the server to this client's configuration; repeatable",
-    )
-    parser.add_argument(
-        "--scope",
-        default="project",
-        choices=["project", "global"],
-        help="with --client: configure the server for this project or for this user (default: project)",
     )
     parser.add_argument(
         "--env",
@@ -100,7 +95,7 @@ def install(args: Namespace) -> int:
     from pinwarden.system.clock import now, wall_clock
 
     tool, _, channel = args.tool.partition("@")
-    project, trusted = project_from(args), load_trust(trust_file())
+    project, trusted = project_to_extend(args), load_trust(trust_file())
     request = InstallRequest(
         tool=check_tool(tool),
         channel=check_channel(channel or DEFAULT_CHANNEL),
@@ -135,7 +130,7 @@ def _install_target(args: Namespace) -> InstallTarget:
             # A value is nearly always a secret, and the lock is committed to the repository.
             raise PinwardenError("USAGE", "--env takes the name of a variable, without a value", hint=_ENV_HINT)
     return InstallTarget(
-        clients=tuple(dict.fromkeys(args.client or ["generic"])), scope=args.scope, variables=tuple(args.env)
+        clients=tuple(dict.fromkeys(args.client or ["generic"])), scope=client_scope(args), variables=tuple(args.env)
     )
 
 
@@ -152,7 +147,7 @@ def _install_image(args: Namespace) -> int:
 
     if args.floor or args.literal or args.registry or args.log or args.policy or args.allow:
         raise PinwardenError("USAGE", "--image excludes --floor, --literal, --registry, --log, --policy and --allow")
-    project = project_from(args)
+    project = project_to_extend(args)
     args.offline = False
     request = ImageInstall(
         name=check_tool(args.tool),

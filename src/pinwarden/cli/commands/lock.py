@@ -18,7 +18,10 @@ from pinwarden.cli.project_arguments import (
     add_release_arguments,
     add_warnings_argument,
     approver_from,
+    client_scope,
+    names_by_scope,
     project_from,
+    project_to_extend,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.core.errors import EXIT_CLEAN
@@ -42,12 +45,6 @@ def _configure_lock(parser: ArgumentParser) -> None:
         action="append",
         metavar="CLIENT",
         help="client that will use the server, or all (default: claude); repeatable",
-    )
-    parser.add_argument(
-        "--scope",
-        default="project",
-        choices=["project", "global"],
-        help="configure the server for this project or for this user (default: project)",
     )
     add_release_arguments(parser)
     parser.add_argument(
@@ -84,7 +81,7 @@ def lock(args: Namespace) -> int:
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project = project_from(args)
+    project = project_to_extend(args)
     with _open_verification(args, project) as context:
         lock_options = replace(_lock_options(args, describe_command_approval("lock")), fetch_context=context)
         report = lock_from_registry(project, _lock_request(args), load_policies(project), lock_options)
@@ -114,7 +111,7 @@ def add(args: Namespace) -> int:
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project, request = project_from(args), _lock_request(args)
+    project, request = project_to_extend(args), _lock_request(args)
     with _open_verification(args, project) as context:
         lock_options = replace(_lock_options(args, describe_command_approval("add")), fetch_context=context)
         locked = lock_from_registry(project, request, load_policies(project), lock_options)
@@ -193,15 +190,18 @@ def update(args: Namespace) -> int:
     """
     from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES
     from pinwarden.project.project import load_policies
+    from pinwarden.project.scopes import report_in_scopes
     from pinwarden.project.update import UpdateRequest, update
 
-    project = project_from(args)
     lock_options = _lock_options(args, CONFIRMED_WITH_YES, approves=args.yes)
-    with open_fetch_context(args, project, "looking up releases") as context:
-        request = UpdateRequest(names=args.server, confirmed=args.yes, fetch_context=context)
-        report = update(project, request, load_policies(project), lock_options)
-        report = _update_bundles(args, project, lock_options, report)
-    return emit(report, args.format)
+
+    def update_in(project: Project, names: tuple[str, ...]) -> Report:
+        with open_fetch_context(args, project, "looking up releases") as context:
+            request = UpdateRequest(names=names, confirmed=args.yes, fetch_context=context)
+            report = update(project, request, load_policies(project), lock_options)
+            return _update_bundles(args, project, names, lock_options, report)
+
+    return emit(report_in_scopes(names_by_scope(args, args.server), update_in), args.format)
 
 
 def _configure_outdated(parser: ArgumentParser) -> None:
@@ -218,12 +218,14 @@ def outdated(args: Namespace) -> int:
     Examples:
       pinwarden outdated
     """
+    from pinwarden.project.scopes import report_in_scopes
     from pinwarden.project.update import outdated
 
-    project = project_from(args)
-    with open_fetch_context(args, project, "looking up releases") as context:
-        report = outdated(project, context, offline=args.offline)
-    return emit(report, args.format)
+    def outdated_in(project: Project, _: tuple[str, ...]) -> Report:
+        with open_fetch_context(args, project, "looking up releases") as context:
+            return outdated(project, context, offline=args.offline)
+
+    return emit(report_in_scopes(names_by_scope(args), outdated_in), args.format)
 
 
 def _lock_request(args: Namespace) -> LockRequest:
@@ -232,12 +234,12 @@ def _lock_request(args: Namespace) -> LockRequest:
 
     clients = args.client or ["claude"]
     if "all" in clients:
-        clients = _writable_clients(args.scope)
+        clients = _writable_clients(client_scope(args))
     return LockRequest(
         name=args.server,
         clients=tuple(dict.fromkeys(clients)),
         version=args.version,
-        scope=args.scope,
+        scope=client_scope(args),
         source=args.source,
         target=args.target,
         modern=args.modern,
@@ -301,7 +303,9 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     )
 
 
-def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions, report: Report) -> Report:
+def _update_bundles(
+    args: Namespace, project: Project, names: tuple[str, ...], lock_options: LockOptions, report: Report
+) -> Report:
     """Add the updates of installed bundles to the report, if the lock has any."""
     from pinwarden.lock import lock_store
     from pinwarden.project.run import is_bundle
@@ -340,4 +344,4 @@ def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions
             literal=args.literal,
             on_drift=args.on_drift,
         )
-        return merge_reports(report, update_bundles(args.server, context), context)
+        return merge_reports(report, update_bundles(names, context), context)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, project_from
+from pinwarden.cli.project_arguments import add_project_arguments, current_project, names_by_scope
 from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, probe_seconds
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
@@ -66,7 +66,6 @@ def _configure_run(parser: ArgumentParser) -> None:
         help="start an installed bundle without its sandbox, so that its permissions are not enforced",
     )
     add_project_arguments(parser)
-    parser.set_defaults(project=None)  # None: not given, so the project is searched for
 
 
 @command(_configure_run, takes_command=True)
@@ -81,7 +80,8 @@ def run(args: Namespace) -> int:
       pinwarden run notes --show
       pinwarden run --name notes --show -- python3 notes_server.py
     """
-    authority = _find_authority(args, project_from(args))
+    lock = Path(args.file) if args.file else None
+    authority = _find_authority(args, current_project(Path(args.project or "."), lock))
     project = authority.project
     server = _prepare_command(args, project) if args.server is None else _prepare_locked(args, project)
     if args.show:
@@ -125,6 +125,7 @@ def enforce(args: Namespace) -> int:
       pinwarden enforce notes --allow-execute
     """
     from pinwarden.project.enforce import enforce
+    from pinwarden.project.scopes import report_in_scopes
     from pinwarden.system.clock import now
 
     probe = None
@@ -132,7 +133,10 @@ def enforce(args: Namespace) -> int:
         from pinwarden.surface.probe.probe import ProbeOptions
 
         probe = ProbeOptions(allow_execute=True, timeout=args.timeout)
-    return emit(enforce(project_from(args), args.server, now(), probe), args.format)
+    report = report_in_scopes(
+        names_by_scope(args, args.server), lambda project, names: enforce(project, names, now(), probe)
+    )
+    return emit(report, args.format)
 
 
 def _find_authority(args: Namespace, here: Project) -> Authority:
@@ -144,6 +148,7 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
         command=tuple(args.command),
         by_name=args.server is not None,
         names_project=args.project is not None or args.file is not None,
+        scope=args.scope,
         typed=sys.stdin is not None and sys.stdin.isatty(),
     )
     authority = resolve_authority(here, request)

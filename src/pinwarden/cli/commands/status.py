@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
-from pinwarden.cli.project_arguments import add_project_arguments, add_scope_argument, project_from
+from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from
 
 _HEADINGS = ("NAME", "VERSION", "CLIENT", "SCOPE", "TIER", "SURFACE", "APPROVED BY", "TARGET")
 
@@ -28,8 +28,9 @@ def list_servers(args: Namespace) -> int:
       pinwarden list --format json
     """
     from pinwarden.project.explain import list_locked
+    from pinwarden.project.scopes import report_in_scopes
 
-    report = list_locked(project_from(args))
+    report = report_in_scopes(names_by_scope(args), lambda project, _: list_locked(project))
     if args.format == "text":
         from pinwarden.cli.render.text import table
 
@@ -103,12 +104,12 @@ def doctor(args: Namespace) -> int:
       pinwarden doctor --scope project
     """
     from pinwarden.project.doctor import check_installation
+    from pinwarden.project.scopes import report_in_scopes
 
-    return emit_report(check_installation(project_from(args), args.scope), args)
+    return emit_report(report_in_scopes(names_by_scope(args), lambda project, _: check_installation(project)), args)
 
 
 def _configure_audit(parser: ArgumentParser) -> None:
-    add_scope_argument(parser)
     add_project_arguments(parser)
     add_report_arguments(parser)
 
@@ -122,6 +123,7 @@ def secrets_audit(args: Namespace) -> int:
     Examples:
       pinwarden secrets audit
     """
+    from pinwarden.project.scopes import report_in_scopes
     from pinwarden.project.secrets_audit import audit_secrets
 
-    return emit_report(audit_secrets(project_from(args), args.scope), args)
+    return emit_report(report_in_scopes(names_by_scope(args), lambda project, _: audit_secrets(project)), args)

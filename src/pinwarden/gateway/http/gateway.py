@@ -261,9 +261,7 @@ class HttpGateway:
 
     def _read_file_stamps(self) -> tuple[object, ...]:
         """Values that change when the lock or the policy file changes."""
-        from pinwarden.project.project import OWN_POLICY
-
-        policy = self._project.policy or self._project.root / OWN_POLICY
+        policy = self._project.policy_file
         return tuple(read_file_stamp(path) for path in (self._project.lock, policy))
 
     def _log_once(self, text: str) -> None:

@@ -25,7 +25,7 @@ from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, describe_differences, group_servers_by_name
-from pinwarden.project.server_start import find_probe_target
+from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program
 from pinwarden.system.net.connections import NetworkRules, is_private_literal

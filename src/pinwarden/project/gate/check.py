@@ -30,7 +30,7 @@ from pinwarden.project.gate.integrity import (
     check_records,
     check_required_signatures,
 )
-from pinwarden.project.project import OWN_POLICY, RECORDED_EVIDENCE, find_broken_rules, requires_evidence
+from pinwarden.project.project import RECORDED_EVIDENCE, find_broken_rules, requires_evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +54,6 @@ class GateOptions(Record):
     probe: ProbeOptions | None = None
     """If given, the live servers are started or contacted, and their surfaces compared with the approved ones."""
     configs: bool = True
-    scope: str = "all"
-    """Which configurations: ``project``, ``global`` or ``all``."""
     expect_digest: str | None = None
     require_lock: bool = False
     require_extension: bool = False
@@ -169,23 +167,18 @@ def _check_yanked(project: Project, lock: Lock) -> list[Row]:
 def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:
     """A repository that configures no MCP servers needs no lock, unless an option requires one."""
     configs = project.find_configs()
-    inside = [file for file in configs if options.scope == "global" or file.scope == "project"]
     rows: list[Row] = []
     message = f"there is no {project.lock.name} in {project.root.name or 'this folder'}"
-    if any(file.servers or file.fault for file in inside) and not options.requires_lock:
+    if any(file.servers or file.fault for file in configs) and not options.requires_lock:
         raise PinwardenError("LOCK_MISSING", message)
     if options.requires_lock:
         level = LOCK_REQUIRED_KINDS["lock_required"].severity
         rows.append(Row(code="lock_required", severity=level, entity="lock", name="", path="", message=message))
-    notes: tuple[str, ...] = ()
-    if any(file.servers for file in configs):
-        notes = (f"the servers in your own client files are not checked: there is no {project.lock.name}",)
     return GateResult(
         subject=project.display_path(project.lock),
         unconfigured=not rows,
         rows_by_check={"integrity": rows, "policy": [*_check_policy_exists(policies, options)]},
         checks_not_done=dict.fromkeys(CHECKS, "none"),
-        notes=notes,
         rule_texts=collect_kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )
 
@@ -219,7 +212,7 @@ def _check_loosened_policy(project: Project, policies: Policies) -> Iterator[Row
             path="",
             message=f"{sentence}; if this is intended, keep the output of `pinwarden lock digest --sealed` outside the "
             "repository (--expect-digest), or sign the lock with this policy",
-            file=project.display_path(project.root / OWN_POLICY),
+            file=project.display_path(project.policy_file),
         )
 
 
@@ -241,7 +234,7 @@ def _check_configs(project: Project, lock: Lock, policies: Policies, options: Ga
         return []
     from pinwarden.project.configs import check_configs
 
-    return list(check_configs(project, lock, files, options.scope, policies))
+    return list(check_configs(project, lock, files, policies))
 
 
 def _check_registries(lock: Lock, options: GateOptions) -> list[Row]:

@@ -116,7 +116,7 @@ def _check_nested_project(root: Path, project: Project) -> Iterator[Row]:
     from pinwarden.system.clock import now
 
     try:
-        checked = check_project(project, load_policies(project), GateOptions(now=now(), scope="project"))
+        checked = check_project(project, load_policies(project), GateOptions(now=now()))
     except PinwardenError as err:
         checked = build_unchecked_result(project, err)
     yield from filter(is_failing, locate_in_repository(project, checked, root, alone=False).rows)

@@ -1,0 +1,157 @@
+"""Which lock a server belongs to. Every lock covers the servers of one scope:
+
+- ``project``: the servers in the project's own files, locked in the project's ``mcp-lock.json``, which is committed.
+- ``user``: the servers in the user's own client files, locked in the configuration folder of the user.
+- ``local``: the servers that a file of the user has for this one project, as Claude Code's ``.claude.json`` does. Their
+  lock is in the configuration folder of the user, one per project.
+
+So no path of a home folder and no server of a user ever gets into a committed file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.core.report import Report
+from pinwarden.project.project import LockScope, Project
+from pinwarden.system.repository import is_repository_root
+
+LOCK_NAME = "mcp-lock.json"
+SCOPES: tuple[LockScope, ...] = ("project", "local", "user")
+SCOPE_LABELS: Mapping[LockScope, str] = {
+    "project": "this project",
+    "local": "you, in this project",
+    "user": "you, in every project",
+}
+
+
+def find_project_root(start: Path, home: Path) -> Path:
+    """The project around a folder: the nearest folder with a lock, or else the root of the repository.
+
+    The search ends at the root of the repository, below the home folder, and at a folder of another user, who could
+    otherwise place a lock above this user's folders. Without a lock and a repository, it is the folder itself.
+    """
+    folder = start.resolve()
+    root: Path | None = None
+    for candidate in (folder, *folder.parents):
+        if candidate != folder and (candidate == home.resolve() or not _is_owned(candidate)):
+            break
+        if (candidate / LOCK_NAME).exists():
+            return candidate
+        if is_repository_root(candidate):
+            root = candidate
+            break
+    return root or folder
+
+
+def user_folder(project: Project) -> Path:
+    """The folder with the lock and the policy of this user's own servers: the platform's configuration folder."""
+    variables, home = project.variables, project.home
+    if project.system == "windows":
+        parent = Path(variables.get("APPDATA") or home / "AppData" / "Roaming")
+    elif project.system == "mac" and not variables.get("XDG_CONFIG_HOME"):
+        parent = home / "Library" / "Application Support"
+    else:
+        parent = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
+    return parent / "pinwarden"
+
+
+def project_in_scope(project: Project, scope: LockScope) -> Project:
+    """The same project and user, with the lock and the client configurations of another scope."""
+    if scope == "project":
+        return project
+    folder = user_folder(project)
+    if scope == "user":
+        return replace(project, scope="user", root=folder, lock=folder / LOCK_NAME)
+    root = project.root.resolve()
+    name = "".join(char if char.isalnum() else "-" for char in root.name)[:40]
+    digest = Digest.of_bytes(os.fsencode(root)).hex[:16]
+    lock = folder / "projects" / f"{name}-{digest}" / LOCK_NAME
+    return replace(project, scope="local", lock=lock, policy_folder=folder)
+
+
+def used_scopes(project: Project) -> tuple[Project, ...]:
+    """The project in each scope that has a lock or a client configuration; in its own scope, if none has."""
+    used = tuple(scoped for scope in SCOPES if _is_used(scoped := project_in_scope(project, scope)))
+    return used or (project,)
+
+
+def report_in_scopes(
+    scopes: Sequence[tuple[Project, tuple[str, ...]]], make_report: Callable[[Project, tuple[str, ...]], Report]
+) -> Report:
+    """Run a command in several scopes, each with the names of its servers, and combine the reports.
+
+    An error in one scope is raised only if no other scope has a report: a missing lock in one scope must not hide the
+    findings in another.
+    """
+    reports: list[tuple[Project, Report]] = []
+    errors: list[PinwardenError] = []
+    for project, names in scopes:
+        try:
+            reports.append((project, make_report(project, names)))
+        except PinwardenError as err:
+            if err.exit_code == EXIT_USAGE or err.code not in ("LOCK_MISSING", "SERVER_NOT_LOCKED"):
+                raise
+            errors.append(err)
+    if not reports:
+        raise errors[0]
+    return combine_reports(reports)
+
+
+def combine_reports(reports: Sequence[tuple[Project, Report]]) -> Report:
+    """One report from the reports of several scopes. Lists in its facts are joined and numbers added."""
+    if len(reports) == 1:
+        return reports[0][1]
+    first = reports[0][1]
+    return replace(
+        first,
+        summary="\n".join(f"{SCOPE_LABELS[project.scope]}: {report.summary}" for project, report in reports),
+        exit_code=_combine_exit_codes([report.exit_code for _, report in reports]),
+        rows=tuple(row for _, report in reports for row in report.rows),
+        notes=tuple(dict.fromkeys(note for _, report in reports for note in report.notes)),
+        facts=_combine_facts([report.facts for _, report in reports]),
+        rule_texts={code: text for _, report in reports for code, text in report.rule_texts.items()},
+    )
+
+
+def _is_used(project: Project) -> bool:
+    return project.lock.exists() or bool(project.find_configs())
+
+
+def _is_owned(folder: Path) -> bool:
+    """Whether a folder belongs to this user or to root. Other systems than POSIX have no owner to compare."""
+    if os.name != "posix":
+        return True
+    try:
+        return folder.stat().st_uid in (os.geteuid(), 0)
+    except OSError:
+        return False
+
+
+def _combine_exit_codes(codes: Sequence[int]) -> int:
+    """A finding takes precedence over a check that could not be completed."""
+    return next((code for code in (EXIT_REFUSED, EXIT_UNCHECKED) if code in codes), max(codes))
+
+
+def _combine_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    combined = dict(facts[0])
+    for other in facts[1:]:
+        for name, value in other.items():
+            known = combined.get(name)
+            if isinstance(known, bool) and isinstance(value, bool):
+                combined[name] = known and value
+            elif isinstance(known, list) and isinstance(value, list):
+                combined[name] = [*known, *(item for item in value if item not in known)]
+            elif isinstance(known, int) and isinstance(value, int):
+                combined[name] = known + value
+            elif isinstance(known, dict) and isinstance(value, dict):
+                combined[name] = _combine_facts([known, value])
+            else:
+                combined.setdefault(name, value)
+    return combined
