@@ -230,7 +230,7 @@ def test_an_approval_that_a_gateway_does_not_follow_stays_in_the_list(here: Revi
     ]
     out = here.run("review", "list").out
     assert "approved by reviewer" in out
-    assert f"note: {name} is approved, but {place} does not apply it yet\n" in out
+    assert f"note: {name} is approved, but the gateway of {place} does not apply it yet\n" in out
     assert there.descriptions() == {"search": CHANGED["description"]}
     assert here.json("review", "list")["reviews"] == []
     assert here.run("review", "list").out == "no changes pending review\n"

@@ -200,7 +200,7 @@ class Guard:
     def check_list(
         self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
     ) -> tuple[Verdict, ...]:
-        """A verdict for each item of a complete list."""
+        """Return a verdict for each item of a complete list."""
         return check_list(
             kind,
             items,
@@ -210,31 +210,31 @@ class Guard:
         )
 
     def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
-        """The verdict about the use of an item that the server does not list."""
+        """Return the verdict about the use of an item that the server does not list."""
         return check_unlisted_item(
             kind, key, self._get_approved_surface(), self.policy.policy_for_item(self.server, key, client)
         )
 
     def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
-        """The verdict about a task whose tool is not known."""
+        """Return the verdict about a task whose tool the gateway does not know."""
         of_other_client = self.tasks.belongs_to_other_client(task, owner)
         return check_unknown_task(self.policy.policy_for_item(self.server, "", client), of_other_client=of_other_client)
 
     def check_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
-        """The verdict about a method that no revision of MCP defines."""
+        """Return the verdict about a method that no revision of MCP defines."""
         policy = self.policy.policy_for_item(self.server, method, client)
         return check_unknown_method(method, sender, policy, block_reason=block_reason)
 
     def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
-        """A verdict for each member of the server's description of itself."""
+        """Return a verdict for each member of the server's description of itself."""
         return check_server(info, self._get_approved_surface(), self.policy.policy_for_item(self.server, "", client))
 
     def request_policy(self, client: str) -> RequestPolicy:
-        """The policy for requests from the server."""
+        """Return the policy for requests from the server."""
         return self.policy.policy_for_requests(self.server, client)
 
     def check_server_request(self, method: str, params: Any, client: str) -> CheckedRequest | Refusal:
-        """The decision about the content of a server request whose method the policy allows."""
+        """Check the content of a server request whose method the policy allows."""
         from pinwarden.gateway.gates.requests import HIDDEN_CODES, check_request_content
 
         definitions = self._check_definitions(params, client)
@@ -246,7 +246,7 @@ class Guard:
         )
 
     def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:
-        """The decision about tool definitions in a result that is not a list; None if there are none to check."""
+        """Check the tool definitions in a result that is not a list. Returns None if there are none."""
         from pinwarden.gateway.gates.requests import check_tools_of_result
 
         definitions = self._check_definitions(result, client)
@@ -286,7 +286,7 @@ class Guard:
     # The cache of parsed lists
 
     def find_cached_page(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
-        """The items and the cursor of a list result with exactly these bytes, if it was parsed before."""
+        """Return items and cursor of a list result with exactly these bytes; None if it is not in the cache."""
         cached = self._cache.get(_cache_key(kind, body))
         return None if cached is None else cached[:2]
 

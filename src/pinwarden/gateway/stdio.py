@@ -561,7 +561,7 @@ class LineWriter:
             self._thread.join(seconds)
 
     def close(self) -> None:
-        """Close the side's input."""
+        """Close the stream to this side. Later writes fail."""
         with self.lock:
             if not self.closed:
                 self.closed = True

@@ -1,6 +1,6 @@
-"""The audit log as a gateway uses it: recording takes microseconds, and a thread writes to the database.
+"""Records audit events: in microseconds to a journal file, and on a thread to the database.
 
-1. `AuditLog.record` appends events to a journal file and returns. A killed process loses none.
+1. `AuditLog.record` appends events to a journal file and returns. A killed process loses no events.
 2. A thread writes the journal's events to the hash chain in the database, many in one commit.
 3. `AuditLog.record_durably` returns when the events are committed. The gateway calls it before it sends a refusal.
 

@@ -190,7 +190,7 @@ def _select_entries(entries: Iterator[LogEntry], count: int, selected: EntryFilt
 
 
 def _start_verifier(line: bytes, heads: Sequence[AuditHead]) -> tuple[ChainVerifier, int]:
-    """Return the check for an export, which may begin after the first entry, and the number of its first entry."""
+    """Return a verifier for an export, which may begin anywhere in the chain, and the number of its first entry."""
     try:
         first = parse_entry(line)
     except PinwardenError:

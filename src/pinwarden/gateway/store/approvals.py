@@ -202,7 +202,7 @@ class TrustedSurface(Record):
     since: str
     changed: str
     changed_by: str
-    """Empty if it was trusted on first use."""
+    """Who approved the last change; empty if the surface is as trusted on first use."""
     why: str
 
 
