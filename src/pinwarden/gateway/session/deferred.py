@@ -78,7 +78,7 @@ class DeferredMessages:
         return [message.request_id for message in self.take_all() if not isinstance(message, TaskNotification)]
 
     def refuse_overdue(self, now: float, out: OutputBuilder) -> None:
-        """Refuse messages that waited longer than any list may take."""
+        """Refuse messages that have waited for twice the time that a server has for a list."""
         limit = self._limits.list_seconds * 2
         overdue = [message for message in self.queue if now - message.since > limit]
         self._replace_queue([message for message in self.queue if now - message.since <= limit])

@@ -95,7 +95,7 @@ class CallFastPath:
         return loads
 
     def admit(self, message: Any, now: float, text: bytes | None = None) -> AuditEvent | None:
-        """The audit event of a call that may be forwarded; None if the session has to decide.
+        """Return the audit event of a call that may be forwarded; None if the session has to decide.
 
         Pass ``text`` if the message was parsed with `load_parser`'s parser, and omit it after strict parsing. The call
         counts as open from here on: record the event with the request id, then forward the message, or `withdraw` it.
@@ -159,7 +159,7 @@ class CallFastPath:
         self.open.pop(request_id, None)
 
     def may_relay(self, data: bytes, message: Any, fast_parsed: bool = False) -> bool:
-        """Whether a message from the server may be forwarded unchanged; then its call is no longer open.
+        """Whether a message from the server may be forwarded unchanged. If so, its call no longer counts as open.
 
         True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
         `load_parser` parsed the message, and not the strict parser.

@@ -457,7 +457,7 @@ def is_stray_output(data: bytes) -> bool:
 
 
 def find_response_id(data: bytes, limits: Limits) -> Any:
-    """The id of a response that is not strict JSON; None if it cannot be found."""
+    """Return the id of a response that is not strict JSON; None if it cannot be found."""
     from pinwarden.surface.probe.message import parse_message
 
     try:

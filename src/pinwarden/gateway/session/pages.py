@@ -1,4 +1,4 @@
-"""Pages of list responses: parsing one, and removing items from it."""
+"""Parses pages of list responses, and removes items from them."""
 
 from __future__ import annotations
 
