@@ -85,7 +85,7 @@ class Log:
     def __init__(self) -> None:
         self.noted: list[tuple[Any, int]] = []
 
-    def note(self, form: Any, request_id: int) -> None:
+    def record_call(self, form: Any, request_id: int) -> None:
         self.noted.append((form, request_id))
 
     def record_calls(self, notes: Any) -> None:

@@ -120,6 +120,6 @@ def test_a_closed_state_closes_all_its_databases_and_can_be_reopened(tmp_path: P
     opened: list[Any] = [state.tokens._database, state.reviews._database, state.audit_database]
     assert [database.rows("SELECT 1") for database in opened] == [[(1,)]] * 3
     state.close()
-    assert [database._all for database in opened] == [[]] * 3
+    assert [database._connections for database in opened] == [[]] * 3
     assert state.tokens.list_all() == []
     state.close()

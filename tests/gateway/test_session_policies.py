@@ -118,7 +118,7 @@ class Log:
         self.durable: list[Any] = []
         self.soon: list[Any] = []
 
-    def admit(self) -> None:
+    def check_available(self) -> None:
         pass
 
     def record(self, *facts: Any) -> None:
