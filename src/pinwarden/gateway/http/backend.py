@@ -64,12 +64,12 @@ class ResponseFuture:
         return not self._future.done()
 
     def send_message(self, message: ParsedMessage) -> None:
-        """Pass a message that came before the response to the callback."""
+        """Pass a message that the server sent before its response to the callback."""
         if self._on_message is not None:
             self._on_message(message)
 
     def respond(self, message: ParsedMessage, status: int) -> None:
-        """Set the response."""
+        """Complete the future with the response."""
         del status
         if not self._future.done():
             self._future.set_result(message)
@@ -404,7 +404,7 @@ class ServerRequests:
 
 
 def refuse_server_request(backend: Backend, message: ParsedMessage, reason: str) -> None:
-    """Answer a request of a server with an error, on behalf of the client."""
+    """Respond to a request of a server with an error, on behalf of the client."""
     response = {
         "jsonrpc": "2.0",
         "id": message.members.get("id"),

@@ -144,7 +144,7 @@ class Bridge:
     async def _respond(
         self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
-        """Answer a request, or forward it to a server."""
+        """Respond to a request, or forward it to a server."""
         raise NotImplementedError
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -196,8 +196,8 @@ class Bridge:
     def _open_if_due(self, upstream: Upstream) -> None:
         """Open a session with a server, unless it is open or was just attempted.
 
-        Requests wait for the first attempt, and for the attempt after a lost session. A server that does not respond is
-        omitted from lists, and retried later.
+        Requests wait for the first attempt, and for the attempt after a lost session. If a server does not respond,
+        lists omit it, and the bridge tries again later.
         """
         slug = upstream.slug
         backend = self._backends.get(slug)
@@ -281,7 +281,7 @@ class Bridge:
         self, backend: Backend, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> ParsedMessage:
         if message.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
-            # In the stateless era a subscription is a request that is answered with a stream.
+            # In the stateless era, the response to a subscription is an event stream.
             raise BackendError(METHOD_NOT_FOUND, self._explain_no_subscriptions(backend))
         if backend.stateless and not self._stateless:
             meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
@@ -429,11 +429,11 @@ class _Opening:
 
 
 def build_stateless_members() -> dict[str, Any]:
-    """The members that results of the stateless era require."""
+    """Build the members that every result of the stateless era must have."""
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def choose_handshake_version(message: ParsedMessage) -> str:
-    """The protocol revision for the response to ``initialize``: the client's if supported, otherwise the latest."""
+    """Choose the protocol revision for the response to ``initialize``: the client's if supported, or the latest."""
     requested = message.params.get("protocolVersion")
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

@@ -128,7 +128,7 @@ class ClientConnections:
         self.open.discard(connection)
 
     def _evict_one(self) -> bool:
-        """Close the oldest unauthenticated connection, or an idle one of the client with the most connections."""
+        """Close the oldest unauthenticated connection, or an idle connection of the client that has the most."""
         chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
             counts = Counter(connection.client for connection in self.open)
@@ -144,10 +144,10 @@ class ClientConnections:
         chosen.abort()
         return True
 
-    async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> bool:
-        """Close idle connections, and wait for busy ones until ``seconds`` passed or ``hurry`` is set.
+    async def drain(self, seconds: float, stop_waiting: asyncio.Event | None = None) -> bool:
+        """Close idle connections, and wait for busy ones until ``seconds`` passed or ``stop_waiting`` is set.
 
-        Returns whether all connections ended by then. Connections that did not are aborted.
+        Returns whether all connections ended in time. Connections that are still open are aborted.
         """
         self.draining = True
         for open_connection in tuple(self.open):
@@ -155,7 +155,7 @@ class ClientConnections:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (
-            self.open and loop.time() < end and not (hurry and hurry.is_set())
+            self.open and loop.time() < end and not (stop_waiting and stop_waiting.is_set())
         ):  # a slow client may not have read its complete response yet
             await asyncio.sleep(0.02)
         drained = not self.open
@@ -211,7 +211,7 @@ class ClientConnection(asyncio.Protocol):
         return self._current is not None or bool(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the new connection, or answer 503 if there are too many."""
+        """Count the new connection, or send status 503 if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         if self.handshake is not None:
             self.owner.leave(self.handshake)
@@ -250,8 +250,8 @@ class ClientConnection(asyncio.Protocol):
         was_in_body = self._reader.in_body
         try:
             requests = self._reader.feed(data)
-        except BadRequest as refused:
-            self._reject(refused)
+        except BadRequest as error:
+            self._refuse(error)
             return
         if requests:
             self._waiting.extend(requests)
@@ -273,7 +273,7 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def begin_response(self, reply: CurrentRequest) -> None:
-        """Start answering a request. The deadlines of the conversation replace those of the connection."""
+        """Start the response to a request. From here on, the deadlines of the conversation apply."""
         self._current = reply
         self._deadline = 0.0
         if not self.client:
@@ -428,14 +428,14 @@ class ClientConnection(asyncio.Protocol):
             reply.large_body_bytes = len(request.body)
         self.owner.handler.handle_request(request, reply)
 
-    def _reject(self, refused: BadRequest) -> None:
+    def _refuse(self, error: BadRequest) -> None:
         """Send the error and close the connection, because the start of the next request is unknown."""
         self.owner.refused += 1
         sending = self._reader.in_body
         reply, self._current = self._current, None
         if reply is None:
-            reason, more = refused.reason.encode(), _STATUS_HEADERS.get(refused.status)
-            self.write(build_response_head(refused.status, len(reason), "text/plain", more, keep=False) + reason)
+            reason, more = error.reason.encode(), _STATUS_HEADERS.get(error.status)
+            self.write(build_response_head(error.status, len(reason), "text/plain", more, keep=False) + reason)
         else:
             self._detach(reply)
         if sending and self._transport is not None:
@@ -470,7 +470,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._loop.time() >= self._deadline - 0.001:
             if self._reader.in_request:
-                self._reject(BadRequest(408, "The request took too long."))
+                self._refuse(BadRequest(408, "The request took too long."))
             else:
                 self._close()
             return
@@ -486,7 +486,7 @@ class WriteBacklog:
         self.since = self._last_progress = now
         self.initial_bytes = unsent
         self.written = 0
-        """Bytes that were added to the buffer since then."""
+        """Bytes that were added to the write buffer since the backlog began."""
         self._unread = -1
 
     def read_rate(self, now: float, unsent: int) -> float:

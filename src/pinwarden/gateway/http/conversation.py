@@ -4,8 +4,8 @@ In the handshake era, a conversation belongs to one client session. In the state
 requests of one client to one server. Two programs of that client may use the same id at the same time; the second
 request then gets another id upstream.
 
-`message_relay` relays the messages. Here are cancellations, requests that the server does not answer, timers, and the
-loss of the server.
+`message_relay` relays the messages. This module handles cancelled requests, requests without a response, timers, and
+the loss of the server.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Conversation(MessageRelay):
     def on_response_ended(self, posted: PostedRequest, reason: str) -> None:
         """Fail a request if its HTTP response ended and contained no JSON-RPC response."""
         if not posted.has_response:
-            self._queue.run(partial(self._fail_unanswered, posted, reason))
+            self._queue.run(partial(self._fail_without_response, posted, reason))
 
-    def _fail_unanswered(self, posted: PostedRequest, reason: str) -> None:
+    def _fail_without_response(self, posted: PostedRequest, reason: str) -> None:
         if not posted.has_response:
             posted.has_response = True
             self._fail_request(posted.request_id, reason)
@@ -124,13 +124,13 @@ class Conversation(MessageRelay):
             self.on_not_executed(request_id, reason)
 
     def on_not_understood(self) -> None:
-        """Forget the server's era: the server rejected a stateless request without parsing it."""
+        """Forget the server's era: the server refused a stateless request without parsing it."""
         self.forget_era()
 
     # Notifications
 
     def listen(self, reply: EventSink) -> None:
-        """Attach the notification stream. It replaces an older one."""
+        """Attach the client's notification stream in place of an older one."""
         self.last_used = self._clock()
         self._notifications.listen(reply)
 
@@ -171,7 +171,7 @@ class Conversation(MessageRelay):
         self._watchdog.check(now)
 
     def waits_for(self, request_id: RequestId) -> bool:
-        """Whether a request with this id is open, including the session's own."""
+        """Whether a request of the client or the gateway with this id may be open."""
         return request_id in self._pending or self.session.is_gateway_id(request_id[1])
 
     @property

@@ -182,7 +182,7 @@ class Endpoint:
             reply.send(415, _build_refusal(INVALID_REQUEST, "The content type must be application/json."))
             return
         if len(request.body) > self._limits.max_bytes_at_once:
-            self._parse_offloaded(request, reply, client)
+            self._parse_on_thread(request, reply, client)
             return
         try:
             message = parse_client_message(request.body, self._json)
@@ -191,11 +191,11 @@ class Endpoint:
             return
         if message.method == CANCELLED and self._manager.executor.is_busy(client.name):
             # The cancellation must not overtake the long message that it cancels.
-            self._parse_offloaded(request, reply, client)
+            self._parse_on_thread(request, reply, client)
             return
         self._handle_message(request, reply, client, route, message)
 
-    def _parse_offloaded(self, request: Request, reply: Reply, client: GatewayClient) -> None:
+    def _parse_on_thread(self, request: Request, reply: Reply, client: GatewayClient) -> None:
         """Parse a long message on a thread. Then look up client and route again, because they may have changed."""
 
         def on_parsed(parsing: asyncio.Future[ParsedMessage]) -> None:
@@ -254,11 +254,11 @@ class Endpoint:
         if version in STATELESS_VERSIONS or (
             message.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
         ):
-            self._post_stateless(request, reply, client, route, message)
+            self._handle_stateless_post(request, reply, client, route, message)
         else:
-            self._post_in_session(request, reply, client, route, message)
+            self._handle_session_post(request, reply, client, route, message)
 
-    def _post_stateless(
+    def _handle_stateless_post(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
         """Handle a request of the stateless era."""
@@ -278,7 +278,7 @@ class Endpoint:
         if reply.open:
             reply.on_disconnect = cancel
 
-    def _post_in_session(
+    def _handle_session_post(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
         session_id = request.get_header(b"mcp-session-id")

@@ -103,7 +103,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
 def relay_initialize(
     manager: SessionManager, session: ClientSession, message: ParsedMessage, sink: ResponseSink, parameters: bytes
 ) -> None:
-    """Relay ``initialize``. If the server rejects it, the session continues over a bridge to the stateless era."""
+    """Relay ``initialize``. If the response is an error, continue the session over a bridge to the stateless era."""
     if isinstance(session.route, Upstream):
         sink = _HandshakeSink(sink, manager, session, message)
     session.conversation.request(message, sink, parameters)
@@ -136,7 +136,7 @@ class _ForwardingSink:
 
 
 class _DiscoverySink(_ForwardingSink):
-    """Marks the server as stateless if it answers ``server/discover`` with a result."""
+    """Marks the server as stateless if the response to ``server/discover`` is a result."""
 
     def __init__(self, sink: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
         super().__init__(sink)
@@ -164,7 +164,7 @@ class _DiscoverySink(_ForwardingSink):
 
 
 class _HandshakeSink(_ForwardingSink):
-    """Continues the session over a bridge if the server rejects ``initialize``."""
+    """Continues the session over a bridge if the response to ``initialize`` is an error."""
 
     def __init__(
         self, sink: ResponseSink, manager: SessionManager, session: ClientSession, message: ParsedMessage
@@ -180,21 +180,21 @@ class _HandshakeSink(_ForwardingSink):
         else:
             super().respond(message, status)
 
-    def _bridge(self, upstream: Upstream, rejection: ParsedMessage, status: int) -> None:
-        rejected, session = self._session.conversation, self._session
+    def _bridge(self, upstream: Upstream, error_response: ParsedMessage, status: int) -> None:
+        failed, session = self._session.conversation, self._session
         session.conversation = self._manager.open_conversation(BridgedRoute(upstream), session.client)
-        rejected.close("the handshake failed")
-        session.conversation.request(self._request, _BridgedHandshakeSink(self._sink, rejection, status))
+        failed.close("the handshake failed")
+        session.conversation.request(self._request, _BridgedHandshakeSink(self._sink, error_response, status))
 
 
 class _BridgedHandshakeSink(_ForwardingSink):
     """Receives the response to the bridged ``initialize``. If that fails, the client gets the server's first error."""
 
-    def __init__(self, sink: ResponseSink, rejection: ParsedMessage, status: int) -> None:
+    def __init__(self, sink: ResponseSink, error_response: ParsedMessage, status: int) -> None:
         super().__init__(sink)
-        self._rejection = rejection
+        self._error_response = error_response
         self._status = status
 
     def fail(self, code: int, reason: str) -> None:
         del code, reason
-        self._sink.respond(self._rejection, self._status)
+        self._sink.respond(self._error_response, self._status)

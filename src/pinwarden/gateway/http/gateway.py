@@ -142,7 +142,7 @@ class HttpGateway:
         await loop.run_in_executor(None, self.log.close)
 
     def _describe_spooling(self) -> str:
-        """A warning if events wait for the audit database."""
+        """Describe that events wait for the audit database; empty if none do."""
         problem = None if self.log.refusal is not None else self.log.problem
         return (
             ""
@@ -260,7 +260,7 @@ class HttpGateway:
         await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, event)
 
     def _read_file_stamps(self) -> tuple[object, ...]:
-        """Values that change when the lock or the policy file changes."""
+        """Read values that change when the lock or the policy file changes."""
         policy = self._project.policy_file
         return tuple(read_file_stamp(path) for path in (self._project.lock, policy))
 
@@ -329,7 +329,7 @@ class KnownClients:
         seconds: float,
     ) -> None:
         """``read`` reads the valid tokens. ``temporary`` are additional clients of this run. The token store counts as
-        unavailable if it does not respond within ``seconds``; with ``keep``, known clients are admitted meanwhile."""
+        unavailable if it does not respond within ``seconds``. With ``keep``, known clients are still admitted then."""
         self._read = read
         self._temporary = dict(temporary)
         self._say = say

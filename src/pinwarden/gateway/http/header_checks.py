@@ -3,7 +3,7 @@
 1. `refuse_repeated_header`, `check_head`, `check_framing`: while `http1` reads the head. A failure closes the
    connection.
 2. `Access.check_host_and_origin` and `Access.authenticate`: host, origin and bearer token. `build_preflight_headers`
-   answers the preflight requests of browsers.
+   is for the preflight requests of browsers.
 3. `find_routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. Both must agree, because a
    proxy may route by the headers, while the server acts on the message.
 4. `select_declared_headers`: headers that repeat an argument of a call (``x-mcp-header`` in the tool's schema) must

@@ -86,12 +86,12 @@ class HttpServer:
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
-    async def stop(self, *, drain: bool = True, hurry: asyncio.Event | None = None) -> bool:
+    async def stop(self, *, drain: bool = True, stop_waiting: asyncio.Event | None = None) -> bool:
         """Stop listening, drain open requests, then end all conversations. Returns whether requests ended in time."""
         if self._server is not None:
             self._server.close()
         self._manager.end_streams()
-        drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0, hurry)
+        drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0, stop_waiting)
         if self._ticker is not None:
             self._ticker.cancel()
             with suppress(asyncio.CancelledError):
@@ -104,7 +104,7 @@ class HttpServer:
         shutdown = Shutdown(self._limits.drain_seconds, self.say)
         shutdown.install()
         await shutdown.requested.wait()
-        return await self.stop(hurry=shutdown.hurry)
+        return await self.stop(stop_waiting=shutdown.stop_waiting)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -187,7 +187,7 @@ def _refuse_password() -> str:
 
 
 def read_file_stamp(path: Path) -> object:
-    """A value that changes when the file changes; None if the file does not exist."""
+    """Read a value that changes when the file changes; None if the file does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -306,7 +306,7 @@ class Shutdown:
         self._loop = asyncio.get_running_loop()
         self.requested = asyncio.Event()
         """Set by the first signal."""
-        self.hurry = asyncio.Event()
+        self.stop_waiting = asyncio.Event()
         """Set by a second signal: stop waiting for open requests."""
 
     def install(self) -> None:
@@ -329,7 +329,7 @@ class Shutdown:
             second = self._signals.get(timeout=max(0.0, end - monotonic()))
             end = min(end, second + END_SECONDS)
             self._set_kernel_timer(end)
-            self._set_event(self.hurry)
+            self._set_event(self.stop_waiting)
             while True:
                 self._signals.get(timeout=max(0.0, end - monotonic()))
         self._say("the gateway did not shut down in time, so it kills its servers and exits")

@@ -78,7 +78,7 @@ class MergedRoute:
 
 
 def create_merged_route() -> Callable[[GatewayClient], MergedRoute]:
-    """The route of `/mcp`, the same for all clients."""
+    """Create the route of `/mcp`, which all clients share."""
     route = MergedRoute()
     return lambda _: route
 
@@ -165,7 +165,7 @@ class MergedConversation(Bridge):
         return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **build_stateless_members()}
 
     async def _respond_with_list(self, message: ParsedMessage, sink: ResponseSink) -> None:
-        """Answer a list request with the items of all servers on one page."""
+        """Respond to a list request with the items of all servers on one page."""
         capability, member, name = _LISTS[message.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
         backends = [backend for _, backend in sorted(self._backends.items())]
@@ -317,7 +317,7 @@ _SCHEME = "+"
 
 
 def assign_slugs(names: Iterable[str]) -> dict[str, str]:
-    """A unique slug for each server, for paths and name prefixes."""
+    """Assign a unique slug to each server, for paths and name prefixes."""
     slugs = plain = {name: _make_slug(name) for name in sorted(set(names))}
     # All names with the same slug get a hash suffix, so that slugs do not depend on the order of names. If a name was
     # chosen to equal another slug with its suffix, both get a suffix that is longer than any name.
@@ -344,9 +344,9 @@ def _compute_hash_suffix(name: str, digits: int = _SHORT_HASH) -> str:
 
 
 def build_merged_name(slug: str, name: str) -> str:
-    """The name of a tool or prompt at `/mcp`. A long name is shortened and ends in a hash.
+    """Build the name of a tool or prompt at `/mcp`. A long name is shortened and ends in a hash.
 
-    A name that looks shortened is treated in the same way, because it may imitate the short form of another name.
+    A name that looks shortened also gets a hash, because it may imitate the short form of another name.
     """
     full_name = f"{slug}{_SEPARATOR}{name}"
     if len(full_name) < MAX_NAME or (len(full_name) == MAX_NAME and not _SHORTENED.fullmatch(full_name)):
@@ -355,17 +355,17 @@ def build_merged_name(slug: str, name: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The slug and the server's own name of a tool or prompt; the slug is empty if the name has none."""
+    """Split the name of a tool or prompt at `/mcp` into slug and own name. Without a prefix, the slug is empty."""
     slug, separator, rest = name.partition(_SEPARATOR)
     return (slug, rest) if separator else ("", name)
 
 
 def build_merged_uri(slug: str, uri: str) -> str:
-    """The URI of a resource, or a URI template, at `/mcp`."""
+    """Build the URI, or the URI template, of a resource at `/mcp`."""
     return f"{slug}{_SCHEME}{uri}"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """The slug and the server's own URI of a resource."""
+    """Split the URI of a resource at `/mcp` into slug and own URI. Without a prefix, the slug is empty."""
     slug, separator, rest = uri.partition(_SCHEME)
     return (slug, rest) if separator else ("", uri)

@@ -194,7 +194,7 @@ class MessageRelay(ABC):
         return request_id
 
     def notify(self, message: ParsedMessage) -> None:
-        """Forward a notification of the client, or its response to a request of the server."""
+        """Forward a notification of the client, or the client's response to a request of the server."""
         self.last_used = self._clock()
         if not self.closed:
             if message.method == CANCELLED:
@@ -251,7 +251,7 @@ class MessageRelay(ABC):
             self.close("too many bytes are queued while the gateway checks this server's list")
 
     def _relay_client_message(self, message: ParsedMessage) -> None:
-        """Decide about a message of the client, record the decision, and forward the message or answer it."""
+        """Decide about a message of the client, record the decision, and forward or refuse the message."""
         if self.closed:
             return
         now = self._clock()

@@ -94,7 +94,7 @@ class OpenRequests:
         return None if request_id in self.by_id else request_id
 
     def forget(self, request_id: RequestId) -> PendingRequest | ToolCall | None:
-        """Remove a request after its response, or if it will get none."""
+        """Remove a request that got its response, or that will get none."""
         pending = self.by_id.pop(request_id, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
@@ -123,7 +123,7 @@ class OpenRequests:
         return request_id in self.abandoned or (pending is not None and pending in self._cancelled)
 
     def find_overdue(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
-        """Requests whose deadline has passed."""
+        """Find the requests whose deadline has passed."""
         self._cancelled.intersection_update(self.by_id.values())
         return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
 
@@ -140,7 +140,7 @@ class OpenRequests:
         return None if request_id is None else self.by_id.get(request_id)
 
     def find_oldest_open_sink(self) -> ResponseSink | ToolCall | None:
-        """The sink of the oldest request with a connected client, for a server message that names no request."""
+        """Find the sink of the oldest request with a connected client, for a server message that names no request."""
         for pending in self.by_id.values():
             if pending not in self._cancelled and pending.sink.open:
                 return pending.sink
@@ -467,7 +467,7 @@ _STATUS |= {CAPABILITY_MISSING: 400, VERSION_UNSUPPORTED: 400}
 
 
 def _choose_status(message: Any) -> int:
-    """The HTTP status for a response of the stateless era."""
+    """Choose the HTTP status for a response of the stateless era."""
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict):
         return 200

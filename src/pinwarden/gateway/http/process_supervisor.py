@@ -36,7 +36,7 @@ class ProcessSupervisor:
         return process
 
     def build_command(self) -> ServerCommand:
-        """The command to start."""
+        """Build the command that starts the server."""
         self.starts += 1
         return self._command()
 
@@ -87,9 +87,9 @@ class ProcessSlots:
         """Occupied slots, including processes that are ending."""
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
-        """Occupy a slot; if none is free, that of an evicted process of the client with the most slots.
+        """Occupy a slot. If all are in use, evict a process of the client with the most slots.
 
-        Returns False if no process may be evicted, or if it does not end within ``seconds``.
+        Returns False if no process can be evicted, or if the evicted process does not end within ``seconds``.
         """
         if self.occupied < self._max_processes:
             self.occupied += 1

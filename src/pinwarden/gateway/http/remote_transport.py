@@ -289,8 +289,8 @@ class RemoteTransport:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
             self._call_heads.clear()
 
-    def on_rejected_unparsed(self) -> None:
-        """Handle that the server rejected a request without parsing it: it may not be stateless."""
+    def on_refused_unparsed(self) -> None:
+        """Handle that the server refused a request without parsing it, as a server of the handshake era may do."""
         if not self._handshaken:
             self._owner.on_not_understood()
 
@@ -329,9 +329,9 @@ class RemoteTransport:
             post.on_session_checked(known=known)
 
     def on_session_ended(self, request_id: RequestId | None) -> None:
-        """Handle the rejection of a request by a server that forgot the session. The request was not executed.
+        """Fail a request that the server did not execute, because it no longer knows the session.
 
-        The server will probably reject the other open requests in the same way, so the gateway waits for them for a
+        The server will probably refuse the other open requests too, so the gateway waits for their responses for a
         moment. Requests that were not sent yet fail immediately.
         """
         if self._closed:
@@ -502,7 +502,7 @@ class _PostListener(NullListener):
             return b""
         if message.id == self._request_id:
             return data
-        self._transport.on_rejected_unparsed()
+        self._transport.on_refused_unparsed()
         request_id = None if self._request_id is None else self._request_id[1]
         return encode({"jsonrpc": "2.0", "id": request_id, "error": message.members["error"]})
 

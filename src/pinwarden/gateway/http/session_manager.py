@@ -167,7 +167,7 @@ class Upstream:
             yield
 
     def mark_stateless(self, conversation: AnyConversation) -> None:
-        """Mark the server as stateless after it answered ``server/discover``. Share its process if that is safe."""
+        """Mark the server as stateless after ``server/discover`` succeeded. Share its process if that is safe."""
         self.era, self.failing = STATELESS, False
         if not isinstance(conversation, Conversation) or conversation.closed:
             return
@@ -315,7 +315,7 @@ class SessionManager:
         yield from tuple(self._conversations)
 
     async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
-        """Run work on ``size`` bytes for a client: directly if they are few, otherwise on the executor."""
+        """Run work that processes ``size`` bytes: directly if they are few, otherwise on the executor."""
         if size <= self.limits.max_bytes_at_once:
             return work()
         return await self.executor.submit(client, work, required=True)

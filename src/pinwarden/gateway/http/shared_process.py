@@ -155,7 +155,7 @@ class SharedProcess:
         self.child.fail(reason)
 
     def check_hang(self, since: float) -> None:
-        """Ping the process if no conversation has received a message since that time, and end it if it does not answer.
+        """Ping the process if no conversation has received a message since a time. Without a response, end the process.
 
         If a conversation has received a message since then, the process is alive and only one request is late.
         """

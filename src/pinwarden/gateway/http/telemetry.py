@@ -110,7 +110,7 @@ class StatusPages:
             (
                 "waiting_ended_total",
                 "counter",
-                "Conversations that were ended because these bytes exceeded the limit.",
+                "Conversations that ended because their queued bytes exceeded the memory budget.",
                 budget.overflows,
             ),
             ("sessions", "gauge", "Open sessions of clients with a handshake (before revision 2026-07-28).", sessions),
@@ -160,7 +160,7 @@ def _escape(value: str) -> str:
 
 
 def make_audit_check(problem: Callable[[], PinwardenError | None]) -> Callable[[], str]:
-    """A readiness check that returns why the audit log cannot be written."""
+    """Make a readiness check that returns why the audit log cannot be written."""
 
     def describe() -> str:
         error = problem()

@@ -213,7 +213,7 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             outgoing.listener.on_message(message)
         except BaseException:
-            self._reject("a response could not be processed")
+            self._fail_and_abort("a response could not be processed")
             raise
 
     def _pause(self, outgoing: UpstreamRequest) -> None:
@@ -253,18 +253,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._size += len(piece)
         self._framing_bytes += len(piece)
         if self._size > self._limits.max_server_message_bytes:
-            self._reject("the server sent a response above the size limit")
+            self._fail_and_abort("the server sent a response above the size limit")
             return len(piece)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserCallbackError as err:
             cause = err.__context__
             if not isinstance(cause, _BadResponseError | PinwardenError):
-                self._reject("a response could not be processed")
+                self._fail_and_abort("a response could not be processed")
                 raise
-            self._reject(str(cause))
+            self._fail_and_abort(str(cause))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._reject("the server's response is not HTTP")
+            self._fail_and_abort("the server's response is not HTTP")
         else:
             self._check_limits()
         return len(piece)
@@ -272,13 +272,13 @@ class UpstreamConnection(asyncio.Protocol):
     def _check_limits(self) -> None:
         """Fail the request if the head is too long, or if data follows the response."""
         if self._framing_bytes > self._limits.max_upstream_head_bytes:
-            self._reject("the head of the server's response is too long")
+            self._fail_and_abort("the head of the server's response is too long")
         elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
-            self._reject(_SURPLUS)
+            self._fail_and_abort(_SURPLUS)
         else:
             self._update_budget()
 
-    def _reject(self, reason: str) -> None:
+    def _fail_and_abort(self, reason: str) -> None:
         self._fail(reason, sent=True)
         self.abort()
 
@@ -292,7 +292,7 @@ class UpstreamConnection(asyncio.Protocol):
     def overflow(self) -> None:
         """Fail the request: the shared budget is exceeded, and this response is the largest message."""
         self._counted = 0
-        self._reject("the memory budget for incomplete responses is exceeded, and this response is the largest")
+        self._fail_and_abort("the memory budget for incomplete responses is exceeded, and this response is the largest")
 
     def _update_budget(self) -> None:
         budget = self._pool.budget
@@ -454,7 +454,7 @@ class ResponseListener(Protocol):
 
 
 class NullListener:
-    """Ignores the response. Subclasses get a response that arrived in one piece as head, message and end."""
+    """Ignores the response. For a subclass, a response in one piece is split into head, message and end."""
 
     __slots__ = ()
 

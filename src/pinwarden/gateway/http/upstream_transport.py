@@ -102,7 +102,7 @@ class TransportOwner(ProcessOwner, Protocol):
         """Fail a request that the transport could not send."""
 
     def on_not_understood(self) -> None:
-        """Handle that the server rejected a stateless request without parsing it: it may be of the handshake era."""
+        """Handle that the server refused a stateless request without parsing it: it may be of the handshake era."""
 
     def on_not_executed(self, request_id: RequestId, reason: str) -> None:
         """Handle that the server did not execute a request, because it does not know the session."""
