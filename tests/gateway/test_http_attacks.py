@@ -158,7 +158,7 @@ class Wire:
         del parameters
         self.sent.append(frame.message)
 
-    def call(self, call: Any, body: bytes, message: Any, name: str) -> None:
+    def send_call(self, call: Any, body: bytes, message: Any, name: str) -> None:
         del call, body, name
         self.sent.append(message)
 
@@ -263,7 +263,7 @@ class ScriptedSession:
     def call(self, request_id: int) -> None:
         message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, request_id)
         body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
-        assert self.conversation.call(body, message, "search_notes", connection, b"", stateless=False)
+        assert self.conversation.send_call(body, message, "search_notes", connection, b"", stateless=False)
 
     def server_sends(self, **members: Any) -> None:
         self.conversation.on_server_message(json.dumps({"jsonrpc": "2.0", **members}).encode())

@@ -156,7 +156,7 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
         manager = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
         merged = MergedConversation(cast(SessionManager, manager), GatewayClient(name="tester"))
         for _ in range(3):
-            for upstream in merged._visible_upstreams().values():
+            for upstream in merged._find_visible_upstreams().values():
                 merged._open_if_due(upstream)
             await merged._wait_for(*upstreams)
             await asyncio.sleep(0)

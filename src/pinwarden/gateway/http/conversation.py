@@ -203,7 +203,7 @@ class Conversation(MessageRelay):
         sinks = [(pending.sink, self._open.is_cancelled(pending)) for pending in self._pending.values()]
         self._queue.drop()
         self._throttle.clear()
-        self._release_slow(self._slow_requests)
+        self._release_slow_requests(self._slow_requests)
         self._open.clear()
         for sink, cancelled in sinks:
             if cancelled:

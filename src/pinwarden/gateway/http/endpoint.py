@@ -422,7 +422,7 @@ class CachedRoute:
             version and (name != self._name or not meta)
         ):
             return False
-        if not conversation.call(body, message, name, connection, self._parameters, stateless=bool(version)):
+        if not conversation.send_call(body, message, name, connection, self._parameters, stateless=bool(version)):
             return False
         endpoint.requests += 1
         self._route.requests += 1

@@ -93,7 +93,7 @@ class HttpGateway:
         self._shared = self._factory.shared = self._state.open_shared_approvals(
             self._project.lock, applies=settings.shared_approvals
         )
-        locked = await loop.run_in_executor(None, self._factory.read)
+        locked = await loop.run_in_executor(None, self._factory.read_lock)
         if not locked.upstreams:
             reason = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
             raise PinwardenError(
@@ -118,8 +118,11 @@ class HttpGateway:
         ]
         serving.connections.on_slow_disconnect = self._record_slow_disconnect
         serving.say = self._say
-        endpoint.public_pages = {"/healthz": status_pages.health, "/readyz": status_pages.readiness}
-        endpoint.pages = {"/metrics": status_pages.metrics}
+        endpoint.public_pages = {
+            "/healthz": status_pages.build_health_page,
+            "/readyz": status_pages.build_readiness_page,
+        }
+        endpoint.pages = {"/metrics": status_pages.build_metrics_page}
         serving.periodic.append(self._reload)
         await self._check_approvals(manager)
         if self._shared is not None:
@@ -194,7 +197,7 @@ class HttpGateway:
         self._stamps = stamps
         try:
             await self._apply_policy(load_gateway_policy(self._project))
-            locked = await asyncio.get_running_loop().run_in_executor(None, self._factory.read)
+            locked = await asyncio.get_running_loop().run_in_executor(None, self._factory.read_lock)
             await self._record(
                 AuditEvent(kind=LOCK_CHANGED, reason=f"the gateway serves {plural(len(locked.upstreams), 'server')}")
             )

@@ -101,7 +101,7 @@ class MergedConversation(Bridge):
     async def _respond(
         self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
-        visible = self._visible_upstreams()
+        visible = self._find_visible_upstreams()
         for upstream in visible.values():
             self._open_if_due(upstream)
         if message.method in _ROUTED or message.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
@@ -118,23 +118,23 @@ class MergedConversation(Bridge):
             await self._send_to_all(message, "logging")
             self._send_result(message, sink, {})
 
-    def _visible_upstreams(self) -> dict[str, Upstream]:
+    def _find_visible_upstreams(self) -> dict[str, Upstream]:
         """The servers that the client may use."""
         upstreams = self._manager.upstreams
         return {slug: upstream for slug, upstream in upstreams.items() if self._client.may_use(upstream.name)}
 
     def _fail_if_none_available(self) -> None:
         """Raise `BackendError` with the reasons if no server is available, because an empty list would look valid."""
-        missing = self._missing_servers()
+        missing = self._find_missing_servers()
         if missing and not any(backend.is_open for backend in self._backends.values()):
             reasons = "; ".join(f"{slug}: {reason}" for slug, reason in missing.items())
             raise BackendError(SERVER_UNAVAILABLE, f"no server is available: {reasons}")
 
-    def _missing_servers(self) -> dict[str, str]:
+    def _find_missing_servers(self) -> dict[str, str]:
         """The servers without an open session, and the reasons."""
         return {
             slug: self._failures.get(slug, "the server has not started yet")
-            for slug in sorted(self._visible_upstreams())
+            for slug in sorted(self._find_visible_upstreams())
             if not (slug in self._backends and self._backends[slug].is_open)
         }
 
@@ -174,7 +174,7 @@ class MergedConversation(Bridge):
             *(self._list_items(backend, message.method, member, meta) for backend in backends), return_exceptions=True
         )
         items: list[bytes] = []
-        missing = self._missing_servers()
+        missing = self._find_missing_servers()
         for backend, result in zip(backends, results, strict=True):
             if isinstance(result, BackendError):
                 missing[backend.slug] = result.reason
@@ -258,7 +258,7 @@ class MergedConversation(Bridge):
         self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         path, slug, own_name = self._find_target(message)
-        upstream = self._visible_upstreams().get(slug)
+        upstream = self._find_visible_upstreams().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
         await self._relay(upstream, _replace_name(message, path, own_name), sink, parameters, relayed)

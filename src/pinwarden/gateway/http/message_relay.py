@@ -178,7 +178,7 @@ class MessageRelay(ABC):
             return None
         if parameters and message.method == CALL and self._select_headers(message, parameters, sink) is None:
             return None
-        if is_slow_client_message(message.message, len(message.data)) and not self._reserve_slow(sink):
+        if is_slow_client_message(message.message, len(message.data)) and not self._reserve_slow_request(sink):
             return None
         pending = PendingRequest(message, sink, parameters)
         # A server responds to a subscription only when the subscription ends.
@@ -201,7 +201,7 @@ class MessageRelay(ABC):
                 self._open.cancel(message.params.get("requestId"))
             self._on_client_message(message)
 
-    def call(  # noqa: PLR0913  parsed already by the caller
+    def send_call(  # noqa: PLR0913  parsed already by the caller
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, stateless: bool
     ) -> bool:
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
@@ -238,7 +238,7 @@ class MessageRelay(ABC):
                     # The session will refuse the call, with the reason why it cannot be recorded.
                     self._fast_path.withdraw(request_id[1])
                 else:
-                    transport.call(call, body, message, name)
+                    transport.send_call(call, body, message, name)
                     return True
         self._on_client_message(ParsedMessage(body, message))
         return True
@@ -257,7 +257,7 @@ class MessageRelay(ABC):
         now = self._clock()
         is_slow = is_slow_client_message(message.message, len(message.data))
         if is_slow and message.is_request:
-            self._release_slow(1)
+            self._release_slow_requests(1)
         if is_slow or self.session.may_be_slow(now):
             self._queue.start(self._relay_on_thread(lambda: self._decide_client_message(message, now)))
         else:
@@ -266,7 +266,7 @@ class MessageRelay(ABC):
     def _decide_client_message(self, message: ParsedMessage, now: float) -> Decision:
         return Decision(self.session.on_client_message(message.data, now, message.message), message)
 
-    def _reserve_slow(self, sink: ResponseSink) -> bool:
+    def _reserve_slow_request(self, sink: ResponseSink) -> bool:
         """Reserve capacity on the executor for a slow request. If there is none, fail the request and return False."""
         try:
             self._executor.reserve(self.client)
@@ -276,7 +276,7 @@ class MessageRelay(ABC):
         self._slow_requests += 1
         return True
 
-    def _release_slow(self, count: int) -> None:
+    def _release_slow_requests(self, count: int) -> None:
         self._slow_requests -= count
         self._executor.release(self.client, count)
 
@@ -347,7 +347,7 @@ class MessageRelay(ABC):
         decision = decide()
         output = decision.output
         if output is not None:
-            decision.to_client = tuple(self._parse(data, decision.message) for data in output.to_client)
+            decision.to_client = tuple(self._parse_outgoing(data, decision.message) for data in output.to_client)
             if (output.events or output.sightings) and not output.durable:
                 try:
                     self._recorder.record_uncounted(output)
@@ -367,14 +367,14 @@ class MessageRelay(ABC):
             if message is not None and message.id is not None:
                 self._abandoned.pop(message.id, None)
         elif decision.error is not None:
-            self._undo(output, decision.error)
+            self._fail_unrecorded(output, decision.error)
         elif decision.recorded or not (output.events or output.sightings):
             self._send(output, decision)
         elif not output.durable:
             try:
                 self._recorder.record(output)
             except PinwardenError as err:
-                self._undo(output, err)
+                self._fail_unrecorded(output, err)
             else:
                 self._send(output, decision)
         elif self._refusals.is_full:
@@ -387,11 +387,11 @@ class MessageRelay(ABC):
         try:
             await self._recorder.record_durably(output)
         except PinwardenError as err:
-            self._queue.run(partial(self._undo, output, err))
+            self._queue.run(partial(self._fail_unrecorded, output, err))
         else:
             self._send(output, decision)
 
-    def _undo(self, output: SessionOutput, error: PinwardenError) -> None:
+    def _fail_unrecorded(self, output: SessionOutput, error: PinwardenError) -> None:
         """Send errors instead of an output that could not be recorded."""
         undone = self.session.replace_unrecorded(output, error)
         self._send(undone, Decision(undone))
@@ -401,11 +401,11 @@ class MessageRelay(ABC):
         message, posted = decision.message, decision.posted
         if output.to_server and self.transport is not None and not self.closed:
             for data in output.to_server:
-                self._send_to_server(self._parse(data, message), self.transport)
-        for outgoing in decision.to_client or [self._parse(data, message) for data in output.to_client]:
+                self._send_to_server(self._parse_outgoing(data, message), self.transport)
+        for outgoing in decision.to_client or [self._parse_outgoing(data, message) for data in output.to_client]:
             self._send_to_client(outgoing, posted, posted.status if posted is not None and outgoing is message else 0)
 
-    def _parse(self, data: bytes, known: ParsedMessage | None) -> ParsedMessage:
+    def _parse_outgoing(self, data: bytes, known: ParsedMessage | None) -> ParsedMessage:
         """Parse a message that the session returned. Returns ``known`` if it is that message."""
         return (
             known
@@ -419,7 +419,7 @@ class MessageRelay(ABC):
         if request_id is not None and self._open.is_unwanted(request_id):
             # It was cancelled while it was being recorded, so the server does not get it.
             self._abandoned.pop(request_id, None)
-            self._forget(request_id)
+            self._forget_request(request_id)
             if pending is not None:
                 pending.sink.drop()
         elif request_id is None or pending is None or not pending.parameters:
@@ -427,11 +427,11 @@ class MessageRelay(ABC):
         else:
             headers = self._select_headers(message, pending.parameters, pending.sink, pending.client_id)
             if headers is None:
-                self._forget(request_id)
+                self._forget_request(request_id)
             else:
                 transport.send(message, headers)
 
-    def _forget(self, request_id: RequestId) -> None:
+    def _forget_request(self, request_id: RequestId) -> None:
         """Forget a request that the server does not get."""
         self._open.forget(request_id)
         self.session.abandon_request(request_id[1])

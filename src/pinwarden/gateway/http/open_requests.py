@@ -300,25 +300,25 @@ class ToolCall(PostedRequest):
 
     def send_message(self, message: ParsedMessage) -> None:
         """Send a message that belongs to the call, before its response."""
-        self._fallback_sink().send_message(message)
+        self._get_fallback_sink().send_message(message)
 
     def respond(self, message: ParsedMessage, status: int) -> None:
         """Send the response."""
-        self._fallback_sink().respond(message, status)
+        self._get_fallback_sink().respond(message, status)
 
     def fail(self, code: int, reason: str) -> None:
         """Send an error as the response."""
-        self._fallback_sink().fail(code, reason)
+        self._get_fallback_sink().fail(code, reason)
 
     def fail_not_executed(self, reason: str) -> None:
         """Send that the server did not execute the call."""
-        self._fallback_sink().fail_not_executed(reason)
+        self._get_fallback_sink().fail_not_executed(reason)
 
     def drop(self) -> None:
         """End the call without a response, because the client cancelled it."""
-        self._fallback_sink().drop()
+        self._get_fallback_sink().drop()
 
-    def _fallback_sink(self) -> HttpResponseSink:
+    def _get_fallback_sink(self) -> HttpResponseSink:
         if self._fallback is None:
             reply = Reply(self._connection, keep_alive=True)
             reply.on_disconnect = self.handle_disconnect
@@ -353,7 +353,7 @@ class ToolCall(PostedRequest):
     def on_response(self, status: int, session: str, body: bytes) -> None:
         """Handle a response that arrived in one piece."""
         if status != OK or body[:1] != b"{" or body[-1:] != b"}" or self.transport is None:
-            self._fallback_listener().on_response(status, session, body)
+            self._create_fallback_listener().on_response(status, session, body)
             return
         conversation = self._conversation
         self.listener = NULL_LISTENER  # break the reference cycle
@@ -364,7 +364,7 @@ class ToolCall(PostedRequest):
 
     def on_head(self, status: int, session: str) -> None:
         """Hand over to a general listener: the response arrives in parts."""
-        self._fallback_listener().on_head(status, session)
+        self._create_fallback_listener().on_head(status, session)
 
     def on_message(self, message: bytes) -> None:
         """Never called, because `on_head` replaces the listener."""
@@ -374,11 +374,11 @@ class ToolCall(PostedRequest):
 
     def on_lost(self, reason: str, *, sent: bool) -> None:
         """Handle that the connection ended before the response was complete."""
-        self._fallback_listener().on_lost(reason, sent=sent)
+        self._create_fallback_listener().on_lost(reason, sent=sent)
 
-    def _fallback_listener(self) -> ResponseListener:
+    def _create_fallback_listener(self) -> ResponseListener:
         if self.transport is not None:
-            self.listener = self.transport.general_listener(self.request_id)
+            self.listener = self.transport.create_listener(self.request_id)
         return self.listener
 
 

@@ -113,7 +113,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         del parameters
         self.write(message.data)
 
-    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
+    def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Write one message."""
         del call, message, name
         self.write(body)

@@ -153,7 +153,7 @@ class RemoteTransport:
             self._initialized_post = post
             self._call_later(self._defer_seconds, self.release_deferred, post)
 
-    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
+    def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Post a tool call. Its headers are cached per tool."""
         if self._closed:
             return
@@ -192,7 +192,7 @@ class RemoteTransport:
         self._initialized_post = None
         deferred, self._deferred = self._deferred, []
         if not self._closed:
-            self._listen()
+            self._open_notification_stream()
         for outgoing in deferred:
             if not outgoing.cancelled:
                 self._server.pool.start(outgoing)
@@ -267,7 +267,7 @@ class RemoteTransport:
         self.pending_bytes = 0
         self._budget.leave(self)
 
-    def general_listener(self, request_id: RequestId) -> ResponseListener:
+    def create_listener(self, request_id: RequestId) -> ResponseListener:
         """Create a listener for a call whose response is not a single document."""
         return _PostListener(self, self._owner, request_id, initialize=False)
 
@@ -298,7 +298,7 @@ class RemoteTransport:
         """Note that ``initialize`` succeeded."""
         self._handshaken = True
 
-    def session_may_be_unknown(self, post: _PostListener, status: int) -> bool:
+    def check_session_after(self, post: _PostListener, status: int) -> bool:
         """Whether a status may mean that the server does not know the session.
 
         In a session with an id, 404 means that. Many servers send 400, which can have other causes, so a ping checks
@@ -383,7 +383,7 @@ class RemoteTransport:
             self._heads[method, name] = encoded
         return encoded
 
-    def _listen(self) -> None:
+    def _open_notification_stream(self) -> None:
         """Open the notification stream of a session, if the limit of streams allows it."""
         if not self._server.pool.allows_stream(self._owner.client):
             return
@@ -448,7 +448,7 @@ class _PostListener(NullListener):
                 self._owner.on_server_message(message)
             return
         if self._status >= 400:
-            message = self._as_response(message)
+            message = self._set_response_id(message)
             if not message:
                 return
         if self._initialize:
@@ -458,7 +458,7 @@ class _PostListener(NullListener):
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
             self._transport.forget_notification(self)
-        elif self._initialize or not self._transport.session_may_be_unknown(self, self._status):
+        elif self._initialize or not self._transport.check_session_after(self, self._status):
             self._complete()
 
     def on_session_checked(self, *, known: bool) -> None:
@@ -492,7 +492,7 @@ class _PostListener(NullListener):
             self._transport.mark_handshaken()
             self._transport.set_version(result.get("protocolVersion"))
 
-    def _as_response(self, data: bytes) -> bytes:
+    def _set_response_id(self, data: bytes) -> bytes:
         """Set the id of the request in an error response: a server that did not parse the request does not know the id.
 
         Returns an empty value if the message is not an error response.

@@ -148,7 +148,7 @@ class Upstream:
             return conversation
         conversation.transport = self.open_transport(conversation)
         if stateless and self.era == STATELESS:
-            self._share(conversation)
+            self._share_process(conversation)
         return conversation
 
     @asynccontextmanager
@@ -179,9 +179,9 @@ class Upstream:
             if self._process is not None and not self._process.closed:
                 self._process.fail("the server has capabilities now that clients cannot share")
         self._allows_sharing = not self._keeps_state
-        self._share(conversation)
+        self._share_process(conversation)
 
-    def _share(self, conversation: Conversation) -> None:
+    def _share_process(self, conversation: Conversation) -> None:
         """Let other clients use the process of a conversation, unless another process is shared already."""
         transport = conversation.transport
         if (
@@ -268,9 +268,11 @@ class SessionManager:
     def open_session(self, route: Route, client: GatewayClient) -> ClientSession | None:
         """Open a session. Returns None if there are too many."""
         client_sessions = [session for session in self._sessions.values() if session.client.name == client.name]
-        if len(client_sessions) >= self.limits.max_client_sessions and not self._end_idle(client_sessions):
+        if len(client_sessions) >= self.limits.max_client_sessions and not self._end_idle_session(client_sessions):
             return None
-        if len(self._sessions) >= self.limits.max_sessions and not self._end_idle(self._sessions_of_busiest_client()):
+        if len(self._sessions) >= self.limits.max_sessions and not self._end_idle_session(
+            self._find_sessions_of_busiest_client()
+        ):
             return None
         session_id = secrets.token_urlsafe(24)
         session = ClientSession(session_id, client, route, self.open_conversation(route, client))
@@ -369,14 +371,14 @@ class SessionManager:
         """The number of open sessions and of open conversations."""
         return len(self._sessions), len(self._conversations)
 
-    def _sessions_of_busiest_client(self) -> list[ClientSession]:
+    def _find_sessions_of_busiest_client(self) -> list[ClientSession]:
         """The sessions of the client with the most sessions."""
         by_client: dict[str, list[ClientSession]] = {}
         for session in self._sessions.values():
             by_client.setdefault(session.client.name, []).append(session)
         return max(by_client.values(), key=len)
 
-    def _end_idle(self, sessions: list[ClientSession]) -> bool:
+    def _end_idle_session(self, sessions: list[ClientSession]) -> bool:
         """End the least recently used idle session. Returns False if none is idle."""
         idle = [session for session in sessions if session.conversation.idle]
         if not idle:

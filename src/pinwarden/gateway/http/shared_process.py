@@ -300,16 +300,16 @@ class SharedTransport:
         del parameters
         if message.is_request:
             if message.id is not None:
-                self._request(message.id, message.method, message.meta, message.data)
+                self._send_request(message.id, message.method, message.meta, message.data)
         elif message.method == CANCELLED:
             request_id = to_request_id(message.params.get("requestId"))
             if request_id in self.open_ids:
                 self._enqueue(None, message.data)
 
-    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
+    def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a tool call."""
         del name
-        self._request(call.request_id, "tools/call", ParsedMessage(body, message).meta, body)
+        self._send_request(call.request_id, "tools/call", ParsedMessage(body, message).meta, body)
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of this conversation."""
@@ -324,7 +324,7 @@ class SharedTransport:
                 self.process.budget.leave(self)
             self._queue_if_ready()
         else:
-            self._enqueue(None, _cancellation(request_id))
+            self._enqueue(None, _build_cancellation(request_id))
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Do nothing: the conversation's deadlines end requests."""
@@ -344,7 +344,7 @@ class SharedTransport:
         child, process = self.process.child, self.process
         for request_id in self.open_ids:
             if request_id not in queued and not process.closed:
-                child.write(_cancellation(request_id))
+                child.write(_build_cancellation(request_id))
         process.detach(self)
         self.open_ids.clear()
 
@@ -378,7 +378,7 @@ class SharedTransport:
         self._drop_queue()
         self.owner.on_server_lost(_UNREAD)
 
-    def _request(self, request_id: RequestId, method: str, meta: dict[str, Any], data: bytes) -> None:
+    def _send_request(self, request_id: RequestId, method: str, meta: dict[str, Any], data: bytes) -> None:
         token = to_request_id(meta.get("progressToken"))
         if self._closed:
             return
@@ -440,5 +440,5 @@ class SharedTransport:
         self.process.budget.leave(self)
 
 
-def _cancellation(request_id: RequestId) -> bytes:
+def _build_cancellation(request_id: RequestId) -> bytes:
     return encode({"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}})

@@ -42,11 +42,11 @@ class StatusPages:
         self.warnings: list[Callable[[], str]] = []
         """Each returns a warning about a gateway that is ready, or an empty string."""
 
-    def health(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
+    def build_health_page(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
         """Report that the process responds."""
         return 200, _JSON, b'{"status":"ok"}'
 
-    def readiness(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
+    def build_readiness_page(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
         """Report whether the gateway can serve requests."""
         problems = [problem for check in self.problems if (problem := check())]
         if self._connections.draining:
@@ -58,7 +58,7 @@ class StatusPages:
         }
         return (503 if problems else 200), _JSON, orjson.dumps(body)
 
-    def metrics(self, client: GatewayClient | None) -> tuple[int, str, bytes]:
+    def build_metrics_page(self, client: GatewayClient | None) -> tuple[int, str, bytes]:
         """Metrics in Prometheus' text format, for the servers that the client may use."""
         upstreams = self._manager.upstreams.values()
         visible = [upstream for upstream in upstreams if client is not None and client.may_use(upstream.name)]

@@ -102,7 +102,7 @@ class UpstreamPool:
             if not outgoing.cancelled:
                 connection.start(outgoing)
                 return
-        if self._deferred and (deferred := self._next_deferred()) is not None:
+        if self._deferred and (deferred := self._take_next_deferred()) is not None:
             connection.start(deferred)
             return
         self._idle.append(connection)
@@ -112,7 +112,7 @@ class UpstreamPool:
         """The number of connections in use, by client."""
         return Counter(connection.outgoing.client for connection in self._open if connection.outgoing is not None)
 
-    def _next_deferred(self) -> UpstreamRequest | None:
+    def _take_next_deferred(self) -> UpstreamRequest | None:
         """Remove and return the first deferred request whose client is below its limit."""
         used = self._count_in_use()
         for _ in range(len(self._deferred)):
@@ -128,7 +128,7 @@ class UpstreamPool:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-        if self._deferred and (deferred := self._next_deferred()) is not None:
+        if self._deferred and (deferred := self._take_next_deferred()) is not None:
             self._queue.append(deferred)
         self._open_for_queue()
 
@@ -150,14 +150,14 @@ class UpstreamPool:
             connection = await asyncio.wait_for(self._create_connection(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._destinations = ()  # the next attempt resolves and checks the name again
-            self._fail_next(describe_connection_failure(err, self.address))
+            self._fail_next_request(describe_connection_failure(err, self.address))
         finally:
             self._opening -= 1
         if connection is not None:
             self.release(connection)
         self._open_for_queue()
 
-    def _fail_next(self, reason: str) -> None:
+    def _fail_next_request(self, reason: str) -> None:
         while self._queue:
             outgoing = self._queue.popleft()
             if not outgoing.cancelled:

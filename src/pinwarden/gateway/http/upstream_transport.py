@@ -45,7 +45,7 @@ class UpstreamTransport(Protocol):
     def send(self, message: ParsedMessage, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines to send with it over HTTP."""
 
-    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
+    def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a tool call on the fast path."""
 
     def cancel(self, request_id: RequestId) -> None:

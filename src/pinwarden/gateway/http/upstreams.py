@@ -102,7 +102,7 @@ class UpstreamFactory:
         self.shared: SharedApprovals | None = None
         """Approvals in the database, in addition to the lock."""
 
-    def read(self) -> LockedUpstreams:
+    def read_lock(self) -> LockedUpstreams:
         """Read the lock. Raises if it cannot be read or was tampered with."""
         lock = lock_store.read(self._project.lock)
         if lock is None:
@@ -174,12 +174,12 @@ class UpstreamFactory:
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
 
-        def locked() -> ServerLaunch:
+        def prepare_locked() -> ServerLaunch:
             return prepare_locked_launch(
                 self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._say
             )
 
-        def as_configured() -> ServerLaunch:
+        def prepare_configured() -> ServerLaunch:
             variables = self._project.variables
             own = {key: expand_placeholders(value, variables) for key, value in target.env.items()}
             return ServerLaunch(
@@ -188,14 +188,14 @@ class UpstreamFactory:
                 cwd=None if target.cwd is None else expand_placeholders(target.cwd, variables),
             )
 
-        def verified() -> ServerCommand:
-            return build_server_command(prepare_start(self._project, name, locked), name)
+        def build_verified() -> ServerCommand:
+            return build_server_command(prepare_start(self._project, name, prepare_locked), name)
 
-        def configured() -> ServerCommand:
-            return build_server_command(prepare_start(self._project, name, as_configured), name)
+        def build_configured() -> ServerCommand:
+            return build_server_command(prepare_start(self._project, name, prepare_configured), name)
 
         try:
-            verified()
+            build_verified()
         except PinwardenError as err:
             if err.code not in _UNVERIFIED:
                 raise
@@ -203,8 +203,8 @@ class UpstreamFactory:
                 raise PinwardenError(
                     "CONSENT_REQUIRED", f"its bytes are not verified ({err.code}), so {_CONSENT}"
                 ) from err
-            return configured
-        return verified
+            return build_configured
+        return build_verified
 
     # Addresses
 
