@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.output import FORMATS, render
-from pinwarden.clients.near_names import edit_distance
+from pinwarden.clients.similar_names import edit_distance
 from pinwarden.core.json_slices import split_array
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.report import Report, Row

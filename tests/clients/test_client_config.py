@@ -28,7 +28,7 @@ def read(
 def target(entry: dict[str, Any], client: str) -> Target | None:
     known = CLIENTS[client]
     document: Any = {"x": entry}
-    if known.spelling.named_list:
+    if known.entry_format.named_list:
         document = [{"name": "x", **entry}]
     for step in reversed(known.root):
         document = {step: document}
@@ -240,7 +240,7 @@ class TestFiles:
         assert "hunter2" not in repr(file)
 
     def test_claude_keeps_servers_of_single_projects_in_the_users_file(self) -> None:
-        location = next(location for location in CLIENTS["claude"].locations if location.folders)
+        location = next(location for location in CLIENTS["claude"].locations if location.projects_member)
         document = {
             "mcpServers": {"all": {"command": "a"}},
             "projects": {"/w/x": {"mcpServers": {"one": {"command": "b"}}, "history": []}, "/w/y": {}},

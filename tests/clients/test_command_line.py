@@ -10,9 +10,9 @@ from pinwarden.clients.command_line import (
     DANGERS,
     Launch,
     LockedStart,
+    find_pinwarden_arguments,
     parse_launch,
     parse_locked_start,
-    pinwarden_arguments,
 )
 from pinwarden.system.target import HttpTarget, StdioTarget, parse_name_set
 
@@ -281,7 +281,7 @@ class TestPinwardenRun:
         "line", ["npx pinwarden run notes", "node pinwarden run notes", "python server.py pinwarden run notes"]
     )
     def test_another_program_is_not_mistaken_for_pinwarden(self, line: str) -> None:
-        assert pinwarden_arguments(line.split(" ")) is None
+        assert find_pinwarden_arguments(line.split(" ")) is None
 
     def test_options_are_read_on_both_sides_of_the_name(self) -> None:
         line = "pinwarden run --client=claude notes --require-lock --project /srv -- --root ."

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.clients.drift import CONFIG_KINDS, compare_entries
-from pinwarden.clients.near_names import find_similar_name
+from pinwarden.clients.similar_names import find_similar_name
 from pinwarden.clients.table import CLIENTS
 from pinwarden.surface.drift.changes import ABSENT
 from tests.support.config_drift import compare_configs

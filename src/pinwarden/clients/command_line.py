@@ -1,10 +1,9 @@
 """Parse a command line: which package, image, file or address it starts, whether it is pinned, and its risks.
 
-Launchers are parsed by their own rules for options, so the package is found anywhere in the line. Nothing is run or
-resolved. An unknown command is a ``path``, never a guess.
+The parser knows the options of each launcher, so it finds the package anywhere in the line. It runs nothing and makes
+no request. A command that it does not know gets the kind ``path``.
 
-A command that starts a locked server with ``pinwarden run NAME`` is parsed by `parse_locked_start`. The lock says what
-such a command runs, so callers must look the server up there.
+`parse_locked_start` parses ``pinwarden run NAME``. Only the lock says which program such a command runs.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ __all__ = ["DANGERS", "Launch", "parse_launch", "split_command"]
 
 PROGRAM = "pinwarden"
 RUN_OPTIONS_WITH_VALUE = parse_name_set("--client --name --policy --audit --when-away --project --file --scope")
-"""Options of ``pinwarden run`` that take the next word."""
+"""Options of ``pinwarden run`` whose value is the next word."""
 
-MAX_WRAPPERS = 8  # the depth up to which nested commands are unwrapped
+MAX_WRAPPERS = 8  # nested programs such as env and sudo that are unwrapped
 
 _PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*w?|py")
 _ASSIGNMENT = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 Unwrapped = tuple[list[str], list[str]]
-"""The words inside a wrapper, and the dangers of the wrapper."""
+"""The words of the inner command, and codes of ``DANGERS`` that apply to the program around it."""
 
 
 def parse_launch(target: Target) -> Launch:
-    """What a configured server starts or contacts."""
+    """Parse the command or URL of a configured server."""
     if isinstance(target, HttpTarget):
         return build_url_launch(target.url, "http")
     words = split_command(target.command)
@@ -64,7 +63,7 @@ def parse_launch(target: Target) -> Launch:
 
 
 def unwrap_command(command: Sequence[str]) -> list[str]:
-    """The words of the innermost command, without the programs around it that only start another one."""
+    """Return the words of the innermost command, without wrappers such as ``env``, ``sudo`` and ``cmd /c``."""
     words = split_command(command)
     for _ in range(MAX_WRAPPERS):
         inner = _unwrap(words)
@@ -81,7 +80,7 @@ def _unwrap(words: list[str]) -> Unwrapped | None:
 
 
 def split_command(command: Sequence[str]) -> list[str]:
-    """The words of a command. Some clients accept a complete command line as the command."""
+    """Return the words of a command. A single word with spaces is split: some clients accept a whole command line."""
     if len(command) == 1 and re.search(r"\s", command[0]) and not is_absolute(command[0]):
         return split_command_line(command[0]) or list(command)
     return list(command)
@@ -99,7 +98,7 @@ def _find_program_dangers(program: str) -> list[str]:
 
 
 def _unwrap_cmd(words: list[str]) -> Unwrapped | None:
-    """``cmd /c npx …`` is how Windows starts a script. With operators, it is a shell command."""
+    """Unwrap ``cmd /c npx …``, which starts a script on Windows. A line with shell operators stays wrapped."""
     rest = words[1:]
     while rest and re.fullmatch(r"/[A-Za-z](?::\w+)?", rest[0]):
         rest = rest[1:]
@@ -119,13 +118,13 @@ def _unwrap_env(words: list[str]) -> Unwrapped:
 
 
 def _unwrap_prefix_program(words: list[str]) -> Unwrapped:
-    """A program that starts the rest of its line."""
+    """Unwrap a program such as ``sudo``, which starts the command after its own options."""
     options = parse_options(words[1:], parse_name_set("-u --user -g --group -n -s -k --signal -o -e -i"))
     return list(options.rest[1:] if program_name(words[0]) == "timeout" else options.rest), []
 
 
 def _unwrap_after_dashes(words: list[str]) -> Unwrapped | None:
-    """A program that provides secrets and starts the command after ``--``."""
+    """Unwrap a program such as ``doppler``, which provides secrets to the command after ``--``."""
     return (words[words.index("--") + 1 :], []) if "--" in words else None
 
 
@@ -140,7 +139,7 @@ def _unwrap_uv(words: list[str]) -> Unwrapped | None:
 
 
 def _unwrap_uv_run(words: list[str]) -> Unwrapped:
-    """A command in a project's environment; the project's folder decides what it runs."""
+    """Unwrap ``uv run``, which runs a command in the environment of a Python project."""
     options = parse_options(words, launchers.UV_VALUES)
     folder = options.get("--directory", "--project")
     dangers = ["other_index"] if options.has(*launchers.UV_INDEXES) else []
@@ -155,12 +154,12 @@ def _unwrap_uv_run(words: list[str]) -> Unwrapped:
 
 
 def _unwrap_python_module(words: list[str]) -> Unwrapped | None:
-    """``python -m uv …`` and ``python -m pipx …``."""
+    """Unwrap ``python -m uv …`` and ``python -m pipx …``."""
     return (words[2:], []) if words[1:2] == ["-m"] and words[2:3] in (["uv"], ["uvx"], ["pipx"]) else None
 
 
 def _unwrap_pinwarden_run(words: list[str]) -> Unwrapped | None:
-    """``pinwarden run -- COMMAND``; with a server's name before the dashes, it starts a locked server."""
+    """Unwrap ``pinwarden run -- COMMAND``. With a name before the dashes, the command starts a locked server."""
     if words[1:2] != ["run"] or "--" not in words:
         return None
     dashes = words.index("--")
@@ -176,7 +175,7 @@ def _is_option_value(words: list[str], index: int) -> bool:
 
 
 _UNREPORTED_WRAPPERS = frozenset({"cmd", "uv", "python", "python3", "py"})
-"""Wrappers that only find the launcher."""
+"""Wrappers that `Launch.wrappers` leaves out, because they do not change how the launcher runs."""
 
 _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
     "cmd": _unwrap_cmd,
@@ -189,7 +188,7 @@ _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
     ),
     **dict.fromkeys(("op", "doppler", "infisical", "dotenvx", "dotenv", "chamber", "aws-vault"), _unwrap_after_dashes),
 }
-"""Programs that only start another one."""
+"""The function that unwraps each program that only starts another one."""
 
 
 def _parse_cmd(name: str, words: Sequence[str]) -> Launch:
@@ -216,14 +215,14 @@ _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
 
 
 class _NotUniqueError(Exception):
-    """The word does not occur exactly once."""
+    """The word to replace does not occur exactly once."""
 
 
 def find_release_replacement(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
-    """The word that names the release, and its replacement for another release; None if it is not exactly one word.
+    """Find the word of a command that names the release. Returns it with the word for the requested version.
 
-    A word is replaced only if the command then starts the same package at the other release, so that no other number
-    in the line is mistaken for the version.
+    A candidate counts only if the command with the new word starts the same package at the requested version, so that
+    no other number in the line is mistaken for the version. Returns None unless there is exactly one candidate.
     """
     launch = parse_launch(target)
     wanted = _with_release(launch, version, digest)
@@ -238,7 +237,7 @@ def find_release_replacement(target: StdioTarget, version: str, digest: str | No
 
 
 def replace_word(entry: Any, old: str, new: str) -> dict[str, Any] | None:
-    """A client's entry with one word of its command replaced; None if the word does not occur exactly once."""
+    """Replace one word in the command of a client's entry. Returns None if the word does not occur exactly once."""
     if not isinstance(entry, dict):
         return None
     command = entry.get("command")
@@ -274,7 +273,7 @@ def _replace_only_word(words: Any, old: str, new: str) -> Sequence[Any]:
     return [new if word == old else word for word in words]
 
 
-_MAX_SHELLS = 3  # the depth up to which nested shells are unwrapped
+_MAX_SHELLS = 3  # nested ``sh -c`` commands that are unwrapped
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
 _BEFORE_COMMAND = frozenset({"exec", "command", "nohup"})
 
@@ -287,7 +286,7 @@ class LockedStart(Record):
     client: str | None = None
     project: str | None = None
     file: str | None = None
-    """The lockfile, if it is not that of the project."""
+    """The value of ``--file``: a lockfile other than that of the project."""
     scope: str | None = None
     requires_lock: bool = False
     arguments: tuple[str, ...] = ()
@@ -295,8 +294,8 @@ class LockedStart(Record):
 
 
 def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
-    """Parse a command that starts a locked server; None if it is another command."""
-    words = pinwarden_arguments(command)
+    """Parse a command that starts a locked server. Returns None for any other command."""
+    words = find_pinwarden_arguments(command)
     if words is None or words[:1] != ["run"]:
         return None
     dashes = words.index("--") if "--" in words else len(words)
@@ -314,8 +313,11 @@ def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
     )
 
 
-def pinwarden_arguments(command: Sequence[str]) -> list[str] | None:
-    """The arguments of Pinwarden in a command, however the program is found; None if it runs another program."""
+def find_pinwarden_arguments(command: Sequence[str]) -> list[str] | None:
+    """Return the arguments that a command passes to Pinwarden; None if it runs another program.
+
+    Recognises Pinwarden behind wrappers and shells, ``uvx pinwarden`` and ``python -m pinwarden``.
+    """
     words = list(command)
     for _ in range(_MAX_SHELLS):
         words = unwrap_command(words)
@@ -350,7 +352,7 @@ def _strip_pinwarden(words: list[str]) -> list[str] | None:
 
 
 def _strip_python(words: list[str]) -> list[str] | None:
-    """``python -m pinwarden …``, or Python with the path of our program."""
+    """Return the arguments after ``python -m pinwarden`` or ``python PATH/pinwarden``; None for another program."""
     for index, word in enumerate(words):
         cluster = re.fullmatch(r"-[A-Za-z]*m(.*)", word) if not word.startswith(("--", "-X", "-W")) else None
         if cluster is not None:
@@ -364,7 +366,7 @@ def _strip_python(words: list[str]) -> list[str] | None:
 
 
 def _parse_run_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The options of ``pinwarden run``, which may be on both sides of the name, and the other words."""
+    """Separate the options of ``pinwarden run`` from its other words. Options may come before or after the name."""
     options: dict[str, str] = {}
     rest: list[str] = []
     remaining = list(words)
@@ -380,33 +382,33 @@ def _parse_run_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]
     return options, rest
 
 
-def locked_server_name(command: Sequence[str]) -> str | None:
-    """The name of the locked server that a command starts; None if it starts another program."""
+def find_locked_server_name(command: Sequence[str]) -> str | None:
+    """Return the name of the locked server that a command starts; None if it starts no locked server."""
     start = parse_locked_start(command)
     return None if start is None else start.name
 
 
 def is_enforced_start(command: Sequence[str], name: str) -> bool:
-    """Whether a command is the one that ``pinwarden enforce`` writes for this server: our program without a path."""
-    return command[0] == PROGRAM and locked_server_name(command) == name
+    """Whether a command is ``pinwarden run NAME`` for this server, as ``pinwarden enforce`` writes it."""
+    return command[0] == PROGRAM and find_locked_server_name(command) == name
 
 
 class RunCommand(Record):
-    """A ``pinwarden run`` command, with a locked server's name or with a command after ``--``."""
+    """A ``pinwarden run`` command: either with the name of a locked server, or with a command after ``--``."""
 
     name: str | None
     """The server's name: the word after ``run``, or the value of ``--name``."""
     names_project: bool
-    """Whether the command states the project or lockfile."""
+    """Whether the command has ``--project``, ``--file`` or ``--scope``."""
     command: tuple[str, ...]
     """The words after ``--``."""
 
 
 def parse_run_command(command: Sequence[str]) -> RunCommand | None:
-    """Parse the ``pinwarden run`` in a command line; None if there is none."""
+    """Parse a command line that contains ``pinwarden run``. Returns None for any other command line."""
     words = split_command(command)
     for end in (*(index for index, word in enumerate(words) if word == "--"), len(words)):
-        ours = pinwarden_arguments(words[:end]) if end else None
+        ours = find_pinwarden_arguments(words[:end]) if end else None
         if ours is not None and ours[:1] == ["run"]:
             options, rest = _parse_run_options(ours[1:])
             return RunCommand(

@@ -165,9 +165,9 @@ def _parse_servers(
         )
         return
     within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), location.scope)]
-    folders = document.get(location.folders) if location.folders else None
-    if location.folders and type(folders) is dict:
-        within += [(value, (location.folders, folder), "local") for folder, value in folders.items()]
+    folders = document.get(location.projects_member) if location.projects_member else None
+    if location.projects_member and type(folders) is dict:
+        within += [(value, (location.projects_member, folder), "local") for folder, value in folders.items()]
     for holder, before, scope in within:
         for entries, root in _find_server_lists(holder, client, location):
             if type(entries) is not dict and type(entries) is not list:
@@ -186,18 +186,18 @@ def _parse_servers(
 
 def is_client_builtin(entry: Any, client: Client) -> bool:
     """Whether an entry is a built-in part of the client and starts or contacts no server."""
-    if not client.spelling.inside or type(entry) is not dict:
+    if not client.entry_format.builtin_types or type(entry) is not dict:
         return False
     words = unwrap_entry(entry, client)
-    started = (client.spelling.command, *client.spelling.url)
-    return words.get("type") in client.spelling.inside and not any(words.get(member) for member in started)
+    started = (client.entry_format.command_member, *client.entry_format.url_members)
+    return words.get("type") in client.entry_format.builtin_types and not any(words.get(member) for member in started)
 
 
 def _parse_inputs(document: Mapping[str, Any], client: Client, location: ConfigLocation) -> Iterator[DeclaredInput]:
-    if client.spelling.inputs is None:
+    if client.entry_format.inputs_member is None:
         return
     roots = (location.root or client.root, *location.more_roots)
-    for holder in dict.fromkeys((*root[:-1], client.spelling.inputs) for root in roots):
+    for holder in dict.fromkeys((*root[:-1], client.entry_format.inputs_member) for root in roots):
         for declared, steps in _resolve_path(document, holder, dotted=location.dotted):
             for index, declaration in enumerate(declared if type(declared) is list else ()):
                 if type(declaration) is not dict:
@@ -314,11 +314,11 @@ _TRANSPORTS: Mapping[str, Transport] = {
     "sse": "sse",
     "remote": "auto",
 }
-_SPELLINGS = tuple(client.spelling for client in CLIENTS.values())
-_URL_MEMBERS = tuple(dict.fromkeys(member for spelling in _SPELLINGS for member in spelling.url))
+_ENTRY_FORMATS = tuple(client.entry_format for client in CLIENTS.values())
+_URL_MEMBERS = tuple(dict.fromkeys(member for entry_format in _ENTRY_FORMATS for member in entry_format.url_members))
 # A generic configuration may use any client's format.
-_ANY_ENV = tuple(dict.fromkeys((spelling.env,) for spelling in _SPELLINGS))
-_ANY_HEADERS = tuple(dict.fromkeys(spelling.headers for spelling in _SPELLINGS))
+_ANY_ENV = tuple(dict.fromkeys((entry_format.env_member,) for entry_format in _ENTRY_FORMATS))
+_ANY_HEADERS = tuple(dict.fromkeys(entry_format.headers_path for entry_format in _ENTRY_FORMATS))
 
 
 def normalize_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def normalize_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
         "transport": _choose_transport(kind, url_member, client) if url is not None else None,
         "disabled": _pop_disabled(rest, client),
     }
-    if client.spelling.named_list:
+    if client.entry_format.named_list:
         rest.pop("name", None)
     if kind is not None and not _is_known_type(kind):
         rest["type"] = kind
@@ -373,15 +373,15 @@ def parse_target(entry: Any, client: Client) -> tuple[Target | None, str | None]
 
 def unwrap_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     """A copy of an entry, with the members of its wrapper moved up (Goose keeps a server under ``config``)."""
-    inner = entry.get(client.spelling.wrapped) if client.spelling.wrapped else None
+    inner = entry.get(client.entry_format.wrapper_member) if client.entry_format.wrapper_member else None
     if type(inner) is not dict:
         return dict(entry)
-    return {**{name: value for name, value in entry.items() if name != client.spelling.wrapped}, **inner}
+    return {**{name: value for name, value in entry.items() if name != client.entry_format.wrapper_member}, **inner}
 
 
 def _pop_command_line(rest: dict[str, Any], client: Client) -> list[Any]:
     """Remove program and arguments from the entry: one string, one list, or (Zed, before 2025) an object."""
-    command = rest.pop(client.spelling.command, None)
+    command = rest.pop(client.entry_format.command_member, None)
     arguments = rest.pop("args", None)
     if type(command) is dict and "path" in command:
         inner = dict(command)
@@ -399,7 +399,10 @@ def _pop_command_line(rest: dict[str, Any], client: Client) -> list[Any]:
 
 
 def _pop_url(rest: dict[str, Any], client: Client) -> tuple[Any, str | None]:
-    ordered = (*client.spelling.url, *(member for member in _URL_MEMBERS if member not in client.spelling.url))
+    ordered = (
+        *client.entry_format.url_members,
+        *(member for member in _URL_MEMBERS if member not in client.entry_format.url_members),
+    )
     present = [member for member in ordered if rest.get(member) is not None]
     if not present:
         return None, None
@@ -415,11 +418,11 @@ def _choose_transport(kind: Any, member: str | None, client: Client) -> str:
         return _TRANSPORTS[kind]
     if member == "httpUrl":
         return "streamable-http"
-    return client.spelling.url_transport
+    return client.entry_format.url_transport
 
 
 def _list_env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
-    return _ANY_ENV if client.id == "generic" else ((client.spelling.env,),)
+    return _ANY_ENV if client.id == "generic" else ((client.entry_format.env_member,),)
 
 
 def _pop_env(rest: dict[str, Any], client: Client) -> Any:
@@ -435,7 +438,7 @@ def _pop_env(rest: dict[str, Any], client: Client) -> Any:
 
 
 def _list_header_paths(client: Client) -> tuple[tuple[str, ...], ...]:
-    return _ANY_HEADERS if client.id == "generic" else (client.spelling.headers,)
+    return _ANY_HEADERS if client.id == "generic" else (client.entry_format.headers_path,)
 
 
 def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
@@ -460,7 +463,7 @@ def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
 
 
 def _pop_disabled(rest: dict[str, Any], client: Client) -> bool:
-    member, value = client.spelling.off
+    member, value = client.entry_format.disabling_member
     if type(rest.get(member)) not in (bool, type(None)):
         return False  # how the client interprets such a value is unknown, so it is compared as written
     return rest.pop(member, None) is value

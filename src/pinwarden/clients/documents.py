@@ -1,8 +1,7 @@
-"""Configuration files as documents: parse them by format, and get, put or remove the entry of one server.
+"""Parse configuration files of all formats, and read, replace or remove the entry of one server in them.
 
-Each format has its own text editor (``jsonc.py``, ``toml_text.py``, ``yaml_text.py``), which is imported when it is
-needed. The result of an edit is always parsed again and must be the old document with exactly this server changed;
-otherwise the edit is refused.
+Each format has its own editor (``jsonc.py``, ``toml_text.py``, ``yaml_text.py``), which is imported only when needed.
+Pinwarden parses the text again after every edit. It refuses the edit if anything but this server's entry changed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pinwarden.core.errors import PinwardenError
 
 
 def read_document(data: bytes, path: str) -> Any:
-    """Parse a configuration file. An empty file is an empty object, as for clients."""
+    """Parse a configuration file. An empty file gives an empty object, because clients also accept empty files."""
     from pinwarden.clients.jsonc import decode_text
 
     form = detect_format(path)
@@ -33,7 +32,7 @@ def read_document(data: bytes, path: str) -> Any:
 
 
 def detect_format(path: str) -> Format:
-    """The format of a file by its name; JSON with comments if the name has no known suffix."""
+    """Return the format of a file by the suffix of its name. Unknown suffixes count as JSON with comments."""
     return next((form for ending, form in FORMATS.items() if path.lower().endswith(ending)), "json")
 
 
@@ -50,7 +49,7 @@ def _read_json(data: bytes) -> Any:
 
 
 def find_entry(document: Any, client: Client, name: str, root: tuple[str, ...] | None = None) -> Any:
-    """The entry of a server in a configuration or fragment; None if it is missing."""
+    """Return the entry of a server in a parsed configuration; None if it is missing."""
     entries = document
     for step in root or client.root:
         entries = entries.get(step) if type(entries) is dict else None
@@ -60,22 +59,25 @@ def find_entry(document: Any, client: Client, name: str, root: tuple[str, ...] |
 
 
 def build_config(client: Client, name: str, entry: Any) -> dict[str, Any]:
-    """A configuration with only this server, at the path that its client reads. The inverse of ``find_entry``."""
-    if not client.spelling.named_list:
+    """Build a configuration with only this server, at the path that its client reads. Reverses ``find_entry``."""
+    if not client.entry_format.named_list:
         return wrap_in_path(client.root, {name: entry})
-    # Continue also reads files of other clients, where a server's name is not inside its entry.
+    # An entry that Continue reads from another client's file has no "name" member yet.
     return wrap_in_path(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
 
 
 def wrap_in_path(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """An object with a value at a path of members."""
+    """Return nested objects with this value at this member path: ``("a", "b")`` gives ``{"a": {"b": value}}``."""
     for step in reversed(path):
         value = {step: value}
     return cast(dict[str, Any], value)
 
 
 def set_entry(data: bytes, *, form: Format, client: Client, name: str, fragment: Any) -> bytes:
-    """The configuration with the server of the fragment. Other members of the fragment are used only in new files."""
+    """Return the configuration with the server of the fragment added or replaced.
+
+    If the file is empty, the result has all members of the fragment.
+    """
     from pinwarden.clients.jsonc import decode_text, put_value
 
     before = read_document(data, f"x.{form}")
@@ -99,7 +101,7 @@ def _put_entry(text: str, form: Format, client: Client, name: str, entry: Any) -
     if form == "json":
         from pinwarden.clients.jsonc import put_value
 
-        return put_value(text, (*client.root, name), entry) if not client.spelling.named_list else _refuse_list()
+        return put_value(text, (*client.root, name), entry) if not client.entry_format.named_list else _refuse_list()
     if form == "toml":
         from pinwarden.clients.toml_text import put_table
 
@@ -110,7 +112,7 @@ def _put_entry(text: str, form: Format, client: Client, name: str, entry: Any) -
 
 
 def set_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: dict[str, Any]) -> bytes:
-    """The configuration with the server at one path replaced. Only for JSON files."""
+    """Return the configuration with the entry at one member path replaced. Raises for files other than JSON."""
     from pinwarden.clients.jsonc import decode_text, put_value
 
     before = read_document(data, f"x.{form}")
@@ -119,13 +121,13 @@ def set_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: di
     for step in steps[:-1]:
         holder = holder.get(step) if type(holder) is dict else None
     if form != "json" or type(holder) is not dict or steps[-1] not in holder:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"the server at /{'/'.join(steps)[:120]} cannot be edited in place")
+        raise PinwardenError("CONFIG_UNEDITABLE", f"Pinwarden cannot edit the server at /{'/'.join(steps)[:120]}")
     holder[steps[-1]] = entry
     return _check_edit(put_value(decode_text(data), steps, entry), form, expected).encode()
 
 
 def delete_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:
-    """The configuration without that server."""
+    """Return the configuration without the server ``name``."""
     from pinwarden.clients.jsonc import decode_text
 
     expected = _build_expected_document(read_document(data, f"x.{form}"), client, name, None)
@@ -136,7 +138,7 @@ def _remove_entry(text: str, form: Format, client: Client, name: str) -> str:
     if form == "json":
         from pinwarden.clients.jsonc import remove_value
 
-        return remove_value(text, (*client.root, name)) if not client.spelling.named_list else _refuse_list()
+        return remove_value(text, (*client.root, name)) if not client.entry_format.named_list else _refuse_list()
     if form == "toml":
         from pinwarden.clients.toml_text import remove_table
 
@@ -159,18 +161,18 @@ def _render_new_file(form: Format, client: Client, name: str, fragment: dict[str
 
 
 def _list_missing_schema_members(before: dict[str, Any], fragment: dict[str, Any], client: Client) -> list[str]:
-    """Members next to the servers that are added if the file has none: opencode states its schema."""
+    """List the fragment's ``$schema``, which opencode expects next to the servers, if the file has none yet."""
     return [name for name in fragment if name == "$schema" and name not in before and name not in client.root]
 
 
 def _build_expected_document(before: dict[str, Any], client: Client, name: str, entry: Any) -> dict[str, Any]:
-    """The document that the edited text must contain; without an entry, the server is removed."""
+    """Build the document that the edited text must contain. If ``entry`` is None, the server is removed."""
     expected: dict[str, Any] = deepcopy(before)
     holder: Any = expected
     for step in client.root[:-1]:
         holder = holder.setdefault(step, {})
     last = client.root[-1]
-    if client.spelling.named_list:
+    if client.entry_format.named_list:
         servers = holder.get(last) or []
         named = [type(server) is dict and server.get("name") == name for server in servers]
         if entry is None:
@@ -193,18 +195,20 @@ def _build_expected_document(before: dict[str, Any], client: Client, name: str, 
 
 
 def _check_edit(text: str, form: Format, expected: Any) -> str:
-
     try:
         document = read_document(text.encode(), f"x.{form}")
     except PinwardenError as err:
-        raise PinwardenError("CONFIG_UNEDITABLE", "the edited file could not be parsed") from err
+        raise PinwardenError("CONFIG_UNEDITABLE", f"editing would make the file invalid {form.upper()}") from err
     if _drop_empty_members(document) != _drop_empty_members(expected):
         raise PinwardenError("CONFIG_UNEDITABLE", "the server cannot be edited without changing other content")
     return text
 
 
 def _drop_empty_members(value: Any) -> Any:
-    """The value without empty objects and null members, which TOML does not have; true and 1 are different."""
+    """Remove empty objects and null members, which TOML cannot represent, so that formats can be compared.
+
+    Scalars become pairs of type and value, because ``True == 1`` in Python.
+    """
     if type(value) is dict:
         members = {name: _drop_empty_members(item) for name, item in value.items()}
         return {name: item for name, item in members.items() if item not in ({}, ("NoneType", None))}
@@ -214,4 +218,4 @@ def _drop_empty_members(value: Any) -> Any:
 
 
 def _refuse_list() -> str:
-    raise PinwardenError("CONFIG_UNEDITABLE", "a list of servers in a JSON file cannot be edited")
+    raise PinwardenError("CONFIG_UNEDITABLE", "Pinwarden cannot edit a list of servers in a JSON file")

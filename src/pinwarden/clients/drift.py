@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden.clients.command_line import DANGERS, Launch, parse_launch
 from pinwarden.clients.config import ConfiguredServer, normalize_entry, parse_configured_server
-from pinwarden.clients.near_names import find_similar_name
+from pinwarden.clients.similar_names import find_similar_name
 from pinwarden.clients.table import Client, get_client
 from pinwarden.core.json_values import child_pointer, is_json_equal
 from pinwarden.core.record import Record
@@ -420,7 +420,7 @@ def _compare_other_members(pair: _EntryPair) -> Iterator[Change]:
             continue
         before, after = pair.old.get(field, ABSENT), pair.new.get(field, ABSENT)
         kind = "member_changed"
-        if field in pair.client.spelling.consent:
+        if field in pair.client.entry_format.auto_approve_members:
             narrowed = "*" in _list_auto_approved(before) or _list_auto_approved(after) <= _list_auto_approved(before)
             kind = "consent_narrowed" if narrowed else "consent_widened"
         yield pair.row(field).change(kind, _display_member(field, before), _display_member(field, after))

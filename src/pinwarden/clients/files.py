@@ -1,7 +1,7 @@
-"""The configuration files of MCP clients on this machine: find, read, and edit one server at a time.
+"""Find, read and edit the configuration files of MCP clients on this machine.
 
-Finding never fails: a file that cannot be read or parsed is a value that says so. An edit changes exactly one server,
-or is refused with an error code and changes nothing. ``documents.py`` edits the text.
+Finding files never raises: a file that cannot be read or parsed becomes a ``ConfigFile`` with a problem. An edit
+changes the entry of exactly one server, or raises and changes nothing. ``documents.py`` edits the text.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
-"""Claude Code keeps its history in the file with the servers; such files reach some megabytes."""
+"""Large enough for Claude Code, which keeps its history in the same file as its servers."""
 
-MAX_FILES_PER_LOCATION = 200  # a folder of configuration blocks has a handful
-MAX_FOLDERS = 500  # folders of agents
-MAX_AGENTS = 2000  # shared collections of agents have hundreds
+MAX_FILES_PER_LOCATION = 200  # in practice, a folder of configuration files has fewer than ten
+MAX_FOLDERS = 500  # folders searched for agents
+MAX_AGENTS = 2000  # in practice, a shared collection of agents has hundreds
 
 Action = Literal["created", "updated", "unchanged", "removed", "missing"]
 
 
 def detect_system() -> System:
-    """The operating system, as the table of clients names it."""
+    """Return the name of this operating system, as used in the table of clients."""
     return "windows" if sys.platform == "win32" else "mac" if sys.platform == "darwin" else "linux"
 
 
 def discover_configs(
     project: Path, home: Path, system: System, env: Mapping[str, str], *, root: Path = Path("/")
 ) -> list[ConfigFile]:
-    """Every configuration file that exists for this project and user, in the order of the table of clients.
+    """Read every configuration file that exists for this project and user, in the order of the table of clients.
 
-    A file that several clients read is listed once, under the first of them. ``root`` is the root of the file system,
-    for files of administrators.
+    A file that several clients read is returned once, for the first of them. ``root`` is the root of the file system;
+    files that an administrator manages are below it.
     """
     return _discover_in(_FolderResolver(project, home, system, env, root), get_args(Scope))
 
@@ -69,12 +69,12 @@ def discover_configs(
 def discover_in_scope(
     project: Path, home: Path, system: System, env: Mapping[str, str], scope: Scope
 ) -> list[ConfigFile]:
-    """Every configuration file of one scope that exists."""
+    """Read every existing configuration file of one scope."""
     return _discover_in(_FolderResolver(project, home, system, env, Path("/")), (scope,))
 
 
 def discover_project_configs(project: Path, system: System) -> list[ConfigFile]:
-    """Every configuration file that exists in a project's folder; the user's own files are left out."""
+    """Read every configuration file in a project's folder, but none of the user's own files."""
     return _discover_in(_FolderResolver(project, project, system, {}, Path("/")), ("project",))
 
 
@@ -89,7 +89,7 @@ def _discover_in(folders: _FolderResolver, scopes: Container[Scope]) -> list[Con
             pattern = folders.resolve_path(location.path)
             for written in _case_variants(pattern, project, listed) if location.scope == "project" else (pattern,):
                 for path, problem in _expand_pattern(written):
-                    known = path.absolute()  # the project may be the home folder, under another path
+                    known = path.absolute()  # the project and the home folder may be the same folder
                     if problem is not None:
                         files[known] = _build_unsearched_file(path, client, location, problem)
                     elif known not in files and _path_exists(path):
@@ -98,7 +98,7 @@ def _discover_in(folders: _FolderResolver, scopes: Container[Scope]) -> list[Con
 
 
 def list_project_names() -> frozenset[str]:
-    """Names of files and folders that configure a client: the first part of each path below a project."""
+    """Return the top-level names in a project that belong to clients, such as ``.mcp.json`` and ``.cursor``."""
     paths = (
         Path(location.path).parts
         for client in CLIENTS.values()
@@ -109,7 +109,7 @@ def list_project_names() -> frozenset[str]:
 
 
 def load_config(path: Path, client: Client, location: ConfigLocation, *, within: tuple[Path, ...] = ()) -> ConfigFile:
-    """Read one configuration file. Never raises."""
+    """Read one configuration file. Never raises: the result describes a file that could not be read."""
     from pinwarden.clients.config import ConfigFile, read_config  # most projects have no such file
 
     link = _find_link_target(path, within)
@@ -133,7 +133,7 @@ def load_config(path: Path, client: Client, location: ConfigLocation, *, within:
 def list_installation_paths(
     project: Path, home: Path, system: System, env: Mapping[str, str]
 ) -> dict[tuple[str, str], str]:
-    """The file that an installation is written to, by client and scope."""
+    """Return the files to which Pinwarden installs servers, by client and scope."""
     folders = _FolderResolver(project, home, system, env, Path("/"))
     paths: dict[tuple[str, str], str] = {}
     for client in CLIENTS.values():
@@ -147,7 +147,7 @@ def list_installation_paths(
 def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
     """Add or replace a server in a client's file and leave everything else unchanged.
 
-    ``fragment`` is a configuration of that client with the server, as a lock stores it.
+    ``fragment`` is a client configuration that contains only this server, as a lock stores it.
     """
     known = get_client(client)
     entry = find_entry(fragment, known, name)
@@ -163,13 +163,13 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
 
 class ConfigEdits:
-    """Edits of clients' files that are kept or undone together."""
+    """Edits of several configuration files that can be undone together."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Path, bytes, bytes]] = []
 
     def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-        """Replace the entry of a server in place; the same name elsewhere in the file is another server."""
+        """Replace the entry of a server at its JSON Pointer; an entry of the same name elsewhere in the file stays."""
         before, after = _edit_entry(server, entry)
         if after == before:
             return "unchanged"
@@ -179,7 +179,7 @@ class ConfigEdits:
         return "updated"
 
     def undo(self) -> None:
-        """Restore every file byte by byte, unless its client wrote it in the meantime."""
+        """Restore the previous bytes of every edited file, except files that another program changed since."""
         while self._done:
             path, before, after = self._done.pop()
             if _read_or_none(path) == after:
@@ -188,7 +188,7 @@ class ConfigEdits:
 
 @contextmanager
 def config_edits() -> Iterator[ConfigEdits]:
-    """Edits that are undone if the block raises or is interrupted."""
+    """Collect edits of configuration files, and undo all of them if the block raises."""
     edits = ConfigEdits()
     try:
         yield edits
@@ -198,12 +198,12 @@ def config_edits() -> Iterator[ConfigEdits]:
 
 
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
-    """Raise if the entry of a server cannot be replaced in place. Writes nothing."""
+    """Raise ``CONFIG_UNEDITABLE`` if the entry of a server cannot be replaced in its file. Writes nothing."""
     _edit_entry(server, entry)
 
 
 def _edit_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
-    """The file of a server before and after its entry is replaced."""
+    """Return the bytes of a server's file before and after its entry is replaced, without writing them."""
     from pinwarden.core.json_values import split_pointer
 
     path, known, name = Path(server.path), get_client(server.client), server.name
@@ -213,9 +213,9 @@ def _edit_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes,
     if before is None or not steps:
         raise PinwardenError("CONFIG_UNEDITABLE", f"{path} no longer contains the server {name[:80]!a}")
     if path.suffix.lower() == ".md":
-        raise PinwardenError("CONFIG_UNEDITABLE", f"{path.name} describes an agent in Markdown; edit it by hand")
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} describes an agent in Markdown; edit it by hand")
     form = detect_format(path.name)
-    usual = steps == (*known.root, name) or (known.spelling.named_list and steps[:-1] == known.root)
+    usual = steps == (*known.root, name) or (known.entry_format.named_list and steps[:-1] == known.root)
     if not usual:
         return before, set_entry_at(before, form=form, steps=steps, entry=entry)
     fragment = build_config(known, name, entry)
@@ -245,14 +245,14 @@ def _write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
-    # Clients write their files too; a change since the file was read must not be lost.
+    # The client may have changed the file since Pinwarden read it, and that change must not be lost.
     if _read_or_none(path) != before:
         raise PinwardenError("CONFIG_UNEDITABLE", f"another program changed {path}; try again")
     write_atomically(path, after)
 
 
 def _refuse_link(path: Path) -> None:
-    """Refuse links: replacing one by a file, or writing to the target of a repository's link, would be a surprise."""
+    """Refuse a symbolic link, which a repository could use to make Pinwarden write to a file elsewhere."""
     if path.is_symlink():
         raise PinwardenError(
             "CONFIG_UNEDITABLE",
@@ -262,7 +262,7 @@ def _refuse_link(path: Path) -> None:
 
 
 def _refuse_linked_folder(path: Path, client: Client) -> None:
-    """Refuse linked parent folders inside the project or home, such as ``.cursor``."""
+    """Refuse a file whose parent folder inside the project or home, such as ``.cursor``, is a symbolic link."""
     for location in client.locations:
         for below in _list_relative_parts(location) if location.installs else ():
             if path.parts[-len(below) :] == below:
@@ -271,18 +271,18 @@ def _refuse_linked_folder(path: Path, client: Client) -> None:
 
 
 def _list_relative_parts(location: ConfigLocation) -> Iterator[tuple[str, ...]]:
-    """The path parts from the project or home to a file, on each system."""
+    """Yield the segments of a file's path relative to the project or home folder, for each system."""
     name, _, rest = location.path.partition("/")
     if name in ("{project}", "{home}"):
         yield Path(rest).parts
         return
-    yield Path(rest).parts  # below the folder in a variable
+    yield Path(rest).parts  # relative to the folder that an environment variable names
     for otherwise in FOLDERS[name.strip("{}")].otherwise.values():
         yield (*Path(otherwise.partition("/")[2]).parts, *Path(rest).parts)
 
 
 class _FolderResolver:
-    """Resolves the folder names at the start of paths in the table."""
+    """Resolves paths of the table of clients, which begin with the name of a folder in braces."""
 
     def __init__(self, project: Path, home: Path, system: System, env: Mapping[str, str], root: Path) -> None:
         self.system = system
@@ -298,14 +298,14 @@ class _FolderResolver:
             return self.known[name]
         folder = FOLDERS[name]
         value = self.env.get(folder.variable, "") if folder.variable and self.system in folder.variable_on else ""
-        # A relative folder would depend on the working directory of Pinwarden, not of the client.
+        # A relative path is ignored: Pinwarden and the client may have different working directories.
         if value and Path(value).is_absolute():
             return Path(value)
         return self.resolve_path(folder.otherwise[self.system])
 
 
 def _expand_pattern(pattern: Path) -> Iterator[tuple[Path, str | None]]:
-    """The files that match a pattern; with a problem, the patterns that could not be searched completely."""
+    """Yield the files that match a pattern. A pattern that was not searched completely is yielded with the problem."""
     index = next((index for index, step in enumerate(pattern.parts) if step.startswith("*")), None)
     if index is None:
         yield pattern, None
@@ -326,7 +326,7 @@ def _expand_pattern(pattern: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def _list_folders(folder: Path) -> tuple[list[Path], str | None]:
-    """A folder and all folders below it, links followed once; and a problem if the list is incomplete."""
+    """List a folder and all folders below it, also through symbolic links; with a problem if some are missing."""
     pending, folders, visited = [folder], list[Path](), set[tuple[int, int]]()
     while pending:
         current = pending.pop()
@@ -336,7 +336,7 @@ def _list_folders(folder: Path) -> tuple[list[Path], str | None]:
                 continue
             visited.add((status.st_dev, status.st_ino))
             if len(folders) == MAX_FOLDERS:
-                return folders, f"more than {MAX_FOLDERS} folders, of which {MAX_FOLDERS} are read"
+                return folders, f"there are more than {MAX_FOLDERS} folders, and Pinwarden read {MAX_FOLDERS} of them"
             folders.append(current)
             pending += sorted((child for child in current.iterdir() if child.is_dir()), reverse=True)
         except FileNotFoundError:
@@ -347,7 +347,7 @@ def _list_folders(folder: Path) -> tuple[list[Path], str | None]:
 
 
 def _list_names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
-    """The names in a folder that end like the pattern; and a problem if the list is incomplete."""
+    """List the names in a folder that have the suffix of the pattern; with a problem if some are missing."""
     ending = fold_file_name(pattern.removeprefix("*"))
     try:
         names = sorted(file.name for file in folder.iterdir() if fold_file_name(file.name).endswith(ending))
@@ -357,7 +357,7 @@ def _list_names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
         return [], f"the folder cannot be listed: {err.strerror or err}"
     limit = MAX_AGENTS if ending == ".md" else MAX_FILES_PER_LOCATION
     if len(names) > limit:
-        return names[:limit], f"{len(names)} files, of which {limit} are read"
+        return names[:limit], f"there are {len(names)} files, and Pinwarden read {limit} of them"
     return names, None
 
 
@@ -370,7 +370,7 @@ def _build_unsearched_file(pattern: Path, client: Client, location: ConfigLocati
 
 
 def _case_variants(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iterator[Path]:
-    """The path, and every path in the project that a case-insensitive file system treats as equal to it."""
+    """Yield the path, and every path in the project that a case-insensitive file system treats as the same."""
     yield path
     candidates = [project]
     for step in path.relative_to(project).parts:
@@ -383,7 +383,7 @@ def _case_variants(path: Path, project: Path, listed: dict[Path, list[str]]) -> 
         ]
     for other in candidates[:MAX_FILES_PER_LOCATION]:
         meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))
-        # Where case is ignored, the other path is the same file.
+        # On a case-insensitive file system, both paths are the same file, which is read only once.
         if other != meant and not _is_same_file(other, meant):
             yield other
 
@@ -407,7 +407,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 
 def _path_exists(path: Path) -> bool:
-    """Whether the path exists, including dangling links. A path in a folder without access counts as existing."""
+    """Whether the path exists. Dangling links, and paths in folders that cannot be searched, count as existing."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -418,7 +418,7 @@ def _path_exists(path: Path) -> bool:
 
 
 def _find_link_target(path: Path, within: tuple[Path, ...]) -> str | None:
-    """The target, if the path or a folder between it and the project or home is a link."""
+    """Return the resolved path if it, or a parent folder inside the project or home, is a link; otherwise None."""
     tops = [top for top in within if path.is_relative_to(top)]
     steps = [
         path,
@@ -428,5 +428,5 @@ def _find_link_target(path: Path, within: tuple[Path, ...]) -> str | None:
         return None
     try:
         return str(path.resolve())
-    except (OSError, RuntimeError):  # a loop of links
+    except (OSError, RuntimeError):  # links that form a loop
         return ""

@@ -124,7 +124,7 @@ def check_server(server: ConfiguredServer) -> Iterator[ConfigFinding]:
     for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
         if is_redirecting_variable(name):
             yield _build_server_finding(server, "redirecting_variable", name)
-    for member in client.spelling.consent:
+    for member in client.entry_format.auto_approve_members:
         if server.entry.get(member):
             yield _build_server_finding(server, "calls_unasked", member)
 

@@ -1,7 +1,7 @@
 """The clients that start MCP servers: where each keeps its configuration, and the format of its entries.
 
-Everything that differs between clients is data in ``CLIENTS``. A path begins with the name of a folder in braces;
-``FOLDERS`` says where that folder is; ``files.py`` resolves it.
+``CLIENTS`` has everything that differs between clients. A path in it begins with the name of a folder in braces, such
+as ``{config}/opencode/opencode.json``. ``FOLDERS`` says where each folder is on each system.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ SYSTEMS: tuple[System, ...] = ("linux", "mac", "windows")
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {".json": "json", ".jsonc": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 )
-"""The format of a file by its suffix."""
+"""The format of a configuration file, by the suffix of its name."""
 
 
 class Folder(Record):
-    """A folder at the start of paths: the value of a variable, or else a fixed path."""
+    """A folder that paths in ``CLIENTS`` begin with: the value of an environment variable, or else a fixed path."""
 
     variable: str | None = None
     variable_on: tuple[System, ...] = SYSTEMS
     otherwise: Mapping[System, str]
-    """By system, a path that itself begins with ``{home}``, ``{project}`` or the root of the file system."""
+    """The fixed path on each system. It begins with ``{home}`` or ``{root}``."""
 
 
 def _on_all_systems(path: str) -> Mapping[System, str]:
@@ -74,63 +74,66 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
         ),
     }
 )
-"""Folders by name. ``roaming`` has the settings of desktop programs; ``{root}`` is the root of the file system."""
+"""Folders by name. Desktop programs keep their settings in ``roaming``. ``{root}`` is the root of the file system."""
 
 
 class ConfigLocation(Record):
-    """A file that a client reads, or several: a part of the path may be or begin with ``*``. ``**`` is any depth."""
+    """A configuration file that a client reads, or a pattern for several of them.
+
+    In a pattern, ``*`` at the start of a path segment matches any characters, and ``**`` matches folders of any depth.
+    """
 
     scope: Scope
     path: str
     systems: tuple[System, ...] = SYSTEMS
     root: tuple[str, ...] | None = None
-    """The path of members to the servers, if it is not the client's usual one."""
+    """The member path to the servers in this file, if it differs from ``Client.root``."""
     installs: bool = False
-    """Whether installations are written to this file."""
-    folders: str | None = None
-    """A member with more objects of servers, by project folder."""
+    """Whether Pinwarden adds installed servers to this file."""
+    projects_member: str | None = None
+    """The member that lists more servers for each project folder, such as ``projects`` in Claude Code's file."""
     settings: bool = False
-    """The file has no servers, but settings that apply to them."""
+    """Whether the file has only settings that apply to servers, and no servers."""
     more_roots: tuple[tuple[str, ...], ...] = ()
-    """More paths of members to servers."""
+    """Further member paths under which this file may have servers."""
     dotted: bool = False
-    """A path of members may be written as one member with dots, as in the settings of VS Code."""
+    """Whether ``"a.b": value`` means the same as ``"a": {"b": value}``, as in the settings of VS Code."""
     may_be_one_server: bool = False
-    """A file without the member for servers is one server, named like the file."""
+    """Whether a file without a servers member is itself the entry of one server, named after the file."""
     agents: bool = False
-    """The file describes an agent in Markdown; its front matter may declare servers."""
+    """Whether the file describes an agent in Markdown. Its front matter may declare servers."""
     code: bool = False
-    """The file is a program that the client loads."""
+    """Whether the file is a program that the client loads, such as a plugin."""
 
 
-class Spelling(Record):
-    """How a client writes the entry of one server."""
+class EntryFormat(Record):
+    """The member names that a client uses in the entry of one server."""
 
-    url: tuple[str, ...] = ("url",)
-    """Members with the address; the first one has precedence."""
-    headers: tuple[str, ...] = ("headers",)
-    """The path to the headers inside the entry."""
-    env: str = "env"
-    off: tuple[str, bool] = ("disabled", True)
-    """The member, and its value, that disable a server."""
-    local: str | None = None
-    """The ``type`` that is written for a server that is a command, if any."""
-    command: str = "command"
+    url_members: tuple[str, ...] = ("url",)
+    """Members that may have the server's URL. If several are present, the client uses the first in this list."""
+    headers_path: tuple[str, ...] = ("headers",)
+    """The member path to the HTTP headers inside the entry."""
+    env_member: str = "env"
+    disabling_member: tuple[str, bool] = ("disabled", True)
+    """The member that disables a server, and the value with which it does."""
+    local_type: str | None = None
+    """The value of ``type`` that Pinwarden writes for a server that the client starts; None to write no ``type``."""
+    command_member: str = "command"
     """The member with the program."""
-    wrapped: str | None = None
-    """A member that may contain all the others."""
-    inside: tuple[str, ...] = ()
-    """The ``type`` of entries that are parts of the client itself, not servers."""
+    wrapper_member: str | None = None
+    """A member that may contain all other members of the entry."""
+    builtin_types: tuple[str, ...] = ()
+    """Values of ``type`` for built-in features of the client, which are not MCP servers."""
     command_list: bool = False
-    """Program and arguments are one list in ``command``."""
+    """Whether ``command`` is one list of the program and its arguments."""
     named_list: bool = False
-    """Servers are a list of objects with a ``name``, not the members of an object."""
+    """Whether servers are a list of objects with a ``name``, instead of an object with a member per server."""
     url_transport: str = "auto"
-    """The transport of an entry that states none."""
-    consent: tuple[str, ...] = ()
-    """Members that allow calls without asking the user."""
-    inputs: str | None = None
-    """A member next to the servers that declares the inputs for ``${input:id}``."""
+    """The transport that the client uses if the entry does not name one."""
+    auto_approve_members: tuple[str, ...] = ()
+    """Members that let the client call tools without asking the user."""
+    inputs_member: str | None = None
+    """The member that declares the inputs for ``${input:id}``. It is a sibling of the servers member."""
 
 
 class Client(Record):
@@ -139,19 +142,20 @@ class Client(Record):
     id: str
     title: str
     root: tuple[str, ...]
-    spelling: Spelling
+    """The member path to the servers in the client's files."""
+    entry_format: EntryFormat
     locations: tuple[ConfigLocation, ...]
 
 
 _SERVERS = ("mcpServers",)
-_AMP = ("amp", "mcpServers")  # Amp in an editor has its servers in the editor's settings
-_CODES = ("Code", "Code - Insiders", "VSCodium")
+_AMP = ("amp", "mcpServers")  # the Amp extension keeps its servers in the settings of VS Code
+_VSCODE_FOLDERS = ("Code", "Code - Insiders", "VSCodium")
 _IN_SETTINGS = ("mcp", "servers")
 _IN_CONTAINER = ("customizations", "vscode")
 _CONTAINER_SETTINGS = (*_IN_CONTAINER, "settings", *_IN_SETTINGS)
 _CONTAINERS = (".devcontainer/devcontainer.json", ".devcontainer.json", ".devcontainer/*/devcontainer.json")
 _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
-"""The old file, what the editors write, and the agents of the editors and of the command line."""
+"""Files of Amazon Q: the old file, the default file of the editors, and agents of the editors and the command line."""
 
 
 def _project_file(path: str, *, installs: bool = False) -> ConfigLocation:
@@ -165,12 +169,12 @@ def _global_file(path: str, *, installs: bool = False) -> ConfigLocation:
 
 
 def _visual_studio_roots(path: str) -> tuple[tuple[str, ...], ...]:
-    """Visual Studio also reads the files of other clients, but expects ``servers`` in them."""
+    """Return a further member path for files of other clients that Visual Studio reads; it expects ``servers``."""
     return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
 
 
 def _agent_files(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
-    """Agents of a client, one per file, in folders of any depth."""
+    """Return the location of a client's agents: one Markdown file per agent, in folders of any depth."""
     return (ConfigLocation(scope=scope, path=f"{folder}/**/*.md", agents=True),)
 
 
@@ -179,7 +183,7 @@ def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tupl
 
 
 def _program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
-    """Programs that a client loads from its folders."""
+    """Return the locations of JavaScript and TypeScript files that a client loads as plugins or tools."""
     return tuple(
         ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
         for kind in kinds
@@ -188,21 +192,23 @@ def _program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLo
 
 
 def _extension_files(extension: str, file: str) -> tuple[ConfigLocation, ...]:
-    """A file of an extension, in VS Code and its variants."""
-    return tuple(_global_file(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _CODES)
+    """Return the location of an extension's file in VS Code and in each of its variants."""
+    return tuple(
+        _global_file(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _VSCODE_FOLDERS
+    )
 
 
 def _continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
-    """A folder of Continue: its own blocks, and files of other clients, which it reads too."""
+    """Return the locations in a folder of Continue: its own YAML blocks, and JSON files in other clients' formats."""
     return (
         ConfigLocation(scope=scope, path=f"{folder}/*.yaml"),
         ConfigLocation(scope=scope, path=f"{folder}/*.yml"),
-        ConfigLocation(scope=scope, path=f"{folder}/*.json", folders="projects", may_be_one_server=True),
+        ConfigLocation(scope=scope, path=f"{folder}/*.json", projects_member="projects", may_be_one_server=True),
     )
 
 
 def _continue_assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
-    """Assistants of Continue, later called agents: each is a complete configuration."""
+    """Return the locations of Continue's assistants, later called agents. Each file is a complete configuration."""
     kinds = [(kind, form) for kind in ("assistants", "agents") for form in ("yaml", "yml")]
     return tuple(ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)
 
@@ -214,10 +220,10 @@ _TABLE: tuple[Client, ...] = (
         id="claude",
         title="Claude Code",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(
             _project_file(".mcp.json", installs=True),
-            ConfigLocation(scope="global", path="{claude_state}/.claude.json", folders="projects"),
+            ConfigLocation(scope="global", path="{claude_state}/.claude.json", projects_member="projects"),
             _global_file("{managed_claude}/managed-mcp.json"),
             ConfigLocation(scope="project", path="{project}/.claude/settings.json", settings=True),
             ConfigLocation(scope="project", path="{project}/.claude/settings.local.json", settings=True),
@@ -232,14 +238,14 @@ _TABLE: tuple[Client, ...] = (
         id="claude-desktop",
         title="Claude Desktop",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(_global_file("{roaming}/Claude/claude_desktop_config.json", installs=True),),
     ),
     Client(
         id="cursor",
         title="Cursor",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(
             _project_file(".cursor/mcp.json", installs=True),
             _global_file("{home}/.cursor/mcp.json", installs=True),
@@ -251,24 +257,27 @@ _TABLE: tuple[Client, ...] = (
         id="vscode",
         title="VS Code",
         root=("servers",),
-        spelling=Spelling(inputs="inputs"),
+        entry_format=EntryFormat(inputs_member="inputs"),
         locations=(
             ConfigLocation(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
             _global_file("{roaming}/Code/User/mcp.json", installs=True),
             _global_file("{roaming}/Code - Insiders/User/mcp.json"),
             _global_file("{roaming}/VSCodium/User/mcp.json"),
-            # Every profile but the default one has its own folder.
-            *(_global_file(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _CODES),
-            # Until mid-2025 servers were a part of the settings; old files are still read.
+            # Every VS Code profile except the default one has its own folder.
+            *(_global_file(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _VSCODE_FOLDERS),
+            # Until mid-2025, VS Code kept servers in its settings, and it still reads them there.
             _vscode_settings("project", "{project}/.vscode/settings.json", _IN_SETTINGS),
-            *(_vscode_settings("global", f"{{roaming}}/{code}/User/settings.json", _IN_SETTINGS) for code in _CODES),
+            *(
+                _vscode_settings("global", f"{{roaming}}/{code}/User/settings.json", _IN_SETTINGS)
+                for code in _VSCODE_FOLDERS
+            ),
             *(
                 _vscode_settings("global", f"{{roaming}}/{code}/User/profiles/*/settings.json", _IN_SETTINGS)
-                for code in _CODES
+                for code in _VSCODE_FOLDERS
             ),
-            # A workspace of several folders has its settings in a file of any name.
+            # A multi-root workspace keeps its settings in a file with any name and this suffix.
             _vscode_settings("project", "{project}/*.code-workspace", ("settings", *_IN_SETTINGS)),
-            # A dev container has its own servers, and its settings may contain more.
+            # A dev container declares servers of its own, and its settings may declare more.
             *(
                 _vscode_settings("project", f"{{project}}/{file}", (*_IN_CONTAINER, *_IN_SETTINGS), _CONTAINER_SETTINGS)
                 for file in _CONTAINERS
@@ -279,7 +288,7 @@ _TABLE: tuple[Client, ...] = (
         id="codex",
         title="Codex",
         root=("mcp_servers",),
-        spelling=Spelling(headers=("http_headers",), off=("enabled", False)),
+        entry_format=EntryFormat(headers_path=("http_headers",), disabling_member=("enabled", False)),
         locations=(
             _project_file(".codex/config.toml", installs=True),
             _global_file("{codex}/config.toml", installs=True),
@@ -291,7 +300,9 @@ _TABLE: tuple[Client, ...] = (
         id="opencode",
         title="opencode",
         root=("mcp",),
-        spelling=Spelling(env="environment", off=("enabled", False), local="local", command_list=True),
+        entry_format=EntryFormat(
+            env_member="environment", disabling_member=("enabled", False), local_type="local", command_list=True
+        ),
         locations=(
             _project_file("opencode.json", installs=True),
             _project_file("opencode.jsonc"),
@@ -307,7 +318,7 @@ _TABLE: tuple[Client, ...] = (
         id="windsurf",
         title="Windsurf",
         root=_SERVERS,
-        spelling=Spelling(url=("serverUrl", "url"), consent=("alwaysAllow",)),
+        entry_format=EntryFormat(url_members=("serverUrl", "url"), auto_approve_members=("alwaysAllow",)),
         locations=(
             _global_file("{home}/.codeium/windsurf/mcp_config.json", installs=True),
             _global_file("{home}/.codeium/windsurf-next/mcp_config.json"),
@@ -317,7 +328,7 @@ _TABLE: tuple[Client, ...] = (
         id="cline",
         title="Cline",
         root=_SERVERS,
-        spelling=Spelling(consent=("autoApprove", "alwaysAllow")),
+        entry_format=EntryFormat(auto_approve_members=("autoApprove", "alwaysAllow")),
         locations=(
             _global_file("{home}/.cline/mcp.json", installs=True),
             _global_file("{home}/.cline/data/settings/cline_mcp_settings.json"),
@@ -328,7 +339,7 @@ _TABLE: tuple[Client, ...] = (
         id="continue",
         title="Continue",
         root=_SERVERS,
-        spelling=Spelling(headers=("requestOptions", "headers"), named_list=True),
+        entry_format=EntryFormat(headers_path=("requestOptions", "headers"), named_list=True),
         locations=(
             _global_file("{continue}/config.yaml", installs=True),
             _global_file("{continue}/config.yml"),
@@ -347,7 +358,7 @@ _TABLE: tuple[Client, ...] = (
         id="gemini",
         title="Gemini CLI",
         root=_SERVERS,
-        spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
+        entry_format=EntryFormat(url_members=("httpUrl", "url"), url_transport="sse", auto_approve_members=("trust",)),
         locations=(
             _project_file(".gemini/settings.json", installs=True),
             _global_file("{home}/.gemini/settings.json", installs=True),
@@ -362,7 +373,7 @@ _TABLE: tuple[Client, ...] = (
         id="zed",
         title="Zed",
         root=("context_servers",),
-        spelling=Spelling(off=("enabled", False)),
+        entry_format=EntryFormat(disabling_member=("enabled", False)),
         locations=(
             _project_file(".zed/settings.json"),
             ConfigLocation(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
@@ -373,7 +384,7 @@ _TABLE: tuple[Client, ...] = (
         id="roo",
         title="Roo Code",
         root=_SERVERS,
-        spelling=Spelling(consent=("alwaysAllow",)),
+        entry_format=EntryFormat(auto_approve_members=("alwaysAllow",)),
         locations=(
             _project_file(".roo/mcp.json", installs=True),
             *_extension_files("rooveterinaryinc.roo-cline", "mcp_settings.json"),
@@ -383,7 +394,7 @@ _TABLE: tuple[Client, ...] = (
         id="kiro",
         title="Kiro",
         root=_SERVERS,
-        spelling=Spelling(consent=("autoApprove",)),
+        entry_format=EntryFormat(auto_approve_members=("autoApprove",)),
         locations=(
             _project_file(".kiro/settings/mcp.json"),
             _project_file(".kiro/agents/*.json"),
@@ -395,7 +406,7 @@ _TABLE: tuple[Client, ...] = (
         id="amazon-q",
         title="Amazon Q Developer",
         root=_SERVERS,
-        spelling=Spelling(consent=("autoApprove",)),
+        entry_format=EntryFormat(auto_approve_members=("autoApprove",)),
         locations=(
             *(_project_file(f".amazonq/{file}") for file in _AMAZON_Q),
             *(_global_file(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
@@ -405,14 +416,14 @@ _TABLE: tuple[Client, ...] = (
         id="junie",
         title="Junie",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(_project_file(".junie/mcp/mcp.json"), _global_file("{home}/.junie/mcp/mcp.json")),
     ),
     Client(
         id="copilot-cli",
         title="GitHub Copilot CLI",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(
             _project_file(".github/mcp.json"),
             _global_file("{copilot}/mcp-config.json"),
@@ -423,8 +434,8 @@ _TABLE: tuple[Client, ...] = (
     Client(
         id="visual-studio",
         title="Visual Studio",
-        root=_SERVERS,  # lockfiles have no separate format for this client
-        spelling=Spelling(inputs="inputs"),
+        root=_SERVERS,  # a lockfile stores entries of this client under mcpServers
+        entry_format=EntryFormat(inputs_member="inputs"),
         locations=(
             ConfigLocation(scope="project", path="{project}/.vs/mcp.json", more_roots=(("servers",),)),
             ConfigLocation(scope="global", path="{home}/.mcp.json", more_roots=(("servers",),)),
@@ -434,35 +445,35 @@ _TABLE: tuple[Client, ...] = (
         id="kilo",
         title="Kilo Code",
         root=_SERVERS,
-        spelling=Spelling(consent=("alwaysAllow",)),
+        entry_format=EntryFormat(auto_approve_members=("alwaysAllow",)),
         locations=(_project_file(".kilocode/mcp.json"), *_extension_files("kilocode.kilo-code", "mcp_settings.json")),
     ),
     Client(
         id="qwen",
         title="Qwen Code",
         root=_SERVERS,
-        spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
+        entry_format=EntryFormat(url_members=("httpUrl", "url"), url_transport="sse", auto_approve_members=("trust",)),
         locations=(_project_file(".qwen/settings.json"), _global_file("{home}/.qwen/settings.json")),
     ),
     Client(
         id="trae",
         title="Trae",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(_project_file(".trae/mcp.json"),),
     ),
     Client(
         id="factory",
         title="Factory Droid",
         root=_SERVERS,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(_project_file(".factory/mcp.json"), _global_file("{home}/.factory/mcp.json")),
     ),
     Client(
         id="crush",
         title="Crush",
         root=("mcp",),
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(
             _project_file(".crush.json"),
             _project_file("crush.json"),
@@ -476,7 +487,7 @@ _TABLE: tuple[Client, ...] = (
         id="amp",
         title="Amp",
         root=_AMP,
-        spelling=Spelling(),
+        entry_format=EntryFormat(),
         locations=(
             *(
                 ConfigLocation(scope="project", path=f"{{project}}/.amp/settings.{form}", dotted=True)
@@ -492,13 +503,13 @@ _TABLE: tuple[Client, ...] = (
         id="goose",
         title="Goose",
         root=("extensions",),
-        spelling=Spelling(
-            url=("uri", "url"),
-            env="envs",
-            off=("enabled", False),
-            command="cmd",
-            wrapped="config",
-            inside=("builtin", "platform", "frontend"),
+        entry_format=EntryFormat(
+            url_members=("uri", "url"),
+            env_member="envs",
+            disabling_member=("enabled", False),
+            command_member="cmd",
+            wrapper_member="config",
+            builtin_types=("builtin", "platform", "frontend"),
         ),
         locations=(
             ConfigLocation(scope="global", path="{config}/goose/config.yaml", systems=("linux", "mac")),
@@ -512,7 +523,7 @@ _TABLE: tuple[Client, ...] = (
         id="generic",
         title="any client that reads mcpServers",
         root=_SERVERS,
-        spelling=Spelling(consent=("autoApprove", "alwaysAllow", "trust")),
+        entry_format=EntryFormat(auto_approve_members=("autoApprove", "alwaysAllow", "trust")),
         locations=(
             _project_file(".mcp.json", installs=True),
             _global_file("{home}/.config/toolpin/generic-mcp.json", installs=True),
@@ -521,23 +532,23 @@ _TABLE: tuple[Client, ...] = (
 )
 
 CLIENTS: Mapping[str, Client] = MappingProxyType({client.id: client for client in _TABLE})
-"""All clients by id."""
+"""All supported clients, by id."""
 
 
 def list_client_titles() -> tuple[str, ...]:
-    """The titles of the clients whose files are searched."""
+    """Return the titles of the clients whose configuration files Pinwarden searches."""
     return tuple(client.title for client in CLIENTS.values() if client.id != "generic")
 
 
 def get_client(identifier: str) -> Client:
-    """The client with this id. Raises ``CLIENT_UNKNOWN``."""
+    """Return the client with this id. Raises ``CLIENT_UNKNOWN`` if there is none."""
     if identifier not in CLIENTS:
         _raise_unknown_client(identifier)
     return CLIENTS[identifier]
 
 
 def find_installation_location(client: Client, scope: str) -> ConfigLocation | None:
-    """The file that an installation for this client and scope is written to; None if that is not supported."""
+    """Return the file to which Pinwarden installs servers of this client and scope; None if there is no such file."""
     return next((location for location in client.locations if location.installs and location.scope == scope), None)
 
 

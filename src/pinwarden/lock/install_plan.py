@@ -113,20 +113,33 @@ def _build_toolpin_config(target: LaunchTarget, client: str) -> _ServerConfig:
 
 
 def _build_local_members(command: InstallCommand, client: str, env: dict[str, Any]) -> dict[str, Any]:
-    spelling = get_client(client).spelling
-    if spelling.command_list:
+    entry_format = get_client(client).entry_format
+    if entry_format.command_list:
         words = [command.program, *command.arguments]
-        return {"type": spelling.local, "command": words, **_build_switches(client), spelling.env: env}
-    members: dict[str, Any] = {"command": command.program, "args": list(command.arguments), spelling.env: env}
+        return {
+            "type": entry_format.local_type,
+            "command": words,
+            **_build_switches(client),
+            entry_format.env_member: env,
+        }
+    members: dict[str, Any] = {
+        "command": command.program,
+        "args": list(command.arguments),
+        entry_format.env_member: env,
+    }
     return members | _build_switches(client)
 
 
 def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
-    spelling = get_client(client).spelling
+    entry_format = get_client(client).entry_format
     # A client whose plain URL member means SSE has another member for Streamable HTTP.
-    member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
+    member = (
+        entry_format.url_members[-1]
+        if entry_format.url_transport == "sse" and remote.type != _STREAMABLE
+        else entry_format.url_members[0]
+    )
     address = {member: remote.url}
-    with_headers = wrap_in_path(spelling.headers, headers) if headers else {}
+    with_headers = wrap_in_path(entry_format.headers_path, headers) if headers else {}
     if client in _WITHOUT_TYPE:
         return {**address, **with_headers}
     if client == "opencode":
@@ -137,10 +150,10 @@ def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) 
 
 def _build_switches(client: str) -> dict[str, Any]:
     """Members that enable the server and pre-approve no tool, for clients that need them."""
-    spelling = get_client(client).spelling
-    member, off = spelling.off
+    entry_format = get_client(client).entry_format
+    member, off = entry_format.disabling_member
     on = {member: not off} if client in ("opencode", "cline", "roo") else {}
-    return {**on, spelling.consent[0]: []} if client == "cline" else on
+    return {**on, entry_format.auto_approve_members[0]: []} if client == "cline" else on
 
 
 # The modern dialect
@@ -167,10 +180,10 @@ _PLACEHOLDER_DIFFERENCE = (
 
 
 def _get_modern_placeholder(client: str) -> Callable[[str], str]:
-    spelling = _EXPANSIONS.get(client)
-    if spelling is None:
+    placeholder_format = _EXPANSIONS.get(client)
+    if placeholder_format is None:
         return lambda name: f"<{name}>"
-    return lambda name: spelling.format(to_variable_name(name))
+    return lambda name: placeholder_format.format(to_variable_name(name))
 
 
 def _build_modern_config(target: LaunchTarget, client: str) -> _ServerConfig:

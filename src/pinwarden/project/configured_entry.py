@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import (
     PROGRAM,
+    find_pinwarden_arguments,
     is_enforced_start,
     parse_launch,
     parse_locked_start,
-    pinwarden_arguments,
 )
 from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.documents import build_config
@@ -110,7 +110,7 @@ def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Ent
     Raises if the lock has no such entry, if the client is ambiguous, or if the command is not ``pinwarden run NAME``.
     """
     command = server.target.command if isinstance(server.target, StdioTarget) else ()
-    if not command or pinwarden_arguments(command) is None:
+    if not command or find_pinwarden_arguments(command) is None:
         return None
     start, known = parse_locked_start(command), tuple(entries)
     if start is None:

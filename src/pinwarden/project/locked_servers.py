@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.command_line import pinwarden_arguments
-from pinwarden.clients.near_names import find_similar_name
+from pinwarden.clients.command_line import find_pinwarden_arguments
+from pinwarden.clients.similar_names import find_similar_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import list_approved_digests
@@ -97,7 +97,7 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
     extension = read_extension(entry)
     if extension is not None and extension.bundle is not None:
         return entry
-    if pinwarden_arguments(read_locked_launch(entry).command) is not None:
+    if find_pinwarden_arguments(read_locked_launch(entry).command) is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
     if extension is None or not extension.has_pinned_bytes:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
