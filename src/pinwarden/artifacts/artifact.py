@@ -56,7 +56,10 @@ class ArtifactFile(Record):
         return self.digest("sha256")
 
     def digest(self, algorithm: str) -> Digest:
-        """The file's digest with this algorithm. Raises ``DIGEST_INVALID`` if the file was not hashed with it."""
+        """Return the file's digest with this algorithm.
+
+        Raises ``DIGEST_INVALID`` if the file was not hashed with it.
+        """
         for digest in self.digests:
             if digest.algorithm == algorithm:
                 return digest

@@ -43,7 +43,7 @@ ARTIFACT_KINDS: FindingKinds = build_kind_table(
 
 
 def compare_pins(server: str, pinned: LockExtension, artifact: FetchedArtifact) -> tuple[Change, ...]:
-    """Every difference between an artifact and its pins. Properties that were not pinned are not compared."""
+    """Return every difference between an artifact and its pins. Properties that were not pinned are not compared."""
     return tuple(_find_changes(server, pinned, artifact))
 
 
@@ -64,7 +64,10 @@ def compare_releases(server: str, before: FetchedArtifact, after: FetchedArtifac
 
 
 def build_registry_change(server: str, locked: str, configured: str) -> Change:
-    """The finding for a configured registry that is not the locked one. Pinwarden does not query that registry."""
+    """Return the finding for a configured registry that is not the locked one.
+
+    Pinwarden does not query that registry.
+    """
     return _build_change("registry_changed", server, "registry", locked, configured)
 
 
@@ -288,7 +291,7 @@ class ClosureChange(Record):
 
 
 def compare_closures(before: Closure, after: Closure) -> tuple[ClosureChange, ...]:
-    """Every difference, most severe first: bytes, scripts, versions, files, hosts, additions, removals."""
+    """Return every difference, most severe first: bytes, scripts, versions, files, hosts, additions, removals."""
     return tuple(
         sorted(_find_closure_changes(before, after), key=lambda change: (_ORDER.index(change.kind), change.name))
     )
@@ -329,6 +332,6 @@ def _classify_change(old: ClosurePackage, new: ClosurePackage) -> ClosureChangeK
 
 
 def _list_hosts(package: ClosurePackage | None) -> str:
-    """The hosts that serve a package's files, without credentials."""
+    """Return the hosts that serve a package's files, without credentials."""
     files = package.files if package else ()
     return ", ".join(sorted({urlsplit(file.url).netloc.rpartition("@")[2] for file in files}))

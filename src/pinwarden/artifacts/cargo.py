@@ -103,7 +103,10 @@ def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str
 
 
 def _check_download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
-    """The download host if it differs from the registry's. Plain HTTP is accepted only for the registry's own host."""
+    """Return the download host if it differs from the registry's.
+
+    Plain HTTP is accepted only for the registry's own host.
+    """
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:

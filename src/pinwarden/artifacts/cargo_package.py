@@ -59,7 +59,7 @@ def check_version(text: str) -> str:
 
 
 def build_index_path(name: str) -> str:
-    """The path of a crate's file in the index."""
+    """Return the path of a crate's file in the index."""
     return f"{_index_folder(name.lower())}/{name.lower()}"
 
 
@@ -78,7 +78,7 @@ def parse_index(body: bytes, name: str, version: str) -> CrateIndexEntry | None:
 
 
 def build_download_url(template: str, name: str, version: str, checksum: Digest) -> str:
-    """The URL of a crate, from the ``dl`` template in the registry's config.json."""
+    """Return the URL of a crate, from the ``dl`` template in the registry's config.json."""
     if not any(marker in template for marker in _URL_MARKERS):
         template = f"{template.rstrip('/')}/{{crate}}/{{version}}/download"
     values = (name, quote(version, safe=""), _index_folder(name), _index_folder(name.lower()), checksum.hex)

@@ -247,7 +247,7 @@ def find_key_weakness(key: object) -> str | None:
 def find_trust_problem(
     signer: ParsedCertificate, others: Sequence[ParsedCertificate], anchors: Sequence[ParsedCertificate], now: datetime
 ) -> str | None:
-    """The reason not to trust a signer, or None if a certificate path leads to a trusted certificate."""
+    """Return the reason not to trust a signer, or None if a certificate path leads to a trusted certificate."""
     if problem := _find_signer_problem(signer.certificate, now):
         return problem
     if any(signer.der == anchor.der for anchor in anchors):

@@ -101,7 +101,7 @@ def is_url(name: str) -> bool:
 
 
 def build_parent_endpoint(url: str) -> ServiceEndpoint:
-    """The endpoint for a URL's parent folder. It must be public, because the user's settings do not name it."""
+    """Return the endpoint for a URL's parent folder. It must be public, because the user's settings do not name it."""
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
     return ServiceEndpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")

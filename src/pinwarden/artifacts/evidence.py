@@ -73,7 +73,7 @@ def _is_anchored(artifact: FetchedArtifact) -> bool:
 
 
 def unavailable_evidence(package: PackageRef, registry: str, reason: str) -> ArtifactOutcome:
-    """The evidence for an artifact that Pinwarden could not fetch. ``reason`` has no final period."""
+    """Return the evidence for an artifact that Pinwarden could not fetch. ``reason`` has no final period."""
     code, source, method, _ = _EVIDENCE_FIELDS[package.ecosystem]
     evidence = {
         "code": code,
@@ -116,7 +116,7 @@ def _find_mismatches(artifact: FetchedArtifact, claim: Digest | None, code: str)
 
 
 def _find_wrong_claim(file: ArtifactFile) -> Digest | None:
-    """A digest stated by the registry that does not match the file.
+    """Return a digest stated by the registry that does not match the file.
 
     Only the strongest algorithm counts. If the registry states several digests with it, one match is enough.
     """

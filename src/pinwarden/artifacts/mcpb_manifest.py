@@ -156,7 +156,7 @@ class BundleManifest(Record):
     """The complete document, including unknown members."""
 
     def get_start(self, platform: str) -> StartTemplate:
-        """The start command on one platform, with the overrides for that platform."""
+        """Return the start command on one platform, with the overrides for that platform."""
         if self.start is None:
             raise _build_error("server.mcp_config", "is missing")
         own = self.overrides.get(platform)

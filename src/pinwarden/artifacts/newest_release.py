@@ -41,7 +41,7 @@ class NewestRelease(Record):
 
 
 def choose_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
-    """The release npm installs by default: the one tagged ``latest``."""
+    """Return the release npm installs by default: the one tagged ``latest``."""
     tags = document.get("dist-tags") if isinstance(document, dict) else None
     latest = tags.get("latest") if isinstance(tags, dict) else None
     if latest is None:
@@ -55,7 +55,7 @@ def choose_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
 
 
 def choose_python_release(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
-    """The highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one."""
+    """Return the highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one."""
     allow_prereleases = parse_exact_version(locked).is_prerelease
     by_version: dict[Version, list[ReleaseFile]] = {}
     for file in files:

@@ -95,7 +95,7 @@ def fetch_artifact(
 
 
 def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
-    """The release that npm would install today; None if the registry has no such package."""
+    """Return the release that npm would install today; None if the registry has no such package."""
     registry = _RegistryPackage(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
     body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
     return None if body is None else choose_npm_release(_parse_json(body, _PACKUMENT_LIMITS), registry.name)
@@ -132,7 +132,7 @@ def _unnamed_script(release: PackumentVersion, tarball: _Tarball) -> set[str]:
 
 
 def choose_tarball_url(release: PackumentVersion, endpoint: ServiceEndpoint) -> str:
-    """The URL of the tarball: the one in the packument, or the same path at a mirror of the default registry.
+    """Return the URL of the tarball: the one in the packument, or the same path at a mirror of the default registry.
 
     The latter follows npm's ``replace-registry-host``. Plain HTTP is accepted only for the registry's own host.
     """
@@ -269,7 +269,7 @@ def _is_before(earlier: Any, later: Any) -> bool:
 
 
 def _fetch_attestations(registry: _RegistryPackage) -> tuple[ArtifactAttestation, ...]:
-    """The attestations as the registry sent them, unverified."""
+    """Return the attestations as the registry sent them, unverified."""
     path = f"-/npm/v1/attestations/{registry.name.in_url}@{quote(registry.version, safe='')}"
     body = registry.fetch(path, _SMALL_LIMITS)
     if body is None:

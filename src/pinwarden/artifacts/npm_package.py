@@ -119,7 +119,7 @@ def check_version(text: str) -> str:
 
 
 def parse_integrity(text: str) -> Integrity:
-    """Every digest of a Subresource Integrity string. Unknown algorithms are ignored, as npm does."""
+    """Return every digest of a Subresource Integrity string. Unknown algorithms are ignored, as npm does."""
     digests: list[Digest] = []
     sha1: list[bytes] = []
     for word in text.split():
@@ -170,7 +170,7 @@ def parse_install_manifest(manifest: Any, *, has_gyp: bool = False) -> InstallMa
 
 
 def compare_manifests(published: InstallManifest, packed: InstallManifest) -> tuple[str, ...]:
-    """The fields in which the packument and the tarball's package.json differ ("manifest confusion")."""
+    """Return the fields in which the packument and the tarball's package.json differ ("manifest confusion")."""
     pairs = {
         "name": (published.name, packed.name),
         "version": (published.version, packed.version),
@@ -183,7 +183,7 @@ def compare_manifests(published: InstallManifest, packed: InstallManifest) -> tu
 
 
 def _list_declared_scripts(info: InstallManifest) -> dict[str, str]:
-    """The install scripts without the implicit node-gyp script, which only some packuments contain."""
+    """Return the install scripts without the implicit node-gyp script, which only some packuments contain."""
     return {name: text for name, text in info.scripts.items() if text != _GYP_SCRIPT}
 
 
@@ -259,7 +259,7 @@ def _parse_ranges(value: Any) -> dict[str, str]:
 
 
 def _normalize_version(text: str) -> str:
-    """The version as npm normalises it: no leading ``v``, no build metadata."""
+    """Return the version as npm normalises it: no leading ``v``, no build metadata."""
     return text.strip().lstrip("=v").strip().partition("+")[0]
 
 
@@ -316,7 +316,7 @@ class ResolvedPackage(Record):
 
 
 def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
-    """Every package that npm would install, sorted by folder."""
+    """Return every package that npm would install, sorted by folder."""
     document = strict_json.parse_json(data, LIMITS)
     packages = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(document, dict) or document.get("lockfileVersion") != 3 or not isinstance(packages, dict):
@@ -354,7 +354,7 @@ def _parse_package(path: str, row: Any) -> ResolvedPackage:
 
 
 def select_strongest_digests(integrity: str) -> tuple[Digest, ...]:
-    """The digests of a Subresource Integrity string that use its strongest algorithm. SHA-1 does not count."""
+    """Return the digests of a Subresource Integrity string that use its strongest algorithm. SHA-1 does not count."""
     digests: list[Digest] = []
     for word in integrity.split():
         try:

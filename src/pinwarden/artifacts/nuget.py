@@ -163,7 +163,7 @@ def _find_v3_package(source: _SourcePackage, index: Any) -> _ListedPackage | Mis
 
 
 def _fetch_registration_claims(source: _SourcePackage, base: str | None) -> NugetClaims:
-    """The claims in the version's registration and catalog entry. Both documents are optional."""
+    """Return the claims in the version's registration and catalog entry. Both documents are optional."""
     leaf = source.fetch_json(f"{base}{source.name.lower()}/{source.version}.json") if base else None
     if not isinstance(leaf, dict):
         return NugetClaims()
@@ -238,7 +238,10 @@ def _is_requested_package(name: str, version: str, source: _SourcePackage) -> bo
 
 
 def _read_package_files(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
-    """The ``.nuspec``, the signature, and the names of scripts that older clients run. Rejects duplicate names."""
+    """Return the ``.nuspec``, the signature, and the names of scripts that older clients run.
+
+    Rejects duplicate names.
+    """
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:

@@ -52,7 +52,7 @@ def check_name(text: str) -> str:
 
 
 def normalize_version(text: str) -> str:
-    """The normalised form of an exact version, as in URLs: 3 or 4 numbers, no build metadata, lower case."""
+    """Return the normalised form of an exact version, as in URLs: 3 or 4 numbers, no build metadata, lower case."""
     match = _VERSION.fullmatch(text)
     if match is None or len(text) > 256:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact NuGet version")
@@ -73,7 +73,7 @@ def parse_xml(data: bytes) -> Element | None:
 
 
 def find_children(element: Element, name: str) -> list[Element]:
-    """The child elements with this name in any namespace."""
+    """Return the child elements with this name in any namespace."""
     return [child for child in element if child.tag.rpartition("}")[2] == name]
 
 
@@ -95,7 +95,7 @@ def parse_nuspec(data: bytes) -> Nuspec | None:
 
 
 def find_resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
-    """The URL of the service index's first resource with one of these types, preferred type first."""
+    """Return the URL of the service index's first resource with one of these types, preferred type first."""
     rows = index.get("resources") if isinstance(index, dict) else None
     usable = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     for kind in kinds:
@@ -108,7 +108,7 @@ def find_resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
 
 
 def parse_catalog_entry(entry: Mapping[str, Any]) -> NugetClaims:
-    """The claims in a catalog entry, or in a registration that contains one."""
+    """Return the claims in a catalog entry, or in a registration that contains one."""
     published = entry.get("published")
     deprecation = entry.get("deprecation")
     yanked = None
@@ -126,7 +126,7 @@ def parse_catalog_entry(entry: Mapping[str, Any]) -> NugetClaims:
 
 
 def parse_package_hash(text: Any, algorithm: Any) -> Digest | None:
-    """A base64 hash; None if there is none. ``DIGEST_INVALID`` if it is malformed."""
+    """Return a base64 hash; None if there is none. ``DIGEST_INVALID`` if it is malformed."""
     if text is None or text == "":
         return None
     name = algorithm.lower().replace("-", "") if isinstance(algorithm, str) else ""

@@ -39,7 +39,7 @@ class Credential(Record):
 
     @classmethod
     def parse(cls, authorization: str | None) -> Credential | None:
-        """The credential in a Basic ``Authorization`` header; None for other schemes."""
+        """Return the credential in a Basic ``Authorization`` header; None for other schemes."""
         scheme, _, encoded = (authorization or "").partition(" ")
         if scheme.lower() != "basic":
             return None
@@ -68,7 +68,7 @@ class DockerConfig(Record):
         return next((self.credentials[key] for key in self.credentials if _parse_key_host(key) in hosts), None)
 
     def find_helper(self, reference: ImageReference) -> str:
-        """The credential helper configured for this registry; empty if none."""
+        """Return the credential helper configured for this registry; empty if none."""
         return next(
             (self.helpers[key] for key in self.helpers if _parse_key_host(key) in _host_aliases(reference.host)), ""
         )
@@ -136,7 +136,10 @@ def _host_aliases(host: str) -> tuple[str, ...]:
 
 
 def _parse_key_host(key: str) -> str:
-    """The registry host of a key. Old files use URLs as keys; a key with a path is not for the entire registry."""
+    """Return the registry host of a key.
+
+    Old files use URLs as keys; a key with a path is not for the entire registry.
+    """
     scheme, mark, rest = key.partition("://")
     if mark and scheme in ("http", "https"):
         return rest.partition("/")[0].lower()
@@ -204,7 +207,7 @@ def may_receive_credential(registry: HttpAddress, realm: HttpAddress) -> bool:
 
 
 def _find_registrable_domain(host: str) -> str | None:
-    """The registrable domain of a host. If the public suffix is uncertain, returns the longer candidate."""
+    """Return the registrable domain of a host. If the public suffix is uncertain, returns the longer candidate."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

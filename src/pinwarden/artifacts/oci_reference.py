@@ -60,7 +60,7 @@ class ImageReference(Record):
             return False
 
     def with_digest(self, digest: Digest) -> ImageReference:
-        """The same image at a digest."""
+        """Return the same image at a digest."""
         return replace(self, digest=parse_digest(str(digest)))
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ _COSIGN_TAG_SUFFIXES = (".sig", ".att")
 
 
 def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttestations:
-    """All Sigstore bundles and cosign signatures about one index or manifest, hashed but not verified.
+    """Return all Sigstore bundles and cosign signatures about one index or manifest, hashed but not verified.
 
     Bundles are returned as the registry sent them; their kind is the predicate type or the media type. Cosign's older
     formats keep the signature and certificate in annotations. These are returned as ``{"annotations", "mediaType",
@@ -71,7 +71,7 @@ class _AttestationSearch:
         return (document.body, document.content_type) if document.is_verified else None
 
     def fetch_blob(self, descriptor: OciDescriptor) -> bytes | None:
-        """A blob, if its digest matches."""
+        """Return a blob, if its digest matches."""
         stream = BytesIO()
         try:
             result = self.registry.fetch_blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)
@@ -89,7 +89,7 @@ class _AttestationSearch:
 
 
 def _list_referrers(search: _AttestationSearch) -> Iterator[OciDescriptor]:
-    """The subject's referrers, from the referrers API or from the fallback tag."""
+    """Yield the subject's referrers, from the referrers API or from the fallback tag."""
     page, count = "", 0
     for _ in range(IMAGE_LIMITS.referrer_pages):
         response = search.registry.fetch_referrers(search.subject, page)

@@ -121,7 +121,7 @@ class OciRegistry:
             return True
 
     def list_tags(self) -> tuple[str, ...]:
-        """Every tag of the image. ``FETCH_LIMIT`` if there are too many pages."""
+        """Return every tag of the image. ``FETCH_LIMIT`` if there are too many pages."""
         tags: list[str] = []
         query = f"n={_TAGS_PER_PAGE}"
         for _ in range(_TAG_PAGES):
@@ -194,7 +194,7 @@ class OciRegistry:
             return send(replace(request, authorization=self._build_authorization(new_challenge, fresh=True)))
 
     def _fetch_challenge(self, request: FetchRequest) -> Challenge | None:
-        """The registry's challenge; None if the registry needs no login or uses an unknown scheme."""
+        """Return the registry's challenge; None if the registry needs no login or uses an unknown scheme."""
         status, text = self._fetcher.challenge(request)
         if status != 401:
             return None
@@ -283,7 +283,7 @@ def _hash_document(response: FetchResponse, expected: Digest | None) -> FetchedD
 
 
 def parse_next_query(page_url: str, target: str) -> str:
-    """The query of the next page. It must be at the same URL apart from the query."""
+    """Return the query of the next page. It must be at the same URL apart from the query."""
     try:
         next_page_url = urlsplit(urljoin(page_url, target))
     except ValueError as err:
@@ -391,7 +391,7 @@ class OciPushRegistry(OciRegistry):
         return Digest.of_bytes(body)
 
     def _upload_location(self, response: FetchResponse) -> str:
-        """The upload URL. It must be below the registry's URL, because the request includes the token."""
+        """Return the upload URL. It must be below the registry's URL, because the request includes the token."""
         location = urljoin(self._build_url("blobs/uploads/"), response.headers.get("location", ""))
         try:
             is_same_owner = self._endpoint.owns(HttpAddress.parse(location))

@@ -83,7 +83,7 @@ def parse_osv(data: bytes) -> OsvRecord:
 
 
 def map_ecosystem(osv_name: str) -> str:
-    """The ecosystem for an OSV ecosystem name, which may have a suffix; empty if it is not supported."""
+    """Return the ecosystem for an OSV ecosystem name, which may have a suffix; empty if it is not supported."""
     return _ECOSYSTEMS.get(re.split(r"[.:]", osv_name.lower(), maxsplit=1)[0], "")
 
 
@@ -127,7 +127,7 @@ def _parse_severity(document: JsonObject) -> str:
 
 
 def _get_text(record: JsonObject, name: str) -> str:
-    """A string; empty if the member is missing, null, or otherwise empty."""
+    """Return a string; empty if the member is missing, null, or otherwise empty."""
     return record.string(name) if record.value.get(name) else ""
 
 
@@ -159,7 +159,7 @@ class VulnerablePackage(Record):
 def find_vulnerable_packages(
     records: Iterable[OsvRecord], packages: Iterable[PackageRef]
 ) -> tuple[VulnerablePackage, ...]:
-    """Every pair of a locked package and a record that affects it, in the order of the packages.
+    """Return every pair of a locked package and a record that affects it, in the order of the packages.
 
     Withdrawn records are ignored.
     """
@@ -286,7 +286,7 @@ _COMPARE_FUNCTIONS: dict[str, VersionComparison] = {
 
 
 def _build_package_key(ecosystem: str, name: str) -> tuple[str, str]:
-    """A key that is equal for all spellings that a registry treats as the same package."""
+    """Return a key that is equal for all spellings that a registry treats as the same package."""
     if ecosystem == "pypi":
         return ecosystem, re.sub(r"[-_.]+", "-", name).lower()
     return ecosystem, name.replace("_", "-") if ecosystem == "cargo" else name.lower()

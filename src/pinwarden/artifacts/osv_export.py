@@ -26,7 +26,7 @@ DEFAULT_LIMITS = ExportLimits()
 
 
 def read_osv_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
-    """Every record of an export. ``OSV_INVALID`` for an invalid one: skipping it could hide a vulnerability."""
+    """Yield every record of an export. ``OSV_INVALID`` for an invalid one: skipping it could hide a vulnerability."""
     documents = _read_folder(path) if path.is_dir() else _read_zip(path, limits)
     count = size = 0
     for name, data in documents:

@@ -96,7 +96,7 @@ class Identity(Record):
 
 
 def ref_class(ref: str) -> RefClass:
-    """The kind of a ref. A bare name could be a tag or a branch, so it is ``other``."""
+    """Return the kind of a ref. A bare name could be a tag or a branch, so it is ``other``."""
     if ref.startswith("refs/tags/"):
         return "tag"
     if ref.startswith("refs/heads/"):
@@ -112,7 +112,7 @@ _MEMBER_BY_FIELD = {
 
 
 def identity_to_json(identity: Identity) -> dict[str, str]:
-    """The identity as the lockfile stores it in ``Extension.provenance``."""
+    """Return the identity as the lockfile stores it in ``Extension.provenance``."""
     texts = {
         member: str(getattr(identity, name)) for name, member in _MEMBER_BY_FIELD.items() if getattr(identity, name)
     }
@@ -207,23 +207,23 @@ class ExpectedSubject(Record):
     digests: tuple[Digest, ...]
 
     def digest(self, algorithm: str) -> Digest | None:
-        """The digest with one algorithm, if there is one."""
+        """Return the digest with one algorithm, if there is one."""
         return next((digest for digest in self.digests if digest.algorithm == algorithm), None)
 
 
 def expect_file(package: PackageRef, file: ArtifactFile) -> ExpectedSubject:
-    """The subject for a downloaded and hashed file."""
+    """Return the subject for a downloaded and hashed file."""
     name = file.name if package.ecosystem == "pypi" else package.name
     return ExpectedSubject(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
 
 
 def expect_image(package: PackageRef, digest: Digest) -> ExpectedSubject:
-    """The subject for a fetched and hashed image index or manifest."""
+    """Return the subject for a fetched and hashed image index or manifest."""
     return ExpectedSubject(ecosystem="oci", name=package.name, digests=(digest,))
 
 
 def classify_statement(predicate_type: str) -> ProvenanceKind:
-    """The kind of statement for a predicate type."""
+    """Return the kind of statement for a predicate type."""
     if predicate_type in (_SLSA_1, _SLSA_1 + ".0"):
         return "slsa-provenance/v1"
     if predicate_type == _SLSA_02:
@@ -270,7 +270,7 @@ def _parse_digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
 
 
 def parse_simple_signing(data: bytes) -> Digest:
-    """The manifest digest in the payload of a legacy cosign signature."""
+    """Return the manifest digest in the payload of a legacy cosign signature."""
     document = strict_json.parse_json(data, LIMITS)
     critical = _as_object(_as_object(document).get("critical"))
     digest = _as_object(critical.get("image")).get("docker-manifest-digest")
@@ -280,7 +280,7 @@ def parse_simple_signing(data: bytes) -> Digest:
 
 
 def find_subject_mismatch(statement: ProvenanceStatement, expected: ExpectedSubject) -> str:
-    """The reason why a statement is not about the expected artifact; empty if the statement matches it."""
+    """Return the reason why a statement is not about the expected artifact; empty if the statement matches it."""
     same_name = [subject for subject in statement.subjects if _has_expected_name(subject, expected)]
     if not same_name:
         return f"the statement is about {statement.subjects[0].name[:200]!a}, not {expected.name[:200]!a}"
@@ -302,7 +302,7 @@ def _has_expected_name(subject: Subject, expected: ExpectedSubject) -> bool:
 
 
 def _build_file_key(name: str) -> object:
-    """A key that is equal for equivalent file names; PEP 427 and PEP 625 allow several forms of one name."""
+    """Return a key that is equal for equivalent file names; PEP 427 and PEP 625 allow several forms of one name."""
     from packaging.utils import (
         InvalidSdistFilename,
         InvalidWheelFilename,
@@ -330,7 +330,7 @@ def _has_expected_digest(subject: Subject, expected: ExpectedSubject) -> bool:
 
 
 def find_contradictions(statement: ProvenanceStatement, identity: Identity) -> tuple[str, ...]:
-    """The fields in which a provenance statement contradicts the certificate of its signer."""
+    """Return the fields in which a provenance statement contradicts the certificate of its signer."""
     fields = []
     for name, claimed in _read_origin_claims(statement).items():
         normalise = normalize_repository_url if name == "repository" else percent_encode
@@ -341,7 +341,7 @@ def find_contradictions(statement: ProvenanceStatement, identity: Identity) -> t
 
 
 def _read_origin_claims(statement: ProvenanceStatement) -> dict[str, str]:
-    """A statement's claims, by field of :class:`Identity`."""
+    """Return a statement's claims, by field of :class:`Identity`."""
     predicate = statement.predicate
     if statement.kind == "slsa-provenance/v1":
         definition = _as_object(predicate.get("buildDefinition"))
@@ -380,12 +380,12 @@ def _parse_runner(builder: Any) -> str:
 
 
 def _parse_workflow_path(entry_point: Any) -> str:
-    """The entry point if it is a path and not the name of a step."""
+    """Return the entry point if it is a path and not the name of a step."""
     return entry_point if isinstance(entry_point, str) and "/" in entry_point else ""
 
 
 def _find_source_commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
-    """The commit of the repository that was built, among all build dependencies."""
+    """Return the commit of the repository that was built, among all build dependencies."""
     for dependency in dependencies if isinstance(dependencies, list) else ():
         uri = _as_object(dependency).get("uri")
         if isinstance(uri, str) and isinstance(repository, str):
@@ -444,7 +444,7 @@ class ProvenanceOutcome(Record):
 
 
 def choose_strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
-    """The verified identity with the strongest kind of provenance. Pinwarden pins this one."""
+    """Return the verified identity with the strongest kind of provenance. Pinwarden pins this one."""
     identities = [
         outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
     ]

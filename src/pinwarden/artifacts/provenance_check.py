@@ -145,7 +145,7 @@ class ProvenanceVerifier:
         )
 
     def _load_root_once(self) -> SigstoreRoot:
-        """The trust root, or the error of the first attempt to load it. Later calls do not load it again."""
+        """Return the trust root, or the error of the first attempt to load it. Later calls do not load it again."""
         if self._root is None:
             try:
                 self._root = load_root(self.trust_root)
@@ -291,7 +291,7 @@ def _build_outcome(
 
 
 def _find_subject(artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ExpectedSubject | None:
-    """The file or image that an attestation belongs to; None if it was not fetched."""
+    """Return the file or image that an attestation belongs to; None if it was not fetched."""
     if artifact.image is not None:
         is_about_root = attestation.file in ("", str(artifact.image.root))
         return expect_image(artifact.package, artifact.image.root) if is_about_root else None

@@ -92,7 +92,7 @@ def compare_provenance(
 
 
 def compute_slsa_level(identity: Identity) -> int:
-    """The highest SLSA build level (https://slsa.dev/spec/v1.0/levels) that an identity supports.
+    """Return the highest SLSA build level (https://slsa.dev/spec/v1.0/levels) that an identity supports.
 
     3 needs a build that the repository's own workflow cannot influence: one that another repository defines and signs.
     2 needs a hosted build platform. A statement without either is 1, anything else 0.
@@ -149,14 +149,14 @@ def _build_unchecked_finding(outcome: ProvenanceOutcome) -> ProvenanceFinding:
 
 
 def _find_failures(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
-    """A finding for each reason why an attestation failed."""
+    """Return a finding for each reason why an attestation failed."""
     reasons = dict.fromkeys(outcome.reason for outcome in outcomes if outcome.state == "failed")
     messages = [f"an attestation does not verify: {reason}" for reason in reasons]
     return [ProvenanceFinding(code=FAILED, severity=severity, message=message) for message in messages]
 
 
 def _choose_nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
-    """The verified identity with the fewest differences, so that the report names only what changed."""
+    """Return the verified identity with the fewest differences, so that the report names only what changed."""
     return min(
         (identity for identity in verified if _have_same_signer_kind(locked, identity)),
         key=lambda identity: len(_compare_identities(locked, identity)),
@@ -196,12 +196,15 @@ def _find_changes(locked: Identity, current: Identity) -> list[tuple[str, str, s
 
 
 def _get_repository(identity: Identity) -> str:
-    """The repository, normalised if it is a URL."""
+    """Return the repository, normalised if it is a URL."""
     return normalize_repository_url(identity.repository) or identity.repository
 
 
 def _get_builder(identity: Identity) -> str:
-    """The builder's URL, or its path within the built repository. The path survives a rename of the repository."""
+    """Return the builder's URL, or its path within the built repository.
+
+    The path survives a rename of the repository.
+    """
     prefix = f"{identity.repository}/"
     return identity.builder.removeprefix(prefix) if identity.repository else identity.builder
 

@@ -112,7 +112,7 @@ def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, an
 
 
 def find_newest_release(package: PackageRef, fetcher: Fetcher, index: ServiceEndpoint) -> NewestRelease | None:
-    """The release that installers would choose today; None if the index has no such package."""
+    """Return the release that installers would choose today; None if the index has no such package."""
     name = normalize_name(package.name)
     page = _fetch_simple_page(fetcher, index, name)
     release = choose_python_release(page.files, name, package.version) if page is not None else None
@@ -141,7 +141,7 @@ def _fetch_simple_page(fetcher: Fetcher, index: ServiceEndpoint, name: str) -> S
 
 
 def _fetch_json_release(fetcher: Fetcher, index: ServiceEndpoint, name: str, version: str) -> JsonRelease | None:
-    """The release in the JSON API; None if the index has no such API, which is not part of any standard."""
+    """Return the release in the JSON API; None if the index has no such API, which is not part of any standard."""
     base = get_json_api_url(index)
     if base is None:
         return None
@@ -247,7 +247,7 @@ def _to_listed_file(file: ReleaseFile) -> ListedFile:
 
 
 def _find_repository(downloads: Sequence[_DownloadedFile], json_release: JsonRelease | None) -> str | None:
-    """The repository named in a wheel's METADATA, otherwise the one in the JSON API."""
+    """Return the repository named in a wheel's METADATA, otherwise the one in the JSON API."""
     for download in downloads:
         if download.metadata is not None and (url := find_source_repository(download.metadata.project_urls)):
             return url
@@ -295,7 +295,7 @@ def _fetch_attestations(
 def _build_provenance_url(
     index: ServiceEndpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
 ) -> str | None:
-    """The conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
+    """Return the conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
     if page.announces_provenance or get_json_api_url(index) is None:
         return None
     path = "/".join(quote_path_segment(part) for part in (*name_and_version, file.name))

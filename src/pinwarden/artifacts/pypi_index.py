@@ -82,7 +82,7 @@ class PypiAttestation(Record):
 
 
 def deduplicate_files(files: Iterable[ReleaseFile]) -> tuple[tuple[ReleaseFile, ...], tuple[str, ...]]:
-    """The files without duplicates, and the names that the index lists with different digests."""
+    """Return the files without duplicates, and the names that the index lists with different digests."""
     by_name: dict[str, ReleaseFile] = {}
     conflicting: list[str] = []
     for file in files:
@@ -161,7 +161,7 @@ _MAX_TAG = 32 * 1024  # a URL, a reason and a few other attributes
 
 
 def _find_relevant_tags(text: str) -> Iterator[str]:
-    """The complete a, base and meta tags of a page.
+    """Yield the complete a, base and meta tags of a page.
 
     html.parser takes quadratic time for unterminated tags, so a small page could keep it busy for hours. It gets only
     complete tags, and a page with an unterminated tag is refused.
@@ -280,7 +280,7 @@ def parse_json_release(body: bytes, document_url: str, version: str) -> JsonRele
 
 
 def find_source_repository(project_urls: Mapping[str, str]) -> str | None:
-    """The source repository among a project's URLs (labels as in PEP 753); the homepage only on a code host."""
+    """Return the source repository among a project's URLs (labels as in PEP 753); the homepage only on a code host."""
     urls_by_label = {re.sub(r"[^a-z0-9]", "", label.lower()): url for label, url in project_urls.items()}
     for label in ("source", "repository", "sourcecode", "github", "code", "scm"):
         if _is_web_url(urls_by_label.get(label, "")):
@@ -306,7 +306,7 @@ def _parse_json_api_file(entry: JsonObject, document_url: str) -> ReleaseFile:
 
 
 def _format_owners(ownership: Any) -> str | None:
-    """The organisation or the users that own the project."""
+    """Return the organisation or the users that own the project."""
     if not isinstance(ownership, dict):
         return None
     organization = ownership.get("organization")
@@ -330,7 +330,7 @@ def _parse_digests(entry: JsonObject, name: str) -> tuple[Digest, ...]:
 
 
 def _select_digests(hashes: Mapping[str, Any]) -> tuple[Digest, ...]:
-    """The digests with algorithms that are strong enough."""
+    """Return the digests with algorithms that are strong enough."""
     digests = []
     for algorithm in _ACCEPTED_ALGORITHMS:
         text = hashes.get(algorithm)
@@ -344,7 +344,7 @@ def _select_digests(hashes: Mapping[str, Any]) -> tuple[Digest, ...]:
 
 
 def _resolve_file_url(text: str, base: str) -> str:
-    """An absolute URL without fragment."""
+    """Return an absolute URL without fragment."""
     if len(text) > _MAX_URL:
         _refuse("the index has a file URL that is too long")
     try:
@@ -372,7 +372,7 @@ def _parse_size(entry: JsonObject) -> int | None:
 
 
 def _parse_timestamp(value: Any) -> str | None:
-    """A timestamp with its zone. The oldest timestamps of the JSON API have no zone and are in UTC."""
+    """Return a timestamp with its zone. The oldest timestamps of the JSON API have no zone and are in UTC."""
     if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
         return None
     return value if value[-1] == "Z" or value[-6:-5] in ("+", "-") else f"{value}Z"
@@ -404,7 +404,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def parse_provenance(data: bytes) -> tuple[PypiAttestation, ...]:
-    """All attestations of one provenance document."""
+    """Return all attestations of one provenance document."""
     document = JsonObject(strict_json.parse_json(data, PROVENANCE_LIMITS), "", _provenance_error)
     _check_format(document)
     attestations: list[PypiAttestation] = []

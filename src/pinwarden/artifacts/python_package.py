@@ -24,7 +24,7 @@ _OTHER_ENDINGS = (".egg", ".exe", ".msi", ".rpm", ".deb", ".dmg")
 
 
 def normalize_name(name: str) -> str:
-    """A project name as used in URLs (PEP 503)."""
+    """Return a project name as used in URLs (PEP 503)."""
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise PinwardenError("PACKAGE_INVALID", f"{name[:120]!a} is not a Python package name")
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -56,7 +56,7 @@ def _parse_version(text: str) -> Version | None:
 
 
 def quote_path_segment(text: str) -> str:
-    """A name as one URL path segment."""
+    """Return a name as one URL path segment."""
     return quote(text, safe="")
 
 
@@ -66,7 +66,7 @@ def is_safe_file_name(name: str) -> bool:
 
 
 def classify_file(name: str) -> FileKind:
-    """The kind of a file, by its ending, as installers determine it."""
+    """Return the kind of a file, by its ending, as installers determine it."""
     if name.endswith(".whl"):
         return "wheel"
     return "sdist" if name.endswith(_SDIST_ENDINGS) else "other"
@@ -91,7 +91,7 @@ def is_release_file(file_name: str, project: str, version: str) -> bool:
 
 
 def parse_file_version(file_name: str, project: str) -> Version | None:
-    """The version of a wheel or source archive; None for other files."""
+    """Return the version of a wheel or source archive; None for other files."""
     project = normalize_name(project)
     if file_name.endswith(".whl"):
         name_and_version = _parse_wheel_name(file_name)
@@ -118,7 +118,10 @@ def _parse_wheel_name(file_name: str) -> tuple[str, Version] | None:
 
 
 def _strip_project_name(stem: str, project: str) -> list[str]:
-    """The parts of a file name after the project name. Old project names contain dashes, so several parts may fit."""
+    """Return the parts of a file name after the project name.
+
+    Old project names contain dashes, so several parts may fit.
+    """
     dashes = [position for position, character in enumerate(stem) if character == "-"]
     return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
 
@@ -136,7 +139,10 @@ ChosenWheel = tuple[ClosurePackage, ClosureFile]
 def choose_wheels(
     packages: Sequence[ClosurePackage], environment: Mapping[str, str], tags: Sequence[Tag]
 ) -> tuple[ChosenWheel, ...]:
-    """The packages an environment (PEP 508) needs, each with its best wheel. ``tags`` are in order of preference."""
+    """Return the packages an environment (PEP 508) needs, each with its best wheel.
+
+    ``tags`` are in order of preference.
+    """
     chosen: dict[str, ChosenWheel] = {}
     for package in packages:
         if not marker_applies(package.marker, environment):
@@ -168,7 +174,7 @@ def marker_applies(marker: str, environment: Mapping[str, str]) -> bool:
 
 
 def choose_best_wheel(names: Iterable[str], tags: Sequence[Tag]) -> str | None:
-    """The wheel that pip and uv would choose: best tag, then highest build number. None if no wheel fits."""
+    """Return the wheel that pip and uv would choose: best tag, then highest build number. None if no wheel fits."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     rank = {tag: position for position, tag in reversed(list(enumerate(tags)))}

@@ -124,7 +124,7 @@ def _build_requirement(name: str, version: str, extras: Sequence[str]) -> str:
 def _build_uv_environment(
     index: ServiceEndpoint, variables: Mapping[str, str], folder: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """An environment in which uv uses one index and no settings, netrc or cache; and the secrets it contains."""
+    """Return an environment in which uv uses one index and no settings, netrc or cache; and the secrets it contains."""
     settings = {
         "HOME": str(folder),
         "UV_CACHE_DIR": str(folder / "cache"),
@@ -230,7 +230,7 @@ def resolve_npm(
 
 
 def _read_npm_version(npm: Path) -> str | None:
-    """The version in npm's own package.json. Reading it is faster than starting npm."""
+    """Return the version in npm's own package.json. Reading it is faster than starting npm."""
     try:
         manifest = json.loads(read_file(npm.resolve().parent.parent / "package.json"))
         return str(manifest["version"]) if manifest["name"] == "npm" else None

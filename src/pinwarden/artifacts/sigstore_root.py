@@ -174,7 +174,7 @@ class _convert_errors:  # noqa: N801 - reads as a statement
 
 
 def _format_library_error(err: BaseException | None) -> str:
-    """The library's message, which may quote the bundle."""
+    """Return the library's message, which may quote the bundle."""
     lines = str(err).splitlines() or [""]
     return show_invisible(lines[0][:200]) or type(err).__name__
 
@@ -324,7 +324,7 @@ def _check_hashedrekord_entry(
 
 
 def _decode_pem(text: str) -> bytes:
-    """The DER content of a base64-encoded PEM text."""
+    """Return the DER content of a base64-encoded PEM text."""
     lines = b64decode(text, validate=True).decode("ascii").strip().split("\n")
     if len(lines) < 3 or not lines[0].startswith("-----BEGIN ") or not lines[-1].startswith("-----END "):
         _fail("the log entry names no key")
@@ -353,7 +353,7 @@ _GITHUB = "https://token.actions.githubusercontent.com"
 
 
 def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
-    """The identity in a certificate; ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
+    """Return the identity in a certificate; ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
     extension = _read_extensions(certificate)
     issuer = extension(_ISSUER) or extension(_ISSUER_OLD)
     if not issuer or extension(_ISSUER_OLD) not in ("", issuer):
@@ -379,7 +379,7 @@ def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
 
 
 def _read_extensions(certificate: Certificate) -> Callable[[int], str]:
-    """A function that returns an extension's text by its number; empty if there is none."""
+    """Return a function that returns an extension's text by its number; empty if there is none."""
     from cryptography.x509 import UnrecognizedExtension
 
     texts: dict[int, str] = {}
@@ -410,7 +410,7 @@ def _parse_subject(certificate: Certificate) -> tuple[str, str]:
 
 
 def _parse_utf8_string(der: bytes) -> bytes:
-    """The content of exactly one DER UTF8String."""
+    """Return the content of exactly one DER UTF8String."""
     if len(der) >= 2 and der[0] == 0x0C:
         if der[1] < 0x80:
             size, start = der[1], 2
@@ -433,7 +433,7 @@ def _decode_text(value: bytes) -> str:
 
 
 def _strip_ref(uri: str, ref: str) -> str:
-    """A workflow URL without the ref it ends with. Names of refs may contain ``@``."""
+    """Return a workflow URL without the ref it ends with. Names of refs may contain ``@``."""
     if ref and uri.endswith(f"@{ref}"):
         return uri.removesuffix(f"@{ref}")
     return uri.partition("@refs/")[0] if "@refs/" in uri else uri.rpartition("@")[0] or uri

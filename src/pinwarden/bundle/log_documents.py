@@ -107,7 +107,7 @@ def _read_constraints(reader: DocumentReader) -> Constraints:
 def build_unsigned_pointers(
     registry: str, issuer: str, generated_at_utc: str, pointers: Iterable[Pointer]
 ) -> dict[str, Any]:
-    """The document without signatures; sign it with ``add_signature(..., POINTER_SIGNED_FIELDS, signer)``."""
+    """Return the document without signatures; sign it with ``add_signature(..., POINTER_SIGNED_FIELDS, signer)``."""
     return {
         "schema_version": POINTER_SCHEMA,
         "registry": {"name": registry, "generated_at_utc": generated_at_utc, "issuer": issuer},
@@ -209,7 +209,7 @@ def _read_optional_cid(reader: DocumentReader, member: str) -> str | None:
 
 
 def build_unsigned_log_event(event: LogEvent) -> dict[str, Any]:
-    """The document, without signatures."""
+    """Return the document, without signatures."""
     return {
         "schema_version": LOG_EVENT_SCHEMA,
         "log_id": event.log_id,
@@ -227,7 +227,7 @@ def build_unsigned_log_event(event: LogEvent) -> dict[str, Any]:
 
 
 def encode_leaf(document: Mapping[str, Any]) -> bytes:
-    """The log leaf of a signed event: its canonical form, signatures included."""
+    """Return the log leaf of a signed event: its canonical form, signatures included."""
     return canonicalize(dict(document), "rulebook")
 
 
@@ -283,7 +283,7 @@ def _read_root(reader: DocumentReader) -> bytes:
 
 
 def build_unsigned_checkpoint(checkpoint: CheckpointDocument) -> dict[str, Any]:
-    """The document, without signatures."""
+    """Return the document, without signatures."""
     return {
         "schema_version": CHECKPOINT_SCHEMA,
         "log_id": checkpoint.log_id,
@@ -371,7 +371,7 @@ def sign_key_change(change: KeyChange, old: Signer, new: Signer) -> KeyChange:
 
 
 def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, Any]:
-    """The document that lists all key changes, for clients that trust an earlier key."""
+    """Return the document that lists all key changes, for clients that trust an earlier key."""
     return {
         "schema_version": KEY_CHANGES_SCHEMA,
         "log_id": log_id,

@@ -51,7 +51,7 @@ class Profile(Record):
 
 
 def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
+    """Return the canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
     form = get_profile(profile)
     value = form.parse(data, limits) if type(data) is bytes else data
     plain = encode_without_floats(value) if _is_orjson_worth_loading(value) else None
@@ -62,7 +62,7 @@ def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMIT
 
 
 def get_profile(name: str) -> Profile:
-    """The profile with this name. Raises PROFILE_UNKNOWN."""
+    """Return the profile with this name. Raises PROFILE_UNKNOWN."""
     try:
         return PROFILES[name]
     except (KeyError, TypeError):
@@ -407,7 +407,7 @@ def is_number(value: object) -> bool:
 
 
 def format_ecmascript_number(value: float) -> str:
-    """A finite double as ECMAScript prints it (RFC 8785 section 3.2.2.3).
+    """Return a finite double as ECMAScript prints it (RFC 8785 section 3.2.2.3).
 
     Python's ``repr`` finds the same shortest digits; only the layout differs.
     """

@@ -31,7 +31,7 @@ class DerValue(Record):
         return self if self.tag == tag else _refuse(f"has tag {self.tag:#04x} instead of {tag:#04x}")
 
     def children(self) -> DerReader:
-        """A reader of the values inside a sequence, set or tagged value."""
+        """Return a reader of the values inside a sequence, set or tagged value."""
         if not self.tag & _CONSTRUCTED:
             _refuse(f"has a primitive value with tag {self.tag:#04x} where a constructed one is required")
         return DerReader(self.content)
@@ -63,7 +63,7 @@ class DerReader:
         return self._data[self._offset] if self._offset < len(self._data) else None
 
     def next(self, tag: int | None = None) -> DerValue:
-        """The next value. Raises unless it has the given tag."""
+        """Return the next value. Raises unless it has the given tag."""
         start = self._offset
         kind = self._read_byte()
         if kind & 0x1F == 0x1F:
@@ -79,7 +79,7 @@ class DerReader:
         return value if tag is None else value.expect(tag)
 
     def optional(self, tag: int) -> DerValue | None:
-        """The next value, or None if it has another tag."""
+        """Return the next value, or None if it has another tag."""
         return self.next() if self.tag == tag else None
 
     def end(self) -> None:

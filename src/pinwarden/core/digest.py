@@ -45,13 +45,13 @@ class Digest:
 
     @classmethod
     def of_bytes(cls, data: bytes, algorithm: str = "sha256") -> Digest:
-        """The digest of bytes."""
+        """Return the digest of bytes."""
         raw = hashlib.sha256(data).digest() if algorithm == "sha256" else _create_hasher(algorithm, data).digest()
         return cls(raw, algorithm)
 
     @classmethod
     def of_stream(cls, stream: BinaryIO, algorithm: str = "sha256") -> Digest:
-        """The digest of an open binary file, from its current position to its end, in constant memory."""
+        """Return the digest of an open binary file, from its current position to its end, in constant memory."""
         hasher = _create_hasher(algorithm)
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
@@ -174,17 +174,17 @@ class Cid:
 
 
 def document_cid(document: Any) -> Cid:
-    """The CID of a document, given as a value or as JSON text in ``bytes``."""
+    """Return the CID of a document, given as a value or as JSON text in ``bytes``."""
     return Cid(_DAG_CBOR + hashlib.sha256(document_cbor(document)).digest())
 
 
 def blob_cid(data: bytes) -> Cid:
-    """The CID of raw bytes."""
+    """Return the CID of raw bytes."""
     return Cid(BLOB_PREFIX + hashlib.sha256(data).digest())
 
 
 def manifest_root_cid(manifest: Any) -> Cid:
-    """The root CID of a bundle manifest. It covers the schema version, the CID profile and the list of files."""
+    """Return the root CID of a bundle manifest. It covers the schema version, the CID profile and the list of files."""
     if isinstance(manifest, bytes):
         manifest = parse_json(manifest)
     if type(manifest) is not dict:
@@ -196,7 +196,7 @@ def manifest_root_cid(manifest: Any) -> Cid:
 
 
 def document_cbor(document: Any) -> bytes:
-    """The DAG-CBOR bytes that a document's CID is computed over."""
+    """Return the DAG-CBOR bytes that a document's CID is computed over."""
     if isinstance(document, bytes):
         document = parse_json(document)
     plain = encode_without_floats(document)
@@ -211,7 +211,7 @@ _HANGAR_MEMBERS = ("name", "description", "inputSchema", "outputSchema")
 
 
 def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
-    """The digest of a tool, given as a value or as JSON text in ``bytes``."""
+    """Return the digest of a tool, given as a value or as JSON text in ``bytes``."""
     try:
         form, covered = TOOL_PROFILES[profile]
     except (KeyError, TypeError):

@@ -65,7 +65,7 @@ def _format_number(value: float) -> str:
 
 
 def list_in_property_order(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The members of an object in JavaScript's order: array indexes first, by number."""
+    """Return the members of an object in JavaScript's order: array indexes first, by number."""
     indexes = {name: int(name) for name in value if _is_index(name)}
     if not indexes:
         return list(value.items())
@@ -143,7 +143,7 @@ def sort_by_locale(items: Iterable[_Item], name: Callable[[_Item], str]) -> tupl
 
 
 def _collation_key(name: str) -> _CollationKey:
-    """The sort key of a name: first its letters, then its accents, then upper and lower case."""
+    """Return the sort key of a name: first its letters, then its accents, then upper and lower case."""
     name = _decompose(name)
     letters = [character for character in name if _has_weight(character)]
     accents: list[tuple[tuple[int, int], ...]] = []

@@ -41,22 +41,22 @@ class JsonSpan(Record):
 
 
 def split_array(data: bytes) -> list[bytes]:
-    """The bytes of each element of an array."""
+    """Return the bytes of each element of an array."""
     return [element for _, element in _split_container(data, "[", "]")]
 
 
 def split_object(data: bytes) -> list[tuple[str, bytes]]:
-    """The name and bytes of each member of an object, including repeated members."""
+    """Return the name and bytes of each member of an object, including repeated members."""
     return _split_container(data, "{", "}")
 
 
 def find_array_spans(text: str, position: int = 0) -> list[JsonSpan]:
-    """The position of each element of the array at an offset. Text after the array is ignored."""
+    """Return the position of each element of the array at an offset. Text after the array is ignored."""
     return _find_spans(text, position, "[", "]")[0]
 
 
 def find_object_spans(text: str, position: int = 0) -> list[JsonSpan]:
-    """The position of each member of the object at an offset. Text after the object is ignored."""
+    """Return the position of each member of the object at an offset. Text after the object is ignored."""
     return _find_spans(text, position, "{", "}")[0]
 
 
@@ -100,7 +100,10 @@ def _scan_spans(text: str, position: int, opening: str, closing: str) -> tuple[l
 
 
 def _find_value_end(text: str, position: int) -> int:
-    """The offset after a value. If the value is nested too deeply to parse, its closing bracket is searched instead."""
+    """Return the offset after a value.
+
+    If the value is nested too deeply to parse, its closing bracket is searched instead.
+    """
     try:
         return _SKIP.raw_decode(text, position)[1]
     except RecursionError:
@@ -111,7 +114,7 @@ def _find_value_end(text: str, position: int) -> int:
 
 
 def _find_closing_bracket(text: str, position: int) -> int | None:
-    """The offset after the bracket that closes the value; None if the value or a string in it does not end."""
+    """Return the offset after the bracket that closes the value; None if the value or a string in it does not end."""
     depth = 0
     restart = True
     while restart:

@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 
 
 def resolve_pointer(document: Any, pointer: str) -> Any:
-    """The value at ``pointer`` in ``document``. Raises POINTER_PATH_INVALID if there is none."""
+    """Return the value at ``pointer`` in ``document``. Raises POINTER_PATH_INVALID if there is none."""
     value = document
     for token in split_pointer(pointer):
         value = _resolve_token(value, token, pointer)
@@ -24,12 +24,12 @@ def resolve_pointer(document: Any, pointer: str) -> Any:
 
 
 def escape_pointer_token(name: str | int) -> str:
-    """A member name or array index as one token of a pointer."""
+    """Return a member name or array index as one token of a pointer."""
     return str(name).replace("~", "~0").replace("/", "~1")
 
 
 def split_pointer(pointer: str) -> list[str]:
-    """The unescaped tokens of a pointer. The empty pointer names the whole document and has no tokens."""
+    """Return the unescaped tokens of a pointer. The empty pointer names the whole document and has no tokens."""
     if type(pointer) is not str:
         raise PinwardenError("POINTER_PATH_INVALID", "the JSON Pointer is not a string")
     if pointer == "":
@@ -71,7 +71,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 def locate_pointers(data: bytes, pointers: Collection[str]) -> dict[str, tuple[int, int]]:
-    """The line and column of the value at each pointer, counted from 1 and in code points.
+    """Return the line and column of the value at each pointer, counted from 1 and in code points.
 
     Pointers without a value are omitted. If an object has a member twice, the first one counts. Lines end with a line
     feed.
@@ -151,7 +151,7 @@ class _Container:
 
 
 def _find_offsets(text: str, root: _PointerNode) -> dict[str, int]:
-    """The offset of each requested value."""
+    """Return the offset of each requested value."""
     offsets: dict[str, int] = {}
     containers: list[_Container] = []
     position, requested = _skip_space(text, 0), root
@@ -231,12 +231,12 @@ def is_json_equal(one: Any, other: Any) -> bool:
 
 
 def json_identity(value: Any) -> bytes:
-    """A hashable key of a value. Two values have the same key exactly if they are the same JSON."""
+    """Return a hashable key of a value. Two values have the same key exactly if they are the same JSON."""
     return canonicalize(value)
 
 
 def iter_strings(value: Any) -> Iterator[str]:
-    """Every string in a value, including member names, in document order."""
+    """Yield every string in a value, including member names, in document order."""
     if type(value) is str:
         yield value
     elif type(value) is dict:
@@ -249,5 +249,5 @@ def iter_strings(value: Any) -> Iterator[str]:
 
 
 def child_pointer(pointer: str, token: str | int) -> str:
-    """The pointer of a member or element of the value at ``pointer``."""
+    """Return the pointer of a member or element of the value at ``pointer``."""
     return f"{pointer}/{escape_pointer_token(token)}"

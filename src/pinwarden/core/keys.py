@@ -117,7 +117,7 @@ class PublicKey:
         return "sha256-" + b64encode(sha256(self.spki).digest()).decode()
 
     def pem(self) -> bytes:
-        """The key as PEM."""
+        """Return the key as PEM."""
         return b"-----BEGIN PUBLIC KEY-----\n" + b64encode(self.spki) + b"\n-----END PUBLIC KEY-----\n"
 
     def verifies(self, message: bytes, signature: bytes) -> bool:
@@ -151,7 +151,7 @@ class Signer(Protocol):
         """The key that verifies its signatures."""
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature of a message."""
+        """Return the 64-byte signature of a message."""
 
 
 class PrivateKey:
@@ -165,7 +165,7 @@ class PrivateKey:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> PrivateKey:
-        """The key that a 32-byte seed determines. The caller provides a random seed."""
+        """Return the key that a 32-byte seed determines. The caller provides a random seed."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         if len(seed) != 32:
@@ -193,7 +193,7 @@ class PrivateKey:
         return cls(key)
 
     def pem(self, passphrase: bytes | None = None) -> bytes:
-        """The key as PKCS #8 PEM, encrypted if a passphrase is given."""
+        """Return the key as PKCS #8 PEM, encrypted if a passphrase is given."""
         from cryptography.hazmat.primitives.serialization import (
             BestAvailableEncryption,
             Encoding,
@@ -208,7 +208,7 @@ class PrivateKey:
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature of a message. Ed25519 is deterministic."""
+        """Return the 64-byte signature of a message. Ed25519 is deterministic."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -311,7 +311,7 @@ def refuse_private_key(data: bytes, source: str, public_key_file: str = "") -> N
 
 
 def not_a_key_error(data: bytes, source: str) -> PinwardenError:
-    """The error for a file that is not a public key."""
+    """Return the error for a file that is not a public key."""
     return PinwardenError("KEY_INVALID", f"{source} is {describe_key_data(data)}", hint=EXPECTED_KEY_FORMS)
 
 
@@ -322,7 +322,7 @@ _MAX_SIGNATURES = 1000  # every known key is tried on each signature
 
 
 def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
-    """The bytes that a signature over ``signed_fields`` covers."""
+    """Return the bytes that a signature over ``signed_fields`` covers."""
     if isinstance(document, bytes):
         document = parse_json(document)
     if isinstance(signed_fields, str) or not isinstance(signed_fields, list | tuple):
@@ -387,7 +387,7 @@ def is_document_signature_valid(document: Any, signature: Any, known_keys: Itera
 
 
 def dsse_preimage(payload_type: str, payload: bytes) -> bytes:
-    """The bytes that DSSE signs: the pre-authentication encoding of a payload and its type."""
+    """Return the bytes that DSSE signs: the pre-authentication encoding of a payload and its type."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
@@ -405,7 +405,7 @@ def sign_dsse(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> 
 def verify_dsse(
     envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]
 ) -> tuple[bytes, tuple[PublicKey, ...]]:
-    """The payload of an envelope, and the known keys that signed it.
+    """Return the payload of an envelope, and the known keys that signed it.
 
     Raises SIGNATURE_INVALID if no known key signed, or if the payload has another type.
     """

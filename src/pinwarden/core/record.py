@@ -129,17 +129,17 @@ _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
 def replace(record: _AnyRecord, **changes: Any) -> _AnyRecord:
-    """A copy of the record with some fields changed."""
+    """Return a copy of the record with some fields changed."""
     return type(record)(**{**as_dict(record), **changes})
 
 
 def as_dict(record: Record) -> dict[str, Any]:
-    """The values of a record by field name, in declaration order. Nested records stay records."""
+    """Return the values of a record by field name, in declaration order. Nested records stay records."""
     return {name: getattr(record, name) for name in type(record).__slots__}
 
 
 def field_names(record_class: type[Record]) -> tuple[str, ...]:
-    """The names of the fields of a record class, in declaration order."""
+    """Return the names of the fields of a record class, in declaration order."""
     return record_class.__slots__
 
 

@@ -63,7 +63,7 @@ class Report(Record):
 
 
 def severity_rank(row: Row) -> int:
-    """A sort key that puts the most severe row first."""
+    """Return a sort key that puts the most severe row first."""
     return ROW_SEVERITIES.index(row.severity)
 
 
@@ -73,7 +73,7 @@ def is_failing(row: Row) -> bool:
 
 
 def row_to_json(row: Row) -> dict[str, Any]:
-    """The row as a JSON object, without members that are None."""
+    """Return the row as a JSON object, without members that are None."""
     facts = {
         "code": row.code,
         "severity": row.severity,
@@ -90,7 +90,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
 
 
 def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
-    """The distinct hints of failures of servers, each prefixed with the names of the servers it is for."""
+    """Return the distinct hints of failures of servers, each prefixed with the names of the servers it is for."""
     servers_by_hint: dict[str, dict[str, None]] = {}
     for server, err in failures:
         if err.code != "NOTHING_TO_RUN":  # this code is not a failure
@@ -99,7 +99,7 @@ def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
-    """A count with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
+    """Return a count with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
     return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
@@ -127,5 +127,5 @@ def build_kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
 
 
 def collect_kind_reasons(*tables: FindingKinds) -> dict[str, str]:
-    """The reason of each kind in these tables. If two tables have the same kind, the last table wins."""
+    """Return the reason of each kind in these tables. If two tables have the same kind, the last table wins."""
     return {kind: row.reason for table in tables for kind, row in table.items()}

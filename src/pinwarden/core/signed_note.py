@@ -65,7 +65,7 @@ class NoteSignature(Record):
     signature: bytes
 
     def line(self) -> str:
-        """The signature line of a note."""
+        """Return the signature line of a note."""
         return f"\u2014 {self.name} {b64encode(self.key_id + self.signature).decode()}\n"
 
 
@@ -95,7 +95,7 @@ class Note(Record):
         return cls(text=head + "\n", signatures=tuple(_parse_signature(line) for line in lines))
 
     def verify(self, keys: Iterable[NoteKey]) -> tuple[NoteKey, ...]:
-        """The known keys that signed the text.
+        """Return the known keys that signed the text.
 
         Lines of unknown keys are ignored. Raises SIGNATURE_INVALID if the signature of a known key does not verify, or
         if no known key signed.
@@ -115,7 +115,7 @@ class Note(Record):
         return tuple(signers)
 
     def sign(self, name: str, key: Signer) -> Note:
-        """A copy of the note with one more signature."""
+        """Return a copy of the note with one more signature."""
         note_key = NoteKey(name=name, key=key.public_key)
         line = NoteSignature(name=name, key_id=note_key.key_id, signature=key.sign(self.text.encode()))
         return Note(text=self.text, signatures=(*self.signatures, line))
@@ -149,7 +149,7 @@ class Checkpoint(Record):
         return cls(origin=origin, size=int(size), root=raw, extensions=tuple(lines[3:-1]))
 
     def note(self) -> Note:
-        """The checkpoint as an unsigned note."""
+        """Return the checkpoint as an unsigned note."""
         lines = (self.origin, str(self.size), b64encode(self.root).decode(), *self.extensions)
         if any(not line or "\n" in line for line in lines):
             _refuse("a line of the checkpoint is empty or contains a newline")
@@ -280,7 +280,7 @@ class Cosignature(Record):
 
 
 def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Cosignature, ...]:
-    """The cosignatures of known witnesses. Raises SIGNATURE_INVALID if one of them does not verify."""
+    """Return the cosignatures of known witnesses. Raises SIGNATURE_INVALID if one of them does not verify."""
     known = {(witness.name, witness.key_id): witness for witness in witnesses}
     cosignatures: dict[WitnessKey, Cosignature] = {}
     for line in note.signatures:

@@ -126,7 +126,7 @@ def _check_weight(data: bytes, limits: Limits) -> None:
 
 
 def _iter_outside_strings(data: bytes) -> Iterator[bytes]:
-    """The text without its strings, in pieces."""
+    """Yield the text without its strings, in pieces."""
     text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = False
     for start in range(0, len(text), _PIECE_BYTES):
@@ -136,7 +136,7 @@ def _iter_outside_strings(data: bytes) -> Iterator[bytes]:
 
 
 def _count_members(value: Any) -> int:
-    """The number of members in all objects of a value, without recursion."""
+    """Return the number of members in all objects of a value, without recursion."""
     count = 0
     pending = [value]
     while pending:
@@ -255,7 +255,7 @@ def _check_digits(token: str, limits: Limits) -> None:
 
 
 def nesting_depth(value: Any) -> int:
-    """The number of levels of objects and arrays in a value, computed without recursion."""
+    """Return the number of levels of objects and arrays in a value, computed without recursion."""
     depth = 0
     level = [value] if isinstance(value, dict | list) else []
     while level:

@@ -117,7 +117,7 @@ def _escape_character(match: re.Match[str]) -> str:
 
 
 def fold_file_name(name: str) -> str:
-    """A key that is equal for all names that some file system treats as one file.
+    """Return a key that is equal for all names that some file system treats as one file.
 
     Windows and macOS ignore case and the encoding of accents, macOS ignores invisible characters, and Windows ignores
     trailing dots and blanks.

@@ -26,22 +26,22 @@ ReadNode = Callable[[int, int], bytes]
 
 
 def hash_leaf(entry: bytes) -> bytes:
-    """The hash of a log entry as a leaf of the tree."""
+    """Return the hash of a log entry as a leaf of the tree."""
     return sha256(b"\x00" + entry).digest()
 
 
 def hash_children(left: bytes, right: bytes) -> bytes:
-    """The hash of a node from the hashes of its two children."""
+    """Return the hash of a node from the hashes of its two children."""
     return sha256(b"\x01" + left + right).digest()
 
 
 def compute_root(size: int, read: ReadNode) -> bytes:
-    """The root of the tree of the first ``size`` leaves."""
+    """Return the root of the tree of the first ``size`` leaves."""
     return EMPTY_ROOT if size == 0 else _hash_range(0, size, read)
 
 
 def prove_inclusion(index: int, size: int, read: ReadNode) -> list[bytes]:
-    """The path from the leaf at ``index`` to the root of the first ``size`` leaves (RFC 6962, section 2.1.1)."""
+    """Return the path from the leaf at ``index`` to the root of the first ``size`` leaves (RFC 6962, section 2.1.1)."""
     if not 0 <= index < size:
         raise PinwardenError("LOG_PROOF_INVALID", f"there is no leaf {index} in a tree of {size}")
     path: list[bytes] = []
@@ -58,7 +58,7 @@ def prove_inclusion(index: int, size: int, read: ReadNode) -> list[bytes]:
 
 
 def prove_consistency(old_size: int, new_size: int, read: ReadNode) -> list[bytes]:
-    """The proof that the tree of ``old_size`` leaves is a prefix of the new tree (RFC 6962, section 2.1.2)."""
+    """Return the proof that the tree of ``old_size`` leaves is a prefix of the new tree (RFC 6962, section 2.1.2)."""
     if not 0 <= old_size <= new_size:
         raise PinwardenError("LOG_PROOF_INVALID", f"a tree of {old_size} leaves cannot grow into one of {new_size}")
     if old_size in (0, new_size):
@@ -144,19 +144,19 @@ def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: 
 
 
 def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
-    """The path of a tile of hashes, for example ``tile/0/x001/x234/067`` or ``tile/1/000.p/3``."""
+    """Return the path of a tile of hashes, for example ``tile/0/x001/x234/067`` or ``tile/1/000.p/3``."""
     if not 0 <= level <= 63:
         raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile level {level}")
     return _format_tile_path(str(level), index, width)
 
 
 def entries_path(index: int, width: int = TILE_WIDTH) -> str:
-    """The path of an entry bundle of tlog-tiles, such as ``tile/entries/000``."""
+    """Return the path of an entry bundle of tlog-tiles, such as ``tile/entries/000``."""
     return _format_tile_path("entries", index, width)
 
 
 def list_tiles(size: int) -> list[tuple[int, int, int]]:
-    """All tiles (level, index, width) of a tree, full and partial."""
+    """Return all tiles (level, index, width) of a tree, full and partial."""
     tiles = []
     level = 0
     while nodes := size >> (TILE_HEIGHT * level):
@@ -202,12 +202,12 @@ def _format_tile_path(kind: str, index: int, width: int) -> str:
 
 
 def _largest_power_below(count: int) -> int:
-    """The largest power of two below ``count``."""
+    """Return the largest power of two below ``count``."""
     return 1 << (count - 1).bit_length() - 1
 
 
 def _hash_range(low: int, high: int, read: ReadNode) -> bytes:
-    """The hash of leaves ``low`` to ``high - 1``. ``low`` must be aligned, as in the recursion of RFC 6962."""
+    """Return the hash of leaves ``low`` to ``high - 1``. ``low`` must be aligned, as in the recursion of RFC 6962."""
     count = high - low
     if count & (count - 1) == 0:
         level = count.bit_length() - 1
@@ -291,7 +291,7 @@ class TileNodes:
         self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def read(self, level: int, index: int) -> bytes:
-        """The hash of a node, read from a tile or computed from the nodes in a tile."""
+        """Return the hash of a node, read from a tile or computed from the nodes in a tile."""
         tile_level, height = divmod(level, TILE_HEIGHT)
         first = index << height
         tile = self._read_tile(tile_level, first // TILE_WIDTH)
@@ -323,7 +323,7 @@ def split_hashes(data: bytes) -> tuple[bytes, ...]:
 
 
 def tile_width(size: int, level: int, index: int) -> int:
-    """The number of hashes in a tile of a tree with this size; 0 if there is no such tile."""
+    """Return the number of hashes in a tile of a tree with this size; 0 if there is no such tile."""
     return max(0, min(TILE_WIDTH, (size >> (TILE_HEIGHT * level)) - index * TILE_WIDTH))
 
 

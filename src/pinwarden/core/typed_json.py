@@ -41,15 +41,15 @@ class JsonObject:
         raise self._invalid(self.path_of(name), problem)
 
     def path_of(self, name: str) -> str:
-        """The path of a member, as error messages show it."""
+        """Return the path of a member, as error messages show it."""
         return f"{self.path}{self._separator}{name}" if self.path else name
 
     def object(self, name: str) -> Self:
-        """The member as an object."""
+        """Return the member as an object."""
         return self._wrap(self.value.get(name), self.path_of(name))
 
     def optional_object(self, name: str) -> Self | None:
-        """The member as an object, or None if it is missing or null."""
+        """Return the member as an object, or None if it is missing or null."""
         return None if self.value.get(name) is None else self.object(name)
 
     def objects(
@@ -61,14 +61,14 @@ class JsonObject:
         optional: bool = False,
         default: list[Any] | None = None,
     ) -> list[Self]:
-        """The member as a list of objects."""
+        """Return the member as a list of objects."""
         items = self.items(name, min_items=min_items, max_items=max_items, optional=optional, default=default)
         path = self.path_of(name)
         before, after = ("[", "]") if self._separator == "." else (self._separator, "")
         return [self._wrap(item, f"{path}{before}{index}{after}") for index, item in enumerate(items)]
 
     def members(self) -> Iterator[tuple[str, Self]]:
-        """All members by name. Raises if the value of a member is not an object."""
+        """Return all members by name. Raises if the value of a member is not an object."""
         return ((name, self.object(name)) for name in self.value)
 
     def items(
@@ -80,7 +80,7 @@ class JsonObject:
         optional: bool = False,
         default: list[Any] | None = None,
     ) -> list[Any]:
-        """The member as a list, whose items can have any type."""
+        """Return the member as a list, whose items can have any type."""
         value = self.value.get(name, default)
         if optional and value is None:
             return []
@@ -100,14 +100,17 @@ class JsonObject:
         kind: str = "a string",
         default: str | None = None,
     ) -> str:
-        """The member as a string that matches the whole pattern. ``kind`` says in the error what was expected."""
+        """Return the member as a string that matches the whole pattern.
+
+        ``kind`` says in the error what was expected.
+        """
         value = self.value.get(name, default)
         if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
             self.fail(name, f"is not {kind}")
         return value
 
     def optional_string(self, name: str) -> str | None:
-        """The member as a string, or None if it is missing or null."""
+        """Return the member as a string, or None if it is missing or null."""
         return None if self.value.get(name) is None else self.string(name)
 
     def strings(
@@ -118,14 +121,14 @@ class JsonObject:
         optional: bool = False,
         default: list[Any] | None = None,
     ) -> tuple[str, ...]:
-        """The member as a list of strings."""
+        """Return the member as a list of strings."""
         items = self.items(name, max_items=max_items, optional=optional, default=default)
         if not all(isinstance(item, str) for item in items):
             self.fail(name, "is not a list of strings")
         return tuple(items)
 
     def one_of(self, name: str, allowed: Sequence[_Word], *, default: _Word | None = None) -> _Word:
-        """The member, which must be one of the allowed strings."""
+        """Return the member, which must be one of the allowed strings."""
         value = self.value.get(name, default)
         for word in allowed:
             if value == word:
@@ -133,7 +136,7 @@ class JsonObject:
         self.fail(name, f"is not {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}")
 
     def string_map(self, name: str) -> Mapping[str, str]:
-        """The member as an object whose values are all strings. It is empty if the member is missing or null."""
+        """Return the member as an object whose values are all strings. It is empty if the member is missing or null."""
         value = self.optional_object(name)
         if value is None:
             return {}
@@ -150,7 +153,7 @@ class JsonObject:
             raise self._invalid(self.path_of(name), f"is invalid: {err.message}") from err
 
     def integer(self, name: str, *, minimum: int | None = 0, maximum: int | None = None) -> int:
-        """The member as an integer, which must not be below ``minimum`` or above ``maximum``."""
+        """Return the member as an integer, which must not be below ``minimum`` or above ``maximum``."""
         value = self.value.get(name)
         if (
             type(value) is not int
@@ -162,14 +165,14 @@ class JsonObject:
         return value
 
     def optional_number(self, name: str) -> int | float | None:
-        """The member as a number, or None if it is missing or null."""
+        """Return the member as a number, or None if it is missing or null."""
         value = self.value.get(name)
         if value is not None and type(value) not in (int, float):
             self.fail(name, "is not a number")
         return value
 
     def boolean(self, name: str, default: bool | None = None) -> bool:
-        """The member as true or false."""
+        """Return the member as true or false."""
         value = self.value.get(name, default)
         if type(value) is not bool:
             self.fail(name, "is not true or false")

@@ -79,7 +79,7 @@ class ApprovedSource(Protocol):
     """
 
     def current(self) -> ApprovedSurface | None:
-        """The approved surface; None if nothing was ever approved and the first use may be trusted.
+        """Return the approved surface; None if nothing was ever approved and the first use may be trusted.
 
         Called several times a second, so it must be cheap while nothing changed.
         """

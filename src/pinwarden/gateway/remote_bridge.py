@@ -322,7 +322,7 @@ class LineOutput:
 
 
 def _stateless_headers(message: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of a message of a stateless revision, which repeat parts of it; empty for other messages."""
+    """Return the headers of a message of a stateless revision, which repeat parts of it; empty for other messages."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
     version = meta.get(VERSION_META) if isinstance(meta, dict) else None
@@ -343,7 +343,7 @@ def _events(response: HttpResponse) -> Iterator[bytes]:
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:
-    """A message; None for anything else, which no request can be matched with."""
+    """Return a message; None for anything else, which no request can be matched with."""
     try:
         parsed = parse_json(data, _LIMITS.json)
     except PinwardenError:
@@ -356,7 +356,7 @@ def _is_response(message: Mapping[str, Any], request_id: Any) -> bool:
 
 
 def _key(request_id: Any) -> str:
-    """A key that keeps the ids 1 and "1" apart."""
+    """Return a key that keeps the ids 1 and "1" apart."""
     return f"{type(request_id).__name__} {request_id}"
 
 

@@ -467,7 +467,7 @@ class LineBuffer:
         return [line for line in lines if line and not line.isspace()]
 
     def get_partial(self) -> bytes:
-        """The partial line: the last line of a stream that ended without a line end."""
+        """Return the partial line: the last line of a stream that ended without a line end."""
         return bytes(self._partial)
 
 

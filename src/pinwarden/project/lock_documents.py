@@ -50,7 +50,7 @@ def read_lock(path: Path) -> LockDocument:
 
 
 def lock_digest(path: Path, policies: Policies | None = None) -> Report:
-    """The report of ``pinwarden lock digest``. The summary of a damaged lock is not its digest.
+    """Return the report of ``pinwarden lock digest``. The summary of a damaged lock is not its digest.
 
     With policies, the summary is the digest to keep outside the repository; it covers the lock and the policies.
     """
@@ -78,7 +78,10 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
 
 
 def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
-    """The entries of ``SERVER``, or the entry ``SERVER:client``. Raises an error with a suggestion if there is none."""
+    """Return the entries of ``SERVER``, or the entry ``SERVER:client``.
+
+    Raises an error with a suggestion if there is none.
+    """
     entries = tuple(entry for entry in lock.entries if text in (entry.name, build_entry_key(entry.name, entry.client)))
     if entries:
         return entries
@@ -98,7 +101,7 @@ def compute_toolpin_digest(lock: Lock) -> str | None:
 
 
 def build_problem_rows(document: LockDocument) -> tuple[Row, ...]:
-    """Each problem of a lockfile as a row of a report, with its line."""
+    """Return each problem of a lockfile as a row of a report, with its line."""
     if not document.problems:
         return ()
     from pinwarden.core.json_values import locate_pointers
@@ -121,7 +124,7 @@ def build_problem_rows(document: LockDocument) -> tuple[Row, ...]:
 
 
 def problems_to_json(problems: Iterable[LockProblem]) -> list[dict[str, Any]]:
-    """Each problem as JSON."""
+    """Return each problem as JSON."""
     return [
         {
             "code": problem.code,
@@ -135,6 +138,6 @@ def problems_to_json(problems: Iterable[LockProblem]) -> list[dict[str, Any]]:
 
 
 def find_seal(lock: Lock) -> str | None:
-    """The digest in Pinwarden's seal, which covers the whole file; None if there is no seal."""
+    """Return the digest in Pinwarden's seal, which covers the whole file; None if there is no seal."""
     integrity = lock.seal.get("integrity") if lock.seal is not None else None
     return integrity if isinstance(integrity, str) else None

@@ -47,7 +47,7 @@ class SigningRequest(Record):
 
 
 def sign_lock(signing: SigningRequest) -> Report:
-    """The report of ``pinwarden lock sign``.
+    """Return the report of ``pinwarden lock sign``.
 
     1. Read and verify the lock. A lock that was tampered with is not signed.
     2. Digest the policy, if one is given.
@@ -73,7 +73,10 @@ def verify_lock_signatures(
     required: RequiredSigners,
     policy: Path | None = None,
 ) -> Report:
-    """The report of ``pinwarden lock verify-signature``. A tampered lock fails, even if its signature is valid."""
+    """Return the report of ``pinwarden lock verify-signature``.
+
+    A tampered lock fails, even if its signature is valid.
+    """
     document = read_lock(lock)
     digest = policy_digest(policy)
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
@@ -121,7 +124,7 @@ def check_signatures(data: bytes, check: SignatureOptions, gate_policy: str | No
 
 
 def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
-    """The report of ``pinwarden keygen``. Existing files are kept; either both files are written or none."""
+    """Return the report of ``pinwarden keygen``. Existing files are kept; either both files are written or none."""
     public_path = path.with_name(path.name + ".pub")
     if public_path.exists() or public_path.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{public_path} already exists")

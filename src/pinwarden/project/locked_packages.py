@@ -51,7 +51,7 @@ _LOCAL_PROGRAM_INCOMPLETE = "it is a local program, whose dependencies are unkno
 
 
 def find_advisories(project: Project, export: Path) -> Report:
-    """The report of ``pinwarden advisories``. A lock that was tampered with is refused."""
+    """Return the report of ``pinwarden advisories``. A lock that was tampered with is refused."""
     document = read_lock(project.lock)
     lock = document.lock
     refuse_if_tampered(document.problems)
@@ -74,7 +74,7 @@ def find_advisories(project: Project, export: Path) -> Report:
 
 
 def list_locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
-    """Every package in the lock with an exact version, and the servers that need it.
+    """Return every package in the lock with an exact version, and the servers that need it.
 
     ``files`` are the files next to the lock, by the path that the lock pins.
     """
@@ -115,7 +115,7 @@ class SbomDocument(Record):
 
 
 def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> SbomDocument:
-    """The bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
+    """Return the bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
     document = read_lock(lock_path)
     lock = document.lock
     refuse_if_tampered(document.problems)
@@ -170,7 +170,7 @@ def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pa
 
 
 def _find_own_package(entry: Entry) -> PackageRef | None:
-    """The package of the server itself; None if it has no exact version."""
+    """Return the package of the server itself; None if it has no exact version."""
     try:
         runs = read_locked_launch(entry).launch
     except PinwardenError:  # an address, or a command that only its own client can parse

@@ -81,7 +81,7 @@ _MINIMAL = {"version": 1, "minTrustTier": "conditional"}
 
 
 def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, force: bool = False) -> Report:
-    """The report of ``pinwarden policy init``. An existing policy is replaced only with ``force``."""
+    """Return the report of ``pinwarden policy init``. An existing policy is replaced only with ``force``."""
     if toolpin:
         path = project.root / TOOLPIN_POLICY
         data = encode_javascript_json(RECOMMENDED_TOOLPIN_POLICY if recommended else _MINIMAL)
@@ -102,7 +102,7 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
 
 
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
-    """The report of ``pinwarden policy check``. A lock that was tampered with is refused."""
+    """Return the report of ``pinwarden policy check``. A lock that was tampered with is refused."""
     from pinwarden.lock.lockfile import refuse_if_tampered
     from pinwarden.project.lock_documents import find_entries, read_lock
 
@@ -138,7 +138,7 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
 
 
 def report_policy_digest(project: Project, named: Path | None = None) -> Report:
-    """The report of ``pinwarden policy digest``."""
+    """Return the report of ``pinwarden policy digest``."""
     if named is not None:
         shown, digest = str(named), read_policy(named).digest.sri
     else:
@@ -162,7 +162,7 @@ def report_policy_digest(project: Project, named: Path | None = None) -> Report:
 
 
 def load_required_policies(project: Project, named: Path | None, environment: str = "default") -> Policies:
-    """The named policy, or those of the project. Raises an error if there is none."""
+    """Return the named policy, or those of the project. Raises an error if there is none."""
     if named is None:
         policies = load_policies(project, environment)
     else:
@@ -180,14 +180,14 @@ def load_required_policies(project: Project, named: Path | None, environment: st
 
 
 def read_policy(path: Path) -> Policy | ToolPinPolicy:
-    """The policy in a file: ToolPin's if it is JSON, ours if it is TOML."""
+    """Return the policy in a file: ToolPin's if it is JSON, ours if it is TOML."""
     if path.suffix == ".json":
         return parse_file(path, parse_toolpin_policy)
     return parse_file(path, parse_policy)
 
 
 def policy_digest(path: Path | None) -> str | None:
-    """The digest that a lock signature names; None if no policy is given. A missing file is an error."""
+    """Return the digest that a lock signature names; None if no policy is given. A missing file is an error."""
     return None if path is None else read_policy(path).digest.sri
 
 
@@ -196,7 +196,10 @@ def _render_template(recommended: bool) -> bytes:
 
 
 def _merge_into_file(path: Path, policy: bytes, force: bool) -> bytes:
-    """The new content of our file. Other tables in it are kept; an existing policy is replaced only with ``force``."""
+    """Return the new content of our file.
+
+    Other tables in it are kept; an existing policy is replaced only with ``force``.
+    """
     if not (path.exists() or path.is_symlink()):
         return policy
     before = read_file(path)

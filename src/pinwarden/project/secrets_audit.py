@@ -29,7 +29,7 @@ SECRET_KINDS: FindingKinds = build_kind_table(
 
 
 def audit_secrets(project: Project) -> Report:
-    """The report of ``pinwarden secrets audit``.
+    """Return the report of ``pinwarden secrets audit``.
 
     1. The secrets that the lock declares, in the files of its clients, as ToolPin does it.
     2. Every configured server, locked or not, the inputs that files declare, and the lock itself.

@@ -47,7 +47,7 @@ class ScriptPermissions(Record):
 def plan_environment(
     closure: Closure, digest: Digest, store: Store, search_path: str, scripts: ScriptPermissions
 ) -> ServerEnvironment:
-    """The environment of a closure, whose file has this digest."""
+    """Return the environment of a closure, whose file has this digest."""
     if closure.ecosystem == "npm":
         return _plan_node(closure, digest, store, search_path, scripts)
     return _plan_python(closure, digest, store)
@@ -109,14 +109,14 @@ def _plan_python(closure: Closure, digest: Digest, store: Store) -> ServerEnviro
 
 
 def _add_stored_digests(package: ClosurePackage, store: Store) -> ClosurePackage:
-    """The package with the file digests that the store knows, if the lock has none for this platform."""
+    """Return the package with the file digests that the store knows, if the lock has none for this platform."""
     if any(file.tree is not None for file in package.files):
         return package
     return replace(package, files=tuple(replace(file, tree=store.recorded_tree(file.digest)) for file in package.files))
 
 
 def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: Callable[[str], None]) -> Path:
-    """The folder of the environment, verified against the lock. A changed one is built again from the store."""
+    """Return the folder of the environment, verified against the lock. A changed one is built again from the store."""
     folder = store.environment_folder(environment.key)
     if folder.is_dir():
         problem = environment.find_problem(folder)
@@ -153,7 +153,7 @@ def is_mcpb(entry: Entry) -> bool:
 
 
 def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
-    """The bundle that an entry pins."""
+    """Return the bundle that an entry pins."""
     extension, url = read_extension(entry), entry.selected_target.get("identifier")
     tree = extension.bundle_tree if extension is not None else None
     if extension is None or len(extension.artifacts) != 1 or tree is None or not isinstance(url, str):
@@ -162,7 +162,7 @@ def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
 
 
 def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
-    """The bundle in the store, downloaded if it is not there. Bytes that differ from the lock are refused."""
+    """Return the bundle in the store, downloaded if it is not there. Bytes that differ from the lock are refused."""
     from pinwarden.artifacts.artifact import PackageRef
     from pinwarden.artifacts.downloads import stage_file
 
@@ -182,7 +182,7 @@ def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
 
 
 def compute_bundle_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
-    """The digest of the files in a bundle whose bytes were verified."""
+    """Return the digest of the files in a bundle whose bytes were verified."""
     from pinwarden.artifacts.environments import mcpb
 
     return mcpb.compute_bundle_digest(fetch_mcpb(url, digest, context))
@@ -203,7 +203,7 @@ def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment
 
 
 def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
-    """The command of a built bundle, with the user's settings from environment variables."""
+    """Return the command of a built bundle, with the user's settings from environment variables."""
     from pinwarden.artifacts.environments import mcpb
     from pinwarden.artifacts.environments.python import Interpreter
     from pinwarden.system.files import find_program
@@ -222,12 +222,12 @@ def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> 
 
 
 def setting_variable(setting: str) -> str:
-    """The environment variable of a setting. Several values are separated like those of PATH."""
+    """Return the environment variable of a setting. Several values are separated like those of PATH."""
     return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
 
 
 def find_locked_digest(entry: Entry, runs: Launch) -> Digest:
-    """The digest that an entry pins: of its index, or of its only manifest."""
+    """Return the digest that an entry pins: of its index, or of its only manifest."""
     extension = read_extension(entry)
     image = extension.image if extension else None
     if image is not None:
@@ -274,7 +274,7 @@ def _is_same_platform(platform: str, listed: str) -> bool:
 def choose_image(
     entry: Entry, runs: Launch, engine: ContainerEngine, store: Store, notify: Callable[[str], None]
 ) -> str:
-    """The image name for the engine, always by digest; loaded from the store if the image was fetched."""
+    """Return the image name for the engine, always by digest; loaded from the store if the image was fetched."""
     from pinwarden.artifacts.environments.images import ensure_loaded, read_stored_image
 
     digest = find_locked_digest(entry, runs)

@@ -18,7 +18,7 @@ from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
-    """The report of ``pinwarden diff``; with ``whole``, no value is shortened, so that it can be approved."""
+    """Return the report of ``pinwarden diff``; with ``whole``, no value is shortened, so that it can be approved."""
     changes = compare(before, after)
     blocked = blocked_by_default(changes)
     counts = Counter(change.severity for change in changes)
@@ -41,7 +41,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
 
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
-    """The report of ``pinwarden scan`` over one or more servers, also compared with each other."""
+    """Return the report of ``pinwarden scan`` over one or more servers, also compared with each other."""
     findings: list[tuple[str, ScanFinding]] = []
     for name, surface in surfaces.items():
         neighbours = [(other, surface) for other, surface in surfaces.items() if other != name]
@@ -63,7 +63,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
 
 
 def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
-    """A finding as a row of a report."""
+    """Return a finding as a row of a report."""
     return Row(
         code=finding.code,
         severity=finding.severity,
@@ -81,7 +81,7 @@ def scan_for_warnings(surface: Surface, server: str, approved: Iterable[Surface]
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:
-    """The report of ``pinwarden inspect``: what was seen, and what cannot be digested."""
+    """Return the report of ``pinwarden inspect``: what was seen, and what cannot be digested."""
     refused = tuple(
         Row(
             code="undigestable",
@@ -104,7 +104,7 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
 
 
 def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
-    """The report of probing under two client names: a server should show every client the same surface."""
+    """Return the report of probing under two client names: a server should show every client the same surface."""
     changes = compare(first, second)
     same = "the server shows both clients the same surface"
     return Report(
@@ -118,7 +118,7 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
 
 
 def surface_to_json(surface: Surface) -> Any:
-    """The surface document as a value."""
+    """Return the surface document as a value."""
     return strict_json.parse_json(encode_surface(surface))
 
 

@@ -96,7 +96,7 @@ def check_writable_folders(project: Project, folders: Sequence[str]) -> Writable
 
 
 def _forbidden_names(project: Project) -> frozenset[str]:
-    """The names of files that other programs act on, in lower case."""
+    """Return the names of files that other programs act on, in lower case."""
     lock = project.lock
     own = (lock.name, surfaces_folder_name(lock), closures_folder_name(lock), OWN_POLICY.name, TOOLPIN_POLICY.parts[0])
     paths = (location.path for client in CLIENTS.values() for location in client.locations)

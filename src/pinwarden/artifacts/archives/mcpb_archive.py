@@ -48,7 +48,7 @@ def read_bundle_parts(path: Path) -> McpbParts:
 
 
 def hash_content(path: Path, size: int, algorithm: str = "sha256") -> Digest:
-    """The digest of the first ``size`` bytes of a file."""
+    """Return the digest of the first ``size`` bytes of a file."""
     with open_regular(path) as stream:
         count, digest = _hash_prefix(stream, size, algorithm)
     if count != size:
@@ -77,7 +77,7 @@ def open_content(path: Path, parts: McpbParts) -> Iterator[McpbContent]:
 
 
 def read_bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
-    """The files of a bundle. Raises ``ARCHIVE_UNSAFE`` if some file system treats two paths as the same."""
+    """Yield the files of a bundle. Raises ``ARCHIVE_UNSAFE`` if some file system treats two paths as the same."""
     check_zip_layout(bundle.archive, comment=bundle.signature_block_size)
     seen = PathSet()
     for member in read_zip_members(bundle.archive, limits=LIMITS):

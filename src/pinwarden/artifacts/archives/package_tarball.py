@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 def read_package_files(
     stream: IO[bytes], exact_names: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> Iterator[tuple[str, TarMember]]:
-    """Every file with its path inside the package, that is, without the top-level folder.
+    """Yield every file with its path inside the package, that is, without the top-level folder.
 
     Links are skipped, as package clients do. Raises ``ARCHIVE_UNSAFE`` for a duplicate path, and for a file whose name
     differs from one in ``exact_names`` only in case: some file systems treat both as one file.
@@ -48,7 +48,7 @@ def read_named_files(
     *,
     file_bytes: int = MAX_FILE_BYTES,
 ) -> dict[str, bytes]:
-    """The files with these names. Reads the entire tarball, so its limits and rules apply to every member."""
+    """Return the files with these names. Reads the entire tarball, so its limits and rules apply to every member."""
     contents: dict[str, bytes] = {}
     for path, file in read_package_files(stream, names, limits):
         if path in names:

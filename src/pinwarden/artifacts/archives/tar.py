@@ -51,12 +51,12 @@ class _BlockSource(Protocol):
 
 
 def read_tar(data: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
-    """The files of an uncompressed tarball in memory; their bytes are not copied."""
+    """Return the files of an uncompressed tarball in memory; their bytes are not copied."""
     return _read_members(_MemorySource(data), limits, "refuse")
 
 
 def read_gzipped_tar(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarMember]:
-    """The files of a package's gzipped tarball. Links are skipped, as npm and cargo do."""
+    """Yield the files of a package's gzipped tarball. Links are skipped, as npm and cargo do."""
     try:
         yield from _read_members(_StreamSource(_decompress(stream), limits), limits, "skip")
     except (*_DECODE_ERRORS, OSError) as err:
@@ -157,7 +157,7 @@ class _ExtendedHeaders:
         self._path = name
 
     def path(self, header: bytes, size: int) -> str:
-        """The path of the member that starts with this header. Resets the extended headers."""
+        """Return the path of the member that starts with this header. Resets the extended headers."""
         if self._size is not None and self._size != size:
             _refuse("states two sizes for one member")
         path = _parse_header_path(header) if self._path is None else self._path
@@ -204,7 +204,10 @@ def _parse_size(header: bytes) -> int:
 
 
 def _sum_bytes(header: bytes) -> int:
-    """The sum of a header's bytes. For small sums, the lower half of Adler-32 minus one is the sum, and faster."""
+    """Return the sum of a header's bytes.
+
+    For small sums, the lower half of Adler-32 minus one is the sum, and faster.
+    """
     if header.count(0) > _MANY_ZEROS:
         return (zlib.adler32(header) & 0xFFFF) - 1
     return sum(header)
@@ -281,7 +284,7 @@ class _StreamSource:
 
 
 def _decompress(stream: IO[bytes]) -> Iterator[bytes]:
-    """The decompressed bytes of a gzip file with exactly one stream."""
+    """Return the decompressed bytes of a gzip file with exactly one stream."""
     first = stream.read(_CHUNK)
     if first[:2] != b"\x1f\x8b":
         _refuse("is not gzip-compressed")

@@ -47,7 +47,7 @@ class ZipMember(Record):
 
 
 def read_zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
-    """The files of a ZIP file in directory order."""
+    """Yield the files of a ZIP file in directory order."""
     check = _MemberChecker(path, limits)
     with _convert_errors(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
@@ -167,7 +167,7 @@ def _find_member_end(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> i
 
 
 def _read_end_record(stream: BinaryIO, path: Path, comment: int) -> tuple[int, int]:
-    """The offset of the directory, and its number of members."""
+    """Return the offset of the directory, and its number of members."""
     file_size = stream.seek(0, 2)
     end_at = file_size - _END_SIZE
     end = _read_at(stream, end_at, _END_SIZE)

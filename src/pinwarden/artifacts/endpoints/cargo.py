@@ -41,7 +41,7 @@ class _Setting(Record):
 
 
 def find_registry(settings: SettingsSources, *, registry: str | None = None) -> ServiceEndpoint:
-    """The sparse index of a registry named in ``[registries]``, or of the default one.
+    """Return the sparse index of a registry named in ``[registries]``, or of the default one.
 
     Git repositories and folders are not supported and raise ``CONFIG_INVALID``.
     """
@@ -69,7 +69,7 @@ def find_registry(settings: SettingsSources, *, registry: str | None = None) -> 
 
 
 def get_default_index() -> str:
-    """The index Cargo uses by default, derived from the packageurl table."""
+    """Return the index Cargo uses by default, derived from the packageurl table."""
     from packageurl.contrib.purl2url import get_download_url
 
     parts = urlsplit(get_download_url("pkg:cargo/x@1"))  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ def _find_index(name: str, layers: list[_SettingsLayer]) -> _Setting:
 
 
 def _find_source_name(index: str, layers: list[_SettingsLayer]) -> str:
-    """The name of an index in ``[source]``, if it has one."""
+    """Return the name of an index in ``[source]``, if it has one."""
     for layer in layers:
         for name, row in layer.table("source").items():
             if isinstance(row, dict) and row.get("registry") == index:
@@ -121,7 +121,10 @@ def _find_setting(layers: list[_SettingsLayer], member: str, *path: str) -> _Set
 
 
 def _find_token(name: str, settings: SettingsSources) -> str | None:
-    """The token of a named registry. The default registry's token is for publishing and is not sent to mirrors."""
+    """Return the token of a named registry.
+
+    The default registry's token is for publishing and is not sent to mirrors.
+    """
     token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
     for file in ("credentials.toml", "credentials"):
         for layer in _read_file(_find_cargo_home(settings) / file, "user"):

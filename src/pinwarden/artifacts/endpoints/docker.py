@@ -32,7 +32,7 @@ class HelperLimits(Record):
 def find_registry_endpoint(
     reference: ImageReference, settings: SettingsSources, *, configured_by: Origin, limits: HelperLimits | None = None
 ) -> ServiceEndpoint:
-    """The registry of an image.
+    """Return the registry of an image.
 
     ``configured_by`` is the source of the image name. Registries that the user logged in to are trusted.
 
@@ -56,7 +56,7 @@ def find_registry_endpoint(
 
 
 def _read_configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
-    """The parsed credential files, highest precedence first."""
+    """Yield the parsed credential files, highest precedence first."""
     for path in _list_config_paths(settings):
         if path.exists():
             yield path, parse_docker_config(read_file(path, _MAX_CONFIG), str(path))
@@ -149,7 +149,7 @@ def _build_helper_error(program: str, problem: str) -> PinwardenError:
 
 
 def _find_ca_file(reference: ImageReference, settings: SettingsSources) -> Path | None:
-    """The CA certificate that docker's or podman's settings add for one registry."""
+    """Return the CA certificate that docker's or podman's settings add for one registry."""
     config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
     own = (config / "docker" / "certs.d", config / "containers" / "certs.d")
     for folder in (*own, *_SYSTEM_CERTIFICATE_FOLDERS):

@@ -69,7 +69,7 @@ class _NpmSettings:
         return None
 
     def user_layers(self) -> Iterator[_SettingsLayer]:
-        """The user's layers, without the project's."""
+        """Return the user's layers, without the project's."""
         return (layer for layer in self.layers if layer.configured_by != "project")
 
     def note(self, text: str) -> None:
@@ -78,7 +78,7 @@ class _NpmSettings:
 
 
 def find_registry(name: str, settings: SettingsSources, *, argument: str | None = None) -> NpmRegistry:
-    """The registry for one package. ``argument`` is a registry from the command line."""
+    """Return the registry for one package. ``argument`` is a registry from the command line."""
     scope = parse_name(name).scope
     layers = _NpmSettings(list(_read_layers(settings)), settings.variables)
     setting = _find_registry(scope, layers, argument)
@@ -95,7 +95,10 @@ def find_registry(name: str, settings: SettingsSources, *, argument: str | None 
 
 
 def list_project_scopes(settings: SettingsSources) -> tuple[str, ...]:
-    """The scopes for which a project's settings name a registry. npm ignores these when it runs in another folder."""
+    """Return the scopes for which a project's settings name a registry.
+
+    npm ignores these when it runs in another folder.
+    """
     scopes = {
         key.removesuffix(":registry")
         for layer in _read_layers(settings)
@@ -107,7 +110,7 @@ def list_project_scopes(settings: SettingsSources) -> tuple[str, ...]:
 
 
 def get_default_registry() -> str:
-    """The registry npm uses by default, from the packageurl table."""
+    """Return the registry npm uses by default, from the packageurl table."""
     from packageurl.contrib.purl2url import get_download_url
 
     url: str = get_download_url("pkg:npm/x@1")  # type: ignore[no-untyped-call]
@@ -164,7 +167,7 @@ def _find_origin(url: str, setting: _Setting, layers: _NpmSettings) -> tuple[Ori
 
 
 def _find_authorization(url: str, configured_by: Origin, layers: _NpmSettings) -> str | None:
-    """The ``Authorization`` header for a registry, from the most specific setting."""
+    """Return the ``Authorization`` header for a registry, from the most specific setting."""
     parts = urlsplit(url)
     if parts.scheme == "http" and configured_by == "project":
         return None  # a project could name the same host with plain HTTP to intercept the credential
@@ -294,7 +297,7 @@ def _parse_environment(variables: Mapping[str, str]) -> dict[str, str]:
 def _find_global_config(
     environment: Mapping[str, str], builtin: list[_SettingsLayer], settings: SettingsSources
 ) -> Path | None:
-    """The path of the machine-wide settings file: next to node, unless configured otherwise."""
+    """Return the path of the machine-wide settings file: next to node, unless configured otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
         if path := values.get("globalconfig"):
             return _resolve_path(path, settings)
@@ -307,7 +310,7 @@ def _find_global_config(
 
 
 def _read_builtin_config(settings: SettingsSources) -> Iterator[_SettingsLayer]:
-    """The built-in settings file that distributions put next to npm."""
+    """Yield the built-in settings file that distributions put next to npm."""
     npm = find_program("npm", settings.variables.get("PATH", ""))
     if npm is not None:
         yield from _read_file(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
@@ -386,7 +389,7 @@ _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 
 def find_npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapping[str, str]) -> str | None:
-    """The release in npx's cache for a spec such as ``notes`` or ``notes@latest``; None if unknown.
+    """Return the release in npx's cache for a spec such as ``notes`` or ``notes@latest``; None if unknown.
 
     npx keeps one folder for each list of packages and names it after their digest. If the project has the package
     installed, npx starts it from there.

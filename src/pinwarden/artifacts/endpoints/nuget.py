@@ -49,7 +49,7 @@ class _SettingsFile(Record):
 
 
 def find_sources(settings: SettingsSources) -> NugetSources:
-    """The configured package sources."""
+    """Return the configured package sources."""
     files = list(_read_settings_files(settings))
     disabled = frozenset[str]().union(*(file.disabled for file in files))
     endpoints: dict[str, ServiceEndpoint] = {}
@@ -80,7 +80,7 @@ def find_sources(settings: SettingsSources) -> NugetSources:
 
 
 def get_default_source() -> str:
-    """The source NuGet uses by default, from the packageurl table. It uses protocol V2."""
+    """Return the source NuGet uses by default, from the packageurl table. It uses protocol V2."""
     from packageurl.contrib.purl2url import get_download_url
 
     url: str = get_download_url("pkg:nuget/x@1")  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ def get_default_source() -> str:
 
 
 def _parse_source_url(value: str) -> str | None:
-    """The folder of a service index, or the root of a V2 feed."""
+    """Return the folder of a service index, or the root of a V2 feed."""
     url = value.removesuffix("index.json")
     url = url if url.endswith("/") else f"{url}/"
     try:

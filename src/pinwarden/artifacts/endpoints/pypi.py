@@ -73,7 +73,7 @@ class _IndexCollector:
 def find_indexes(
     settings: SettingsSources, *, client: PythonInstaller = "any", system: Path = Path("/")
 ) -> PackageIndexes:
-    """The indexes a client is configured for. With ``any``, uv's settings come before pip's, then the default.
+    """Return the indexes a client is configured for. With ``any``, uv's settings come before pip's, then the default.
 
     ``system`` is the root of the machine-wide settings.
     """
@@ -97,7 +97,7 @@ def find_indexes(
 
 
 def get_default_index() -> str:
-    """The index clients use by default, from the packageurl table."""
+    """Return the index clients use by default, from the packageurl table."""
     from packageurl.contrib.purl2url import get_repo_url
 
     parts = urlsplit(str(get_repo_url("pkg:pypi/pip")))  # type: ignore[no-untyped-call]
@@ -105,14 +105,14 @@ def get_default_index() -> str:
 
 
 def get_index_parent(index: ServiceEndpoint) -> ServiceEndpoint:
-    """The parent URL of the index, where its files and other APIs are. Clients send the credential there too."""
+    """Return the parent URL of the index, where its files and other APIs are. Clients send the credential there too."""
     base = index.url.rstrip("/")
     path = urlsplit(base).path
     return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
 
 
 def get_json_api_url(index: ServiceEndpoint) -> str | None:
-    """The URL of the JSON API, if the index's URL has the usual form."""
+    """Return the URL of the JSON API, if the index's URL has the usual form."""
     return f"{get_index_parent(index).url}pypi/" if index.url.endswith("/simple/") else None
 
 
@@ -146,7 +146,7 @@ def _parse_uv_index(text: str, configured_by: Origin, source: str) -> _IndexSett
 
 
 def _find_uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
-    """The files uv reads, highest precedence first."""
+    """Yield the files uv reads, highest precedence first."""
     variables = settings.variables
     if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
         return
@@ -241,7 +241,7 @@ def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, sys
 
 
 def _find_pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
-    """The files pip reads, highest precedence last."""
+    """Yield the files pip reads, highest precedence last."""
     variables, name = settings.variables, "pip.ini" if sys.platform == "win32" else "pip.conf"
     own = variables.get("PIP_CONFIG_FILE")
     if own == os.devnull:
@@ -264,7 +264,7 @@ def _find_pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[O
 
 
 def _list_user_folders(settings: SettingsSources) -> list[Path]:
-    """The user's configuration folders, highest precedence first."""
+    """Return the user's configuration folders, highest precedence first."""
     variables = settings.variables
     folders = [Path(variables["XDG_CONFIG_HOME"])] if variables.get("XDG_CONFIG_HOME") else [settings.home / ".config"]
     if sys.platform == "darwin":
@@ -336,7 +336,10 @@ def _build_endpoint(
 def _find_netrc_credential(
     setting: _IndexSetting, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """The user's netrc credential for a host. Not sent over plain HTTP or to another port that a project names."""
+    """Return the user's netrc credential for a host.
+
+    Not sent over plain HTTP or to another port that a project names.
+    """
     if setting.configured_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
         return None
     return passwords.get(parts.hostname or "")

@@ -16,7 +16,7 @@ _MAX_NAMES = 20  # in a message; the error data lists more
 
 
 def processor_architecture() -> str:
-    """The processor architecture. Like ``platform.machine()``, but ``platform`` is slow to import."""
+    """Return the processor architecture. Like ``platform.machine()``, but ``platform`` is slow to import."""
     return os.uname().machine if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "")
 
 
@@ -29,7 +29,7 @@ def has_glibc() -> bool:
 
 
 def unknown_program_error(package: str, program: str, available: Sequence[str]) -> PinwardenError:
-    """The error for a program that a package does not have. Its message lists the programs the package has."""
+    """Return the error for a program that a package does not have. Its message lists the programs the package has."""
     names = ", ".join(f"{name[:80]!a}" for name in available[:_MAX_NAMES])
     more = f" and {len(available) - _MAX_NAMES} more" if len(available) > _MAX_NAMES else ""
     return PinwardenError(

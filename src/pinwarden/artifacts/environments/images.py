@@ -41,7 +41,7 @@ class StoredImage(Record):
 
 
 def detect_container_platform() -> str:
-    """The platform of containers on this machine. The system is always Linux, also on macOS and Windows."""
+    """Return the platform of containers on this machine. The system is always Linux, also on macOS and Windows."""
     processor = processor_architecture().lower()
     return f"linux/{_ARCHITECTURES.get(processor, processor)}"
 

@@ -56,7 +56,7 @@ class Runtimes(Record):
 
 
 def read_bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """The files of a bundle. Programs that the manifest starts are executable even if packed without that bit."""
+    """Yield the files of a bundle. Programs that the manifest starts are executable even if packed without that bit."""
     with open_content(archive, read_bundle_parts(archive)) as bundle:
         programs = _list_programs(read_bundle_manifest(bundle))
         for member in read_bundle_members(bundle):
@@ -64,14 +64,14 @@ def read_bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 
 
 def compute_bundle_digest(archive: Path) -> Digest:
-    """The tree digest of a bundle's content."""
+    """Return the tree digest of a bundle's content."""
     return hash_file_list(
         (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in read_bundle_files(archive)
     )
 
 
 def compute_environment_key(bundle: Digest) -> str:
-    """The environment's name in the store."""
+    """Return the environment's name in the store."""
     return Digest.of_bytes(f"{BUILDER}\n{bundle}".encode()).hex[:40]
 
 
@@ -97,14 +97,14 @@ def audit(folder: Path, tree: Digest) -> str | None:
 
 
 def read_built_manifest(folder: Path) -> BundleManifest:
-    """The manifest of a built bundle."""
+    """Return the manifest of a built bundle."""
     return parse_manifest(read_file(folder / TREE / MANIFEST_NAME, LIMITS.max_bytes))
 
 
 def build_start_command(
     folder: Path, runtimes: Runtimes, settings: SettingValues, *, folders: Mapping[str, str] | None = None
 ) -> BundleStart:
-    """The command that starts a bundle's server with the user's settings.
+    """Return the command that starts a bundle's server with the user's settings.
 
     ``folders`` has the folders that a manifest may refer to: ``HOME``, ``DESKTOP``, ``DOCUMENTS``, ``DOWNLOADS``.
     """
@@ -155,7 +155,7 @@ def _build_arguments(tree: Path, manifest: BundleManifest, filled: FilledStartCo
 
 
 def _list_programs(manifest: BundleManifest) -> frozenset[str]:
-    """The files a manifest starts directly, on any platform."""
+    """Return the files a manifest starts directly, on any platform."""
     if manifest.start is None:
         return frozenset()
     commands = [manifest.start.command, *(start.command for start in manifest.overrides.values() if start.command)]
@@ -168,7 +168,10 @@ def _relative_to_tree(command: str, tree: Path) -> str:
 
 
 def _check_program_file(tree: Path, path: str, manifest: BundleManifest) -> Path:
-    """The path of a program in the bundle. Refuses programs outside the bundle, because they were not verified."""
+    """Return the path of a program in the bundle.
+
+    Refuses programs outside the bundle, because they were not verified.
+    """
     file = tree / path
     parts = Path(path)
     if not path or parts.is_absolute() or ".." in parts.parts or not file.is_file() or file.is_symlink():

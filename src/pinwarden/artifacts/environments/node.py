@@ -74,7 +74,7 @@ def _is_allowed(name: str, names: Sequence[str]) -> bool:
 
 
 def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePackage, ...]:
-    """The packages to install on a platform. Packages nested in an unsupported package are excluded with it."""
+    """Return the packages to install on a platform. Packages nested in an unsupported package are excluded with it."""
     excluded = [f"{package.path}/" for package in closure.packages if not platform.supports(package)]
     packages = [
         package
@@ -88,7 +88,7 @@ def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePa
 
 
 def compute_package_digest(archive: Path) -> Digest:
-    """The tree digest of a package's content."""
+    """Return the tree digest of a package's content."""
     import hashlib
 
     from pinwarden.artifacts.archives.package_tarball import read_tarball_files
@@ -99,7 +99,7 @@ def compute_package_digest(archive: Path) -> Digest:
 
 
 def read_install_scripts(archive: Path) -> dict[str, str]:
-    """The scripts npm would run on installation, by event; empty if the package cannot be read."""
+    """Return the scripts npm would run on installation, by event; empty if the package cannot be read."""
     from pinwarden.artifacts.archives.package_tarball import read_package_json
     from pinwarden.artifacts.npm_package import parse_install_manifest
 
@@ -114,7 +114,10 @@ def read_install_scripts(archive: Path) -> dict[str, str]:
 def compute_environment_key(
     closure_digest: Digest, platform: NodePlatform, script_packages: Sequence[ClosurePackage] = ()
 ) -> str:
-    """The environment's name in the store. Covers the closure, the platform, and the packages whose scripts ran."""
+    """Return the environment's name in the store.
+
+    Covers the closure, the platform, and the packages whose scripts ran.
+    """
     script_digests = "".join(f"\n{package.files[0].digest}" for package in script_packages)
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{platform.key}{script_digests}".encode()).hex[:40]
 
@@ -164,7 +167,7 @@ def audit(
 
 
 def build_start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
-    """The command that starts a package's program, chosen as npx does."""
+    """Return the command that starts a package's program, chosen as npx does."""
     package_folder = folder / TREE / root.path
     try:
         manifest = json.loads(read_file(package_folder / "package.json"))
@@ -268,7 +271,7 @@ def _run_package_scripts(
 
 
 def _find_node_folders(search_path: str) -> list[str]:
-    """The folder of node, unless it is a system folder."""
+    """Return the folder of node, unless it is a system folder."""
     import shutil
 
     program = shutil.which("node", path=search_path)
@@ -317,7 +320,7 @@ def _is_node_script(script: Path, tree: Path) -> bool:
 
 
 def find_script_files(tree: Path, sections: dict[str, list[TreeFile]], approvals: ScriptApprovals) -> list[TreeFile]:
-    """The files that scripts created or changed, as rows relative to the tree.
+    """Return the files that scripts created or changed, as rows relative to the tree.
 
     Links are removed, as npm removes them from archives, because an audit cannot cover their targets. Raises
     ``SCRIPT_FAILED`` if a script removed a locked file or changed another package.
@@ -337,7 +340,7 @@ def find_script_files(tree: Path, sections: dict[str, list[TreeFile]], approvals
 
 
 def _find_owning_package(path: str, sections: Iterable[str]) -> str:
-    """The package whose folder contains the file; the innermost one if packages are nested."""
+    """Return the package whose folder contains the file; the innermost one if packages are nested."""
     return max((section for section in sections if path.startswith(f"{section}/")), key=len, default="")
 
 

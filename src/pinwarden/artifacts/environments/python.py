@@ -55,7 +55,7 @@ class Interpreter(Record):
 
     @classmethod
     def current(cls) -> Interpreter:
-        """The interpreter that runs this program; in a virtual environment, its base interpreter."""
+        """Return the interpreter that runs this program; in a virtual environment, its base interpreter."""
         executable = Path(getattr(sys, "_base_executable", "") or sys.executable)
         with suppress(OSError):
             executable = executable.resolve(strict=True)
@@ -68,7 +68,7 @@ class Interpreter(Record):
 
 
 def choose_packages(closure: Closure) -> tuple[ChosenWheel, ...]:
-    """The packages this interpreter needs, each with the wheel an installer would choose."""
+    """Return the packages this interpreter needs, each with the wheel an installer would choose."""
     from packaging.markers import default_environment
     from packaging.tags import sys_tags
 
@@ -77,7 +77,7 @@ def choose_packages(closure: Closure) -> tuple[ChosenWheel, ...]:
 
 
 def read_wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """The files of a wheel, with their paths in the environment's tree."""
+    """Yield the files of a wheel, with their paths in the environment's tree."""
     from pinwarden.artifacts.archives.zip import read_zip_members
 
     for member in read_zip_members(archive):
@@ -91,14 +91,14 @@ def read_wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 
 
 def compute_wheel_digest(archive: Path) -> Digest:
-    """The tree digest of a wheel's content."""
+    """Return the tree digest of a wheel's content."""
     return hash_file_list(
         (path, executable, hashlib.sha256(data).hexdigest()) for path, executable, data in read_wheel_files(archive)
     )
 
 
 def compute_environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
-    """The environment's name in the store. Covers the closure and the interpreter."""
+    """Return the environment's name in the store. Covers the closure and the interpreter."""
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{interpreter.key}".encode()).hex[:40]
 
 
@@ -126,7 +126,7 @@ def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter
 
 
 def format_section_name(package: ClosurePackage) -> str:
-    """The name of a package's section in the manifest."""
+    """Return the name of a package's section in the manifest."""
     return f"{package.name}=={package.version}"
 
 
@@ -194,7 +194,7 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
 
 
 def build_start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:
-    """The command that starts a package's program, chosen as uvx does: by the package's name."""
+    """Return the command that starts a package's program, chosen as uvx does: by the package's name."""
     programs = _read_programs(folder / TREE / SITE_FOLDER, root)
     name = program or root.name
     target = programs.get(name)
@@ -220,7 +220,7 @@ def _read_programs(site: Path, root: ClosurePackage) -> dict[str, str]:
 
 
 def _parse_console_scripts(text: str) -> dict[str, str]:
-    """The console scripts in entry_points.txt. Does not use configparser, which is slow to import."""
+    """Return the console scripts in entry_points.txt. Does not use configparser, which is slow to import."""
     section, scripts = "", {}
     for line in map(str.strip, text.splitlines()):
         name, mark, target = line.partition("=")

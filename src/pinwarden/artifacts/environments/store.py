@@ -30,7 +30,7 @@ class Store:
         self.root = root
 
     def find(self, digest: Digest) -> Path | None:
-        """The file with this digest, hashed again now. A damaged file is deleted and None is returned."""
+        """Return the file with this digest, hashed again now. A damaged file is deleted and None is returned."""
         path = self._file(digest)
         if not path.is_file() or path.is_symlink():
             return None
@@ -88,7 +88,7 @@ class Store:
         write_atomically(self._folder("contents") / digest.hex, f"{tree}\n".encode())
 
     def recorded_tree(self, digest: Digest) -> Digest | None:
-        """The recorded tree digest of an archive, if any."""
+        """Return the recorded tree digest of an archive, if any."""
         path = self.root / "contents" / digest.hex
         return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
 
@@ -100,18 +100,18 @@ class Store:
         write_atomically(self._folder("made-here") / key, f"{digest}\n".encode())
 
     def recorded_build_files(self, key: str) -> Digest | None:
-        """The recorded digest of files that a build created; None if there is no valid record."""
+        """Return the recorded digest of files that a build created; None if there is no valid record."""
         try:
             return Digest.parse(read_file(self.root / "made-here" / key, 1000).decode("ascii", "replace").strip())
         except PinwardenError:
             return None  # the environment will be rebuilt
 
     def environment_folder(self, key: str) -> Path:
-        """The folder of an environment, which may not exist yet."""
+        """Return the folder of an environment, which may not exist yet."""
         return self.root / "environments" / key
 
     def image_folder(self, digest: Digest) -> Path:
-        """The folder of an image layout, which may not exist yet."""
+        """Return the folder of an image layout, which may not exist yet."""
         return self.root / "images" / f"{digest.algorithm}-{digest.hex}"
 
     @contextmanager

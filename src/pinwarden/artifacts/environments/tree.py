@@ -33,7 +33,7 @@ TreeFile = tuple[str, bool, str]
 
 
 def hash_file_list(rows: Iterable[tuple[str, bool, str]]) -> Digest:
-    """The tree digest: covers the path, the executable bit and the SHA-256 of each file."""
+    """Return the tree digest: covers the path, the executable bit and the SHA-256 of each file."""
     return Digest(hashlib.sha256(format_file_list(rows)).digest())
 
 
@@ -56,7 +56,7 @@ def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> TreeF
 
 
 def hash_tree(tree: Path) -> dict[str, TreeFile]:
-    """Every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
+    """Return every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
     root = str(tree)
     paths = _list_files(root)
     return _combine_hashes(paths, TreeHasher(root, paths))
@@ -67,7 +67,7 @@ def _combine_hashes(paths: Sequence[str], hashing: TreeHasher) -> dict[str, Tree
 
 
 def _list_files(root: str) -> list[str]:
-    """The paths below a folder of everything that is not a folder."""
+    """Return the paths below a folder of everything that is not a folder."""
     paths: list[str] = []
     pending = [root]
     skip = len(root) + 1
@@ -140,12 +140,12 @@ def _parse_manifest(
 
 
 def make_build_files_anchor(digest: Digest | None) -> frozenset[bytes]:
-    """The anchor for files created by a build, from the store's record."""
+    """Return the anchor for files created by a build, from the store's record."""
     return frozenset() if digest is None else frozenset([digest.raw])
 
 
 def compute_build_files_digest(rows: Iterable[TreeFile]) -> Digest:
-    """The digest that the store records for files created by a build."""
+    """Return the digest that the store records for files created by a build."""
     return Digest.of_bytes(format_file_list(rows))
 
 
@@ -160,7 +160,7 @@ def _is_bytecode(row: TreeFile, locked: Mapping[str, TreeFile]) -> bool:
 
 
 def _find_difference(expected: Mapping[str, TreeFile], root: str) -> str | None:
-    """The first difference. Files are hashed in the background while the tree is searched for extra files."""
+    """Return the first difference. Files are hashed in the background while the tree is searched for extra files."""
     paths = list(expected)
     hashing = TreeHasher(root, paths)
     try:
@@ -209,7 +209,7 @@ class TreeHasher:
         self._workers = [(part, *_start_worker(root, part)) for part in parts]
 
     def result(self) -> list[FileHash]:
-        """The hashes, in the order of the paths."""
+        """Return the hashes, in the order of the paths."""
         try:
             file_hashes = _hash_files(self._root, self._own_paths)
             while self._workers:

@@ -153,7 +153,7 @@ def _find_purl(entry: Entry, package: Launch | None, record: LockExtension) -> s
 
 
 def _list_server_archives(record: LockExtension, closure: Closure | None) -> tuple[SbomFile, ...]:
-    """The installed files: those of the closure's root package, the image, or the hashed artifacts."""
+    """Return the installed files: those of the closure's root package, the image, or the hashed artifacts."""
     if closure is not None:
         files = [SbomFile(name=file.name, digest=file.digest, url=_redact_url(file.url)) for file in closure.root.files]
     elif record.image is not None and record.image.index is not None:
@@ -246,7 +246,7 @@ def _build_purl(kind: str, name: str, version: str) -> str:
 
 
 def _redact_url(url: str | None) -> str | None:
-    """A URL without user, password and query; None if it is not a web address."""
+    """Return a URL without user, password and query; None if it is not a web address."""
     if url is None:
         return None
     try:

@@ -20,7 +20,7 @@ _ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 
 def to_bytes(contents: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
-    """The document, indented and with a final newline. The same contents and time give the same bytes."""
+    """Return the document, indented and with a final newline. The same contents and time give the same bytes."""
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
         "bomFormat": "CycloneDX",
@@ -92,7 +92,10 @@ def _build_package_component(package: SbomPackage) -> dict[str, Any]:
 
 
 def _build_hashes(archives: tuple[SbomFile, ...]) -> list[dict[str, str]]:
-    """The hash of the only file. If there is one file per platform, the hashes are next to their URLs instead."""
+    """Return the hash of the only file.
+
+    If there is one file per platform, the hashes are next to their URLs instead.
+    """
     return [_build_hash(archives[0])] if len(archives) == 1 else []
 
 
@@ -113,7 +116,7 @@ def _build_properties(rows: Properties) -> list[dict[str, str]]:
 
 
 def _build_dependencies(contents: SbomContents) -> list[dict[str, Any]]:
-    """The known dependencies. In CycloneDX, the dependencies of a component without an entry are unknown."""
+    """Return the known dependencies. In CycloneDX, the dependencies of a component without an entry are unknown."""
     roots = [ref for server in contents.servers for ref in _list_refs(server)]
     rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
     rows += [

@@ -100,7 +100,7 @@ class _EntryEncoder:
 
 
 def read_head(database: Database) -> AuditHead:
-    """The number and hash of the last entry."""
+    """Return the number and hash of the last entry."""
     with database.transaction() as transaction:
         return _read_last_head(transaction)
 
@@ -151,7 +151,10 @@ def _find_last_before(database: Database, number: int) -> int:
 
 
 def _build_like_pattern(name: str, text: str) -> str:
-    """A LIKE pattern for entries with this member. Special characters become ``_``, which matches any character."""
+    """Return a LIKE pattern for entries with this member.
+
+    Special characters become ``_``, which matches any character.
+    """
     encoded = canonicalize(text).decode("utf-8", "replace")[1:-1]
     literal = "".join(char if char.isascii() and (char.isalnum() or char in " .:@/-") else "_" for char in encoded)
     return f'%"{name}":"{literal}"%'

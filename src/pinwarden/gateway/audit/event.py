@@ -137,7 +137,7 @@ def event_to_json(event: AuditEvent) -> dict[str, Any]:
 
 
 def encode_event(event: AuditEvent) -> bytes:
-    """The event as canonical JSON (RFC 8785), without a line end."""
+    """Return the event as canonical JSON (RFC 8785), without a line end."""
     return canonicalize(event_to_json(event))
 
 
@@ -225,7 +225,7 @@ EMPTY_HEAD = AuditHead(number=0, hash=START_HASH)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
-    """The entry as canonical JSON (RFC 8785), without a line end."""
+    """Return the entry as canonical JSON (RFC 8785), without a line end."""
     return canonicalize(
         {
             "format": FORMAT,

@@ -337,7 +337,7 @@ def unpack_event(data: bytes) -> JournalEvent:
 
 
 def pack_text_call(template: int, request_id: str, at: int) -> bytes:
-    """The record of a call whose request id is a string; ``template`` is from `Journal.add_template`."""
+    """Return the record of a call whose request id is a string; ``template`` is from `Journal.add_template`."""
     return TEXT_CALL.pack(b"@", template, at) + request_id.encode()
 
 
@@ -373,7 +373,7 @@ def _read_journal(path: Path, descriptor: int) -> Journal | None:
 def _parse_records(
     data: bytes, start: JournalPosition, templates: list[AuditEvent], *, max_bytes: int | None = None
 ) -> tuple[list[JournalEvent], JournalPosition]:
-    """The events at the start of ``data``, up to the first invalid record, and the position after them.
+    """Return the events at the start of ``data``, up to the first invalid record, and the position after them.
 
     With ``max_bytes``, returns at least one event and at most that many bytes, and ``templates`` must be complete.
     Without ``max_bytes``, adds the templates in ``data`` to ``templates``.

@@ -206,7 +206,10 @@ class AuditLog:
         self._has_events.set()
 
     def _template_word(self, template: AuditEvent) -> int:
-        """The first word of calls of a template. The journal keeps the template alive, so its ``id()`` stays unique."""
+        """Return the first word of calls of a template.
+
+        The journal keeps the template alive, so its ``id()`` stays unique.
+        """
         word = self._templates.get(id(template))
         if word is None:
             word = self._templates[id(template)] = self._journal.add_template(template)
@@ -435,7 +438,10 @@ def _recover_journal(database: Database, path: Path) -> bool:
 
 
 def _list_journals(folder: Path) -> list[Path]:
-    """The journals in a folder, the oldest first. Removes files of gateways that were killed while creating one."""
+    """Return the journals in a folder, the oldest first.
+
+    Removes files of gateways that were killed while creating one.
+    """
     journals: list[tuple[int, Path]] = []
     for path in (*folder.glob("*.journal"), *folder.glob("*.new")):
         with suppress(OSError):  # another process recovered it

@@ -47,7 +47,7 @@ class EntryFilter(Record):
 
 
 def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
-    """The report of ``pinwarden audit verify``: the chain in the database."""
+    """Return the report of ``pinwarden audit verify``: the chain in the database."""
     earlier = [_EarlierExport(path) for path in exports]
     all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
     verifier = ChainVerifier(all_heads)
@@ -58,7 +58,7 @@ def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequenc
 
 
 def verify_export(path: Path, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
-    """The report of ``pinwarden audit verify`` for an exported file, which may begin anywhere in the chain."""
+    """Return the report of ``pinwarden audit verify`` for an exported file, which may begin anywhere in the chain."""
     earlier = [_EarlierExport(export_path) for export_path in exports]
     all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
     verifier: ChainVerifier | None = None
@@ -137,7 +137,7 @@ def read_later_entries(state: GatewayState, after: int) -> Iterator[LogEntry]:
 
 
 def build_tail_report(entries: Sequence[LogEntry]) -> Report:
-    """The report of ``pinwarden audit tail``."""
+    """Return the report of ``pinwarden audit tail``."""
     return Report(
         command="audit tail",
         subject="the audit log",
@@ -157,7 +157,7 @@ def export_entries(state: GatewayState, write: Callable[[bytes], object], after:
 
 
 def build_export_report(subject: str, after: int, head: AuditHead) -> Report:
-    """The report of ``pinwarden audit export``."""
+    """Return the report of ``pinwarden audit export``."""
     count = max(0, head.number - after)
     return Report(
         command="audit export",

@@ -368,7 +368,7 @@ class BridgedConversation(Bridge):
             await self._relay(self._upstream, message, sink, parameters, relayed)
 
     def _describe(self, message: ParsedMessage, backend: Backend) -> dict[str, Any]:
-        """The server's approved description of itself, in the client's era."""
+        """Return the server's approved description of itself, in the client's era."""
         description = backend.description
         meta = description.get("_meta")
         info = description.get("serverInfo", meta.get(SERVER_META) if isinstance(meta, dict) else None)

@@ -45,7 +45,7 @@ class BridgedRoute:
 
 
 def choose_stateless_route(route: Route, message: ParsedMessage) -> Route:
-    """The route of a stateless request: directly to a stateless server, or over a bridge."""
+    """Return the route of a stateless request: directly to a stateless server, or over a bridge."""
     if not isinstance(route, Upstream) or route.era == STATELESS or message.method == "server/discover":
         return route
     return route if message.method == LISTEN and not route.era else BridgedRoute(route)

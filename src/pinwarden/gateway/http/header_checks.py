@@ -218,7 +218,7 @@ class Access:
 
 
 def _parse_host(header: str) -> str | None:
-    """The host name in a Host header; None if the header is malformed."""
+    """Return the host name in a Host header; None if the header is malformed."""
     try:
         parts = urlsplit(f"//{header}")
         if parts.path or parts.query or parts.fragment or "@" in parts.netloc or not header.isascii():
@@ -240,7 +240,10 @@ def is_preflight(method: str, headers: Headers) -> bool:
 
 
 def build_preflight_headers(headers: Headers) -> dict[str, str]:
-    """The response headers of a CORS preflight. They are the same for every path, so they do not reveal servers."""
+    """Return the response headers of a CORS preflight.
+
+    They are the same for every path, so they do not reveal servers.
+    """
     requested = headers.get(b"access-control-request-headers", b"").decode("latin-1").lower()
     names = {name.strip() for name in requested.split(",", _MAX_CORS_PARAMETERS)}
     parameters = sorted(name for name in names if _CORS_PARAMETER.fullmatch(name))
@@ -322,7 +325,7 @@ def _get_argument(arguments: Any, path: tuple[str, ...]) -> Any:
 
 
 def _list_header_values(value: Any) -> tuple[str, ...]:
-    """The accepted header values for an argument; empty if its type cannot be sent in a header."""
+    """Return the accepted header values for an argument; empty if its type cannot be sent in a header."""
     if type(value) is bool:
         return ("true" if value else "false",)
     if type(value) is str:

@@ -53,7 +53,7 @@ class Request:
         """
 
     def get_header(self, name: bytes) -> str:
-        """The value of a header, or an empty string."""
+        """Return the value of a header, or an empty string."""
         return self.headers.get(name, b"").decode("latin-1")
 
 

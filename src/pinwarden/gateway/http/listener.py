@@ -196,7 +196,7 @@ def read_file_stamp(path: Path) -> object:
 
 
 def describe_os_error(err: Exception) -> str:
-    """The operating system's error message, without the text that the event loop adds."""
+    """Return the operating system's error message, without the text that the event loop adds."""
     if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
         return os.strerror(err.errno)
     return getattr(err, "strerror", None) or str(err)

@@ -119,7 +119,7 @@ class MergedConversation(Bridge):
             self._send_result(message, sink, {})
 
     def _find_visible_upstreams(self) -> dict[str, Upstream]:
-        """The servers that the client may use."""
+        """Return the servers that the client may use."""
         upstreams = self._manager.upstreams
         return {slug: upstream for slug, upstream in upstreams.items() if self._client.may_use(upstream.name)}
 
@@ -131,7 +131,7 @@ class MergedConversation(Bridge):
             raise BackendError(SERVER_UNAVAILABLE, f"no server is available: {reasons}")
 
     def _find_missing_servers(self) -> dict[str, str]:
-        """The servers without an open session, and the reasons."""
+        """Return the servers without an open session, and the reasons."""
         return {
             slug: self._failures.get(slug, "the server has not started yet")
             for slug in sorted(self._find_visible_upstreams())
@@ -139,7 +139,7 @@ class MergedConversation(Bridge):
         }
 
     def _describe(self, message: ParsedMessage) -> dict[str, Any]:
-        """The gateway's description of itself: the approved capabilities and instructions of all servers."""
+        """Return the gateway's description of itself: the approved capabilities and instructions of all servers."""
         from pinwarden import __version__
 
         capabilities: dict[str, Any] = {}
@@ -264,7 +264,7 @@ class MergedConversation(Bridge):
         await self._relay(upstream, _replace_name(message, path, own_name), sink, parameters, relayed)
 
     def _find_target(self, message: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
-        """The path of the name in the request, the server's slug, and the server's own name."""
+        """Return the path of the name in the request, the server's slug, and the server's own name."""
         path: tuple[str, ...]
         if message.method in _ROUTED:
             path = ("params", _ROUTED[message.method])

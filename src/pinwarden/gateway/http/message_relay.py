@@ -439,7 +439,9 @@ class MessageRelay(ABC):
     def _select_headers(
         self, message: ParsedMessage, parameters: bytes, sink: ResponseSink, client_id: Any = None
     ) -> bytes | None:
-        """The ``mcp-param-`` header lines that the called tool declares. If one contradicts the arguments of the call,
+        """Return the ``mcp-param-`` header lines that the called tool declares.
+
+        If one contradicts the arguments of the call,
         fail the call and return None."""
         name = message.params.get("name") if message.method == CALL else None
         definition = self.session.find_definition(name) if type(name) is str else None

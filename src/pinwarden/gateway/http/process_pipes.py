@@ -30,7 +30,7 @@ class PipeEnd:
             stream.close()
 
     def fileno(self) -> int:
-        """The file descriptor, which the event loop registers."""
+        """Return the file descriptor, which the event loop registers."""
         return self._descriptor
 
     def close(self) -> None:

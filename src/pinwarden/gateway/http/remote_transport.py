@@ -52,7 +52,7 @@ class RemoteServer(Record):
 
     @classmethod
     def create(cls, pool: UpstreamPool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
-        """The server at an address. Raises if a header is not valid."""
+        """Return the server at an address. Raises if a header is not valid."""
         for name, value in headers.items():
             # A value may come from a variable. A line end in it would inject a header or a request.
             if not _HEADER_NAME.fullmatch(name):

@@ -239,7 +239,7 @@ class SessionManager:
         """Incremented when the set of servers changes."""
 
     def get_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation:
-        """The conversation for all stateless requests with one token."""
+        """Return the conversation for all stateless requests with one token."""
         key = route.slug, client
         conversation = self._stateless.get(key)
         if conversation is None or conversation.closed:
@@ -247,7 +247,7 @@ class SessionManager:
         return conversation
 
     def find_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation | None:
-        """The conversation for stateless requests; None if it is not open."""
+        """Return the conversation for stateless requests; None if it is not open."""
         conversation = self._stateless.get((route.slug, client))
         return None if conversation is None or conversation.closed else conversation
 
@@ -280,7 +280,7 @@ class SessionManager:
         return session
 
     def find_session(self, session_id: str, client: GatewayClient, route: Route) -> ClientSession | None:
-        """The session with this id, if it belongs to this client."""
+        """Return the session with this id, if it belongs to this client."""
         session = self._sessions.get(session_id)
         if session is None or session.client != client or session.route.slug != route.slug:
             return None
@@ -313,7 +313,7 @@ class SessionManager:
         return task
 
     def list_conversations(self) -> Iterator[AnyConversation]:
-        """All open conversations."""
+        """Yield all open conversations."""
         yield from tuple(self._conversations)
 
     async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
@@ -372,7 +372,7 @@ class SessionManager:
         return len(self._sessions), len(self._conversations)
 
     def _find_sessions_of_busiest_client(self) -> list[ClientSession]:
-        """The sessions of the client with the most sessions."""
+        """Return the sessions of the client with the most sessions."""
         by_client: dict[str, list[ClientSession]] = {}
         for session in self._sessions.values():
             by_client.setdefault(session.client.name, []).append(session)

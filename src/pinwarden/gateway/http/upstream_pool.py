@@ -109,7 +109,7 @@ class UpstreamPool:
         connection.expire_later(self._limits.idle_upstream_seconds)
 
     def _count_in_use(self) -> Counter[str]:
-        """The number of connections in use, by client."""
+        """Return the number of connections in use, by client."""
         return Counter(connection.outgoing.client for connection in self._open if connection.outgoing is not None)
 
     def _take_next_deferred(self) -> UpstreamRequest | None:

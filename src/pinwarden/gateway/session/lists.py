@@ -203,7 +203,7 @@ class CheckedLists:
         return tools.call_events
 
     def find_definition(self, kind: ItemKind, key: str) -> Any:
-        """The definition of an item in the last list; None if there is none."""
+        """Return the definition of an item in the last list; None if there is none."""
         checked_list = self._lists.get(kind.member)
         verdict = None if checked_list is None else checked_list.by_key.get(key)
         return None if verdict is None else verdict.value
@@ -333,7 +333,7 @@ class CheckedLists:
         return bool(overdue)
 
     def on_response(self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
-        """A response to a request from the gateway. Returns whether deferred messages can be decided now."""
+        """Return a response to a request from the gateway. Returns whether deferred messages can be decided now."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return False  # the request timed out, or the server made up the id

@@ -163,7 +163,7 @@ class Session:
                 self._lists.add_change(kind)
 
     def on_client_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
-        """A message from the client. ``message`` is its strictly parsed value, if the caller has it."""
+        """Return a message from the client. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
                 message = strict_json.parse_json(data, self._json)
@@ -189,7 +189,7 @@ class Session:
         return out.build()
 
     def on_server_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
-        """A message from the server. ``message`` is its strictly parsed value, if the caller has it."""
+        """Return a message from the server. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
                 message = strict_json.parse_json(data, self._json)
@@ -212,7 +212,7 @@ class Session:
         return out.build()
 
     def on_server_closed(self) -> SessionOutput:
-        """The server closed the connection: all open requests get an error, except cancelled ones."""
+        """Return the server closed the connection: all open requests get an error, except cancelled ones."""
         out = OutputBuilder()
         with self._lock:
             waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
@@ -224,7 +224,7 @@ class Session:
         return out.build()
 
     def on_not_delivered(self, messages: Iterable[bytes]) -> SessionOutput:
-        """The server accepts no more messages: the requests among these, which it did not get, get an error."""
+        """Return the server accepts no more messages: the requests among these, which it did not get, get an error."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()

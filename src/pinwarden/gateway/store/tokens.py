@@ -160,7 +160,7 @@ def _check_servers(project: Project, servers: Sequence[str]) -> tuple[str, ...]:
 
 
 def list_tokens(state: GatewayState) -> Report:
-    """The report of ``pinwarden gateway token list``."""
+    """Return the report of ``pinwarden gateway token list``."""
     tokens = state.tokens.list_all()
     valid = sum(token.revoked_at is None for token in tokens)
     return Report(

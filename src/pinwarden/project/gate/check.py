@@ -145,7 +145,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
 def _choose_evidence(
     options: GateOptions, lock_problems: Iterable[Row], byte_check: ByteCheck | None
 ) -> Mapping[str, frozenset[str]] | None:
-    """The evidence that the policies may rely on, by entry; None if the evidence recorded in the lock counts.
+    """Return the evidence that the policies may rely on, by entry; None if the evidence recorded in the lock counts.
 
     Recorded evidence counts only if the lock is intact and signed by the required keys. Otherwise only what this run
     verified itself counts.

@@ -59,7 +59,7 @@ class GateResult(Record):
 def build_gate_result(
     project: Project, lock: Lock, rows_by_check: Mapping[str, Sequence[Row]], options: GateOptions, policies: Policies
 ) -> GateResult:
-    """The outcome for a project that has a lock."""
+    """Return the outcome for a project that has a lock."""
     failed_names = {
         name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in rows_by_check.items()
     }
@@ -75,7 +75,7 @@ def build_gate_result(
 
 
 def build_gate_report(projects: Sequence[GateResult]) -> Report:
-    """The report of all checks, in one project or several."""
+    """Return the report of all checks, in one project or several."""
     rows = [row for checked in projects for row in checked.rows]
     unchecked = [row for row in rows if row.code == COULD_NOT_CHECK]
     drift = [row for row in rows if is_failing(row) and row.code != COULD_NOT_CHECK]
@@ -172,7 +172,7 @@ def build_nothing_to_check_row(check: str, why: str) -> Row:
 
 
 def _choose_worst_state(states: Iterable[str]) -> str:
-    """The state of a check over several projects: failed if it failed in one, ok if it was done in any."""
+    """Return the state of a check over several projects: failed if it failed in one, ok if it was done in any."""
     known = set(states)
     return next(state for state in ("failed", "ok", "none", "skipped") if state in known)
 

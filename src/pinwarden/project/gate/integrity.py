@@ -168,7 +168,7 @@ def _locate_pointers(project: Project, paths: Sequence[str]) -> dict[str, tuple[
 
 
 def _find_policy_digest(policies: Policies) -> str | None:
-    """The digest of this project's policy, which a signature must name."""
+    """Return the digest of this project's policy, which a signature must name."""
     stated = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
     if len(stated) > 1:
         raise PinwardenError(

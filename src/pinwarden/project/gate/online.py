@@ -267,7 +267,7 @@ def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[
 
 
 def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
-    """The target to compare: the approved one if it still comes first, else the first of its kind, else any."""
+    """Return the target to compare: the approved one if it still comes first, else the first of its kind, else any."""
     from pinwarden.lock.launch_choice import choose_target, target_to_json
     from pinwarden.lock.lockfile import is_same_json
 
@@ -283,7 +283,7 @@ def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> L
 
 
 def _select_comparable_members(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest without its timestamp, and without what only a live server can say."""
+    """Return the manifest without its timestamp, and without what only a live server can say."""
     return {name: manifest[name] for name in HASHED_MANIFEST_MEMBERS if name in manifest}
 
 

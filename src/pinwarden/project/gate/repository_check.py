@@ -48,7 +48,7 @@ def locate_in_repository(project: Project, checked: GateResult, root: Path | Non
 
 
 def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
-    """The outcome for a project that could not be checked; it must not hide the others."""
+    """Return the outcome for a project that could not be checked; it must not hide the others."""
     lock, root = project.lock, project.root
     # Not resolved: a symbolic link is named by its own path.
     file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
@@ -151,7 +151,7 @@ def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, p
 
 
 def _find_prefix(folder: Path, root: Path | None) -> str:
-    """The path from the repository's root to a project, with a trailing slash; empty if they are the same."""
+    """Return the path from the repository's root to a project, with a trailing slash; empty if they are the same."""
     try:
         prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
     except (OSError, RuntimeError, ValueError):
@@ -171,7 +171,7 @@ class _LineFinder:
         self._texts: dict[Path, str] = {}
 
     def find_line(self, file: Path, names: Sequence[str]) -> int:
-        """The first line that has one of these names as a key or a table; line 1 if there is none."""
+        """Return the first line that has one of these names as a key or a table; line 1 if there is none."""
         text = self._read_text(file)
         for name in filter(None, names):
             spelt = re.escape(name)
