@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _COLOURS = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
 _LEVEL_WIDTH = 8
 _MAX_CELL = 60
+_CONTEXT = 160  # characters of unchanged text between two changes of a long text
 
 
 def render_text(report: Report, *, colour: bool = False) -> str:
@@ -130,7 +131,7 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
         lines += _wrap_lines(show_invisible(", ".join(distinct)), width)
     lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
-        lines += _wrap_lines(_inline_diff(row.before, row.after), width, colour=colour)
+        lines += _wrap_lines(inline_diff(row.before, row.after), width, colour=colour)
     elif row.before is not None:
         lines += _wrap_lines(_mark_text("delete", show_invisible(row.before)), width, colour=colour)
     elif row.after is not None:
@@ -150,11 +151,20 @@ def _file_location(row: Row) -> str:
     return ":".join(str(part) for part in known if part is not None)
 
 
-def _inline_diff(before: str, after: str) -> str:
-    """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}."""
-    from pinwarden.surface.drift.text_diff import diff_texts
+def inline_diff(before: str, after: str, limit: int | None = None) -> str:
+    """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}. Invisible characters are escaped.
 
-    return "".join(_mark_text(operation, text) for operation, text in diff_texts(before, after))
+    Texts longer than ``limit`` are shortened where both are the same.
+    """
+    from pinwarden.surface.drift.text_diff import diff_texts, shorten_middle
+
+    pieces = diff_texts(before, after)
+    if limit is not None and max(len(before), len(after)) > limit:
+        pieces = [
+            piece._replace(text=shorten_middle(piece.text, _CONTEXT)) if piece.operation == "equal" else piece
+            for piece in pieces
+        ]
+    return "".join(_mark_text(operation, text) for operation, text in pieces)
 
 
 _MARKS = {"equal": ("", ""), "delete": ("[-", "-]"), "insert": ("{+", "+}")}

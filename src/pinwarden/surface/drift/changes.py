@@ -6,7 +6,7 @@ scripts may match on them; the reasons can be reworded in any release.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -198,6 +198,11 @@ class Change(Record):
             "reason": self.reason,
             **{side: value for side, value in sides.items() if value is not ABSENT},
         }
+
+
+def parse_change(value: Mapping[str, Any]) -> Change:
+    """Build a change from the JSON object that ``Change.to_json`` gives."""
+    return Change(**{"before": ABSENT, "after": ABSENT, **value})
 
 
 def sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -1,0 +1,343 @@
+"""Text for people who approve a server: its surface, and the changes since the approved one.
+
+Fits 80 columns without a pager. Everything that a server wrote is escaped. Text is shortened only with the number of
+omitted characters; ``full`` shows complete definitions.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.cli.output import format_definition
+from pinwarden.cli.render.schema_text import describe_parameters, describe_schema, quote_name
+from pinwarden.cli.render.text import inline_diff
+from pinwarden.core.report import plural
+from pinwarden.core.text import neutralize_log_commands, show_invisible
+from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, parse_change
+from pinwarden.surface.drift.text_diff import shorten_middle
+from pinwarden.surface.drift.verdict import (
+    ChangeGroup,
+    find_required_parameters,
+    group_changes,
+    is_without_effect,
+    summarize_changes,
+)
+from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, Surface
+
+if TYPE_CHECKING:
+    from pinwarden.core.report import Report, Row
+
+__all__ = ["changes_of_report", "render_changes", "render_surface", "render_warnings", "summarize_changes"]
+
+_MIN_WIDTH, _MAX_WIDTH = 50, 100
+_MAX_DESCRIPTION = 600  # characters of a description, unless ``full``
+_MAX_VALUE = 300  # characters of a value in a list of changes, unless ``full``
+_MAX_TEXT = 1200  # characters of a changed text, unless ``full``
+_MAX_NAMES = 6  # items that a group of identical changes names
+_KIND_BY_ENTITY = {kind.entity: kind for kind in ITEM_KINDS}
+_LEGEND = "? marks optional parameters. Hints in [brackets] are what the server says about itself."
+
+
+def render_surface(
+    surface: Surface, *, name: str = "", warnings: Sequence[Row] = (), full: bool = False, width: int | None = None
+) -> str:
+    """A surface for its first approval: scan warnings, tools with parameters and hints, costs.
+
+    With ``full``, each item is followed by its complete definition.
+    """
+    page = _Page(width, full=full)
+    page.add(f"{_describe_server(surface, name)}: {_count_items(surface)}; {_describe_costs(surface)}.")
+    page.add_block(render_warnings(warnings, width=page.width))
+    instructions = (surface.server or {}).get("instructions")
+    if isinstance(instructions, str) and instructions:
+        page.add("Instructions for the model:")
+        page.add_text(instructions, indent=4)
+    for kind in ITEM_KINDS:
+        for item in sorted(surface.items_of_kind(kind), key=lambda item: item.key):
+            _add_item(page, item)
+    if surface.items_of_kind(TOOL):
+        page.add(_LEGEND)
+    return page.text()
+
+
+def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str:
+    """What the scan found in text that is not approved yet, or that it found nothing."""
+    page = _Page(width, full=False)
+    if not warnings:
+        return page.with_line("The scan found no text that looks like an attack.").text()
+    verb = "text looks" if len(warnings) == 1 else "texts look"
+    page.add(f"{len(warnings)} {verb} like an attack:")
+    for row in warnings:
+        entity = row.entity.rpartition(": ")[2]
+        page.add(f"{entity} {row.name}".strip() + f" {row.path}: {row.message} ({row.code})", indent=2)
+        if row.excerpt:
+            page.add(f"> {row.excerpt}", indent=4)
+        elif row.after is not None:
+            page.add(f"> {shorten_middle(row.after, _MAX_VALUE)}", indent=4)
+    return page.text()
+
+
+def render_changes(changes: Sequence[Change], *, full: bool = False, width: int | None = None) -> str:
+    """The verdict, then the words that changed, grouped by what happened. With ``full``, values are complete."""
+    page = _Page(width, full=full)
+    page.add(summarize_changes(changes))
+    for change in changes:
+        if change.severity == CRITICAL:
+            _add_reasoned_change(page, change)
+    required = find_required_parameters(changes)
+    for group in group_changes(changes):
+        _add_group(page, group, required)
+    harmless = [change for change in changes if is_without_effect(change)]
+    if harmless:
+        _add_harmless(page, harmless)
+    return page.text()
+
+
+def changes_of_report(report: Report) -> tuple[Change, ...]:
+    """The changes in the facts of a report."""
+    return tuple(parse_change(change) for change in report.facts.get("changes", ()))
+
+
+class _Page:
+    """Lines of a fixed width. Text from servers is escaped when it is added."""
+
+    def __init__(self, width: int | None, *, full: bool) -> None:
+        columns = shutil.get_terminal_size((80, 24)).columns
+        self.width = width or max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
+        self.full = full
+        self._lines: list[str] = []
+
+    def add(self, line: str, *, indent: int = 0, hanging: int = 2) -> None:
+        """Add a line and wrap it."""
+        self._wrap(show_invisible(line), indent, hanging)
+
+    def add_escaped(self, line: str, *, indent: int) -> None:
+        """Add a text that is escaped already and may have several lines."""
+        for part in line.split("\n"):
+            self._wrap(part, indent, 0)
+
+    def add_text(self, text: str, *, indent: int, limit: int = _MAX_DESCRIPTION) -> None:
+        """Add the text of a description: its lines flow together, so that long lists stay short."""
+        self.add(_flow(text, full=self.full, limit=limit) or "(no description)", indent=indent, hanging=0)
+
+    def add_block(self, block: str) -> None:
+        """Add rendered lines."""
+        self._lines += block.splitlines()
+
+    def with_line(self, line: str) -> _Page:
+        """Add a line and return the page."""
+        self.add(line)
+        return self
+
+    def text(self) -> str:
+        """All lines."""
+        return neutralize_log_commands("".join(f"{line}\n" for line in self._lines))
+
+    def _wrap(self, line: str, indent: int, hanging: int) -> None:
+        self._lines += textwrap.wrap(
+            line,
+            max(_MIN_WIDTH, self.width),
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hanging),
+            break_on_hyphens=False,
+        ) or [""]
+
+
+def _describe_server(surface: Surface, name: str) -> str:
+    info = (surface.server or {}).get("serverInfo")
+    stated = [info.get(member) for member in ("name", "version")] if isinstance(info, dict) else []
+    words = " ".join(word[:80] for word in stated if isinstance(word, str))
+    if not name:
+        return words or "this server"
+    return f"{name} ({words})" if words else name
+
+
+def _count_items(surface: Surface) -> str:
+    nouns = {"resourceTemplate": "resource template"}
+    counts = [
+        plural(len(surface.items_of_kind(kind)), nouns.get(kind.entity, kind.entity))
+        for kind in ITEM_KINDS
+        if surface.items_of_kind(kind)
+    ]
+    return ", ".join(counts) or "no tools, prompts or resources"
+
+
+def _describe_costs(surface: Surface) -> str:
+    from pinwarden.contract.costs import compute_costs
+
+    return f"about {compute_costs(surface).total:,} tokens in every conversation"
+
+
+def _add_item(page: _Page, item: Item) -> None:
+    value = item.value if isinstance(item.value, dict) else {}
+    if item.digest is None:
+        page.add(f"{item.kind.entity} {item.name}: cannot be approved: {item.problem}", indent=2, hanging=4)
+        return
+    if item.kind is TOOL:
+        page.add(f"{quote_name(item.name)}({describe_parameters(value)}) {_describe_hints(value)}", indent=2, hanging=4)
+    elif item.kind is PROMPT:
+        page.add(f"prompt {quote_name(item.name)}({', '.join(_list_arguments(value))})", indent=2, hanging=4)
+    else:
+        kind = "resource template" if item.kind.entity == "resourceTemplate" else item.kind.entity
+        page.add(f"{kind} {item.key} {_mention(value.get('mimeType'))}".rstrip(), indent=2, hanging=4)
+    description = value.get("description")
+    page.add_text(description if isinstance(description, str) else _mention(value.get("title")), indent=6)
+    if page.full:
+        page.add_block(format_definition(value))
+
+
+def _mention(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list_arguments(prompt: dict[str, Any]) -> Iterator[str]:
+    arguments = prompt.get("arguments")
+    for argument in arguments if isinstance(arguments, list) else ():
+        if isinstance(argument, dict):
+            yield f"{quote_name(argument.get('name'))}{'' if argument.get('required') is True else '?'}"
+
+
+def _describe_hints(tool: dict[str, Any]) -> str:
+    hints = tool.get("annotations")
+    if not isinstance(hints, dict):
+        return "[no hints]"
+    words = []
+    if hints.get("readOnlyHint") is True:
+        words.append("read-only")
+    elif "destructiveHint" in hints:
+        words.append("destructive" if hints["destructiveHint"] is not False else "writes, not destructive")
+    elif "readOnlyHint" in hints:
+        words.append("writes")
+    if hints.get("openWorldHint") is True:
+        words.append("reaches other systems")
+    return f"[{', '.join(words)}]" if words else "[no hints]"
+
+
+def _add_group(page: _Page, group: ChangeGroup, required: set[tuple[str, str, str]]) -> None:
+    """One heading; changes that differ only in the item are one entry."""
+    entries: dict[tuple[str, ...], list[Change]] = {}
+    for change in group.changes:
+        is_required = (change.entity, change.name, change.path) in required
+        key = (_locate(change), *_describe_change(change, is_required=is_required, full=page.full))
+        entries.setdefault(key, []).append(change)
+    page.add(f"{group.heading[:1].upper()}{group.heading[1:]}:", indent=2)
+    for (location, *texts), changes in entries.items():
+        name = "" if _is_new_item(changes[0]) else f"{_join_names(changes, full=page.full)}{location}"
+        _add_entry(page, name, texts, indent=4)
+
+
+def _add_harmless(page: _Page, changes: Sequence[Change]) -> None:
+    if page.full:
+        for change in changes:
+            _add_reasoned_change(page, change)
+        return
+    reasons = dict.fromkeys(change.reason for change in changes)
+    heading = plural(len(changes), "change without effect", "changes without effect")
+    page.add(f"{heading}: {' '.join(reasons)}", indent=2)
+
+
+def _add_reasoned_change(page: _Page, change: Change) -> None:
+    page.add(f"{_name_item(change)}{_locate(change)}: {change.reason} ({change.kind})", indent=2)
+    _add_entry(page, "", _describe_change(change, is_required=False, full=page.full), indent=4)
+
+
+def _add_entry(page: _Page, name: str, lines: Sequence[str], indent: int) -> None:
+    """A name and what changed; on one line if it fits. The lines are escaped already."""
+    escaped = show_invisible(name)
+    if name and len(lines) == 1 and indent + len(escaped) + 2 + len(lines[0]) <= page.width and "\n" not in lines[0]:
+        page.add_escaped(f"{escaped}: {lines[0]}", indent=indent)
+        return
+    if name:
+        page.add(name, indent=indent)
+    for line in lines:
+        page.add_escaped(line, indent=indent + 2 if name else indent)
+
+
+def _name_item(change: Change) -> str:
+    entity = "resource template" if change.entity == "resourceTemplate" else change.entity
+    return f"{entity} {quote_name(change.name)}" if change.name else entity
+
+
+def _locate(change: Change) -> str:
+    """Where in the item the change is, unless its phrase says it."""
+    path = change.path.removeprefix("/inputSchema")
+    if path.count("/") <= 1 or change.kind.startswith("annotation_"):
+        return ""
+    if path == change.path:
+        return f", {path}"
+    names = path.split("/")
+    if names[1] == "properties":
+        if change.kind == "parameter_added":
+            return f", in {'/'.join(names[2:-2])}" if len(names) > 3 else ""
+        rest = [name for name in names[3:] if name not in ("description", "title")]
+        return f", parameter {names[2]}{''.join(f'/{name}' for name in rest)}"
+    return f", {change.path}"
+
+
+def _join_names(changes: Sequence[Change], *, full: bool) -> str:
+    names = list(dict.fromkeys(quote_name(change.name) for change in changes))
+    if len(names) == 1:
+        return _name_item(changes[0])
+    shown = len(names) if full else _MAX_NAMES
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{len(names)} {changes[0].entity}s ({', '.join(names[:shown])}{more})"
+
+
+def _is_new_item(change: Change) -> bool:
+    is_item = change.field == "added" and change.entity in _KIND_BY_ENTITY
+    return is_item and isinstance(change.after, dict) and change.before is ABSENT
+
+
+def _describe_change(change: Change, *, is_required: bool, full: bool) -> list[str]:
+    """The values of a change as escaped lines."""
+    before, after, member = change.before, change.after, change.path.rpartition("/")[2]
+    if _is_new_item(change):
+        page = _Page(10**6, full=False)
+        _add_item(page, Item.from_value(_KIND_BY_ENTITY[change.entity], after))
+        lines = [line.strip() for line in page.text().splitlines()]
+    elif change.kind == "item_removed":
+        return []
+    elif change.kind == "parameter_added" and isinstance(after, dict | bool):
+        described = after.get("description") if isinstance(after, dict) else None
+        lines = [f"{quote_name(member)}{'' if is_required else '?'}: {describe_schema(after)}"]
+        lines += [_flow(described, full=full)] if isinstance(described, str) else []
+        lines = [show_invisible(line) for line in lines]
+    elif change.kind in ("schema_added", "schema_removed"):
+        lines = [show_invisible(describe_schema(after if before is ABSENT else before))]
+    elif isinstance(before, str) and isinstance(after, str):
+        return [inline_diff(before, after, None if full else _MAX_TEXT)]
+    else:
+        is_text = isinstance(before, str) or isinstance(after, str)
+        label = "" if is_text and change.kind.startswith("text_") else f"{member}: " if member else ""
+        lines = [show_invisible(label + _describe_sides(before, after, full=full))]
+    if full and isinstance(after, dict | list):
+        lines += format_definition(after).splitlines()
+    return lines
+
+
+def _flow(text: str, *, full: bool, limit: int = _MAX_DESCRIPTION) -> str:
+    """The words of a text without its line breaks, so that long lists stay short."""
+    words = " ".join(text.split())
+    if full or len(words) <= limit:
+        return words
+    return f"{words[:limit]} … ({len(words) - limit} more characters)"
+
+
+def _describe_sides(before: Any, after: Any, *, full: bool) -> str:
+    sides = [_format_value(side, full=full) for side in (before, after) if side is not ABSENT]
+    if len(sides) == 2:
+        return " → ".join(sides)
+    return f"was {sides[0]}" if after is ABSENT else "".join(sides)
+
+
+def _format_value(value: Any, *, full: bool) -> str:
+    if isinstance(value, str):
+        text = value
+    else:
+        from json import dumps
+
+        text = dumps(value, ensure_ascii=False)
+    return text if full else shorten_middle(text, _MAX_VALUE)

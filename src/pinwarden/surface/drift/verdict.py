@@ -1,0 +1,194 @@
+"""Describe changes in words: the phrase for each change, and the sentence that leads every list of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pinwarden.core.record import Record
+from pinwarden.core.report import plural
+from pinwarden.core.text import show_invisible
+from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, INFO, Change
+
+_MAX_ATTACKS = 3  # changes that the sentence names one by one
+_MAX_NAME = 60
+
+
+class ChangePhrase(Record):
+    """What a change is, for one or several of its kind: ``description reworded``, ``descriptions reworded``."""
+
+    one: str
+    many: str
+
+    def count(self, number: int) -> str:
+        """The phrase with a number: ``3 descriptions reworded``. Instructions exist only once."""
+        return self.one if self.one == self.many else plural(number, self.one, self.many)
+
+
+class ChangeGroup(Record):
+    """Changes with the same phrase."""
+
+    phrase: ChangePhrase
+    changes: tuple[Change, ...]
+
+    @property
+    def heading(self) -> str:
+        """The phrase with the number of changes."""
+        return self.phrase.count(len(self.changes))
+
+
+def summarize_changes(changes: Sequence[Change]) -> str:
+    """One sentence with the verdict first: whether something looks like an attack, then what changed."""
+    attacks = [change for change in changes if change.severity == CRITICAL]
+    harmless = sum(map(is_without_effect, changes))
+    headings = [group.heading for group in group_changes(changes)]
+    if harmless:
+        headings.append(plural(harmless, "change without effect", "changes without effect"))
+    if not changes:
+        return "Nothing changed."
+    if not attacks:
+        return f"Nothing looks like an attack: {', '.join(headings)}."
+    named = list(dict.fromkeys(map(_describe_attack, attacks)))
+    shown = "; ".join(named[:_MAX_ATTACKS])
+    more = f"; and {len(named) - _MAX_ATTACKS} more" if len(named) > _MAX_ATTACKS else ""
+    verdict = f"{plural(len(attacks), 'change looks', 'changes look')} like an attack: {shown}{more}."
+    return f"{verdict} Also: {', '.join(headings)}." if headings else verdict
+
+
+def group_changes(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
+    """Group the changes that need a review but do not look like an attack: text first, then parameters, then others.
+
+    The phrase of a new parameter says whether it is required, so the list of required parameters is left out.
+    """
+    listed = tuple(changes)
+    added = {(change.entity, change.name, change.path) for change in listed if change.kind == "parameter_added"}
+    required = _list_newly_required(listed)
+    groups: dict[tuple[str, str], list[Change]] = {}
+    phrases: dict[tuple[str, str], ChangePhrase] = {}
+    for change in listed:
+        if change.severity == CRITICAL or is_without_effect(change) or _is_about_added_parameters(change, added):
+            continue
+        phrase = _build_phrase(change, is_required=(change.entity, change.name, change.path) in required)
+        key = phrase.one, phrase.many
+        phrases[key] = phrase
+        groups.setdefault(key, []).append(change)
+    ordered = sorted(groups, key=lambda key: _rank(groups[key][0]))
+    return tuple(ChangeGroup(phrase=phrases[key], changes=tuple(groups[key])) for key in ordered)
+
+
+def is_without_effect(change: Change) -> bool:
+    """Whether a change is only notation, so that a list of changes may leave it out."""
+    return change.severity == INFO and change.kind not in _NAMED_INFO_KINDS
+
+
+def find_required_parameters(changes: Iterable[Change]) -> set[tuple[str, str, str]]:
+    """The parameters that a list of required parameters gained: entity, item and path of each parameter."""
+    return _list_newly_required(tuple(changes))
+
+
+def _describe_attack(change: Change) -> str:
+    kind = CHANGE_KINDS.get(change.kind)
+    reason = kind.reason if kind is not None else change.reason
+    sentence = reason.split(". ")[0].rstrip(".")
+    item = f"{change.entity} {show_invisible(change.name[:_MAX_NAME])}".strip()
+    return f"{item}: {sentence[:1].lower()}{sentence[1:]}"
+
+
+def _list_newly_required(changes: Sequence[Change]) -> set[tuple[str, str, str]]:
+    return {
+        (change.entity, change.name, f"{change.path.removesuffix('required')}properties/{_escape(name)}")
+        for change in changes
+        if change.path.endswith("/required") and isinstance(change.after, list)
+        for name in change.after
+        if isinstance(name, str) and not (isinstance(change.before, list) and name in change.before)
+    }
+
+
+def _is_about_added_parameters(change: Change, added: set[tuple[str, str, str]]) -> bool:
+    """Whether a change only says that parameters are required which were added in the same step."""
+    names = _list_newly_required((change,)) if change.kind == "parameter_required" else set()
+    return bool(names) and names <= added
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+_TEXT_VERBS = {"text_changed": "reworded", "text_added": "added", "text_removed": "removed"}
+_ITEM_VERBS = {"item_added": "added", "item_removed": "removed", "renamed_in_release": "renamed"}
+_HINT_VERBS = {
+    "annotation_declared": "declared",
+    "annotation_withdrawn": "withdrawn",
+    "annotation_changed": "changed",
+}
+_ENTITIES = {"resourceTemplate": "resource template"}
+_NAMED_INFO_KINDS = frozenset({"item_removed", "version_changed"})
+_PHRASES = {
+    "version_changed": ("other version stated", "other version stated"),
+    "parameter_removed": ("parameter removed", "parameters removed"),
+    "parameter_required": ("parameter now required", "parameters now required"),
+    "parameter_optional": ("parameter now optional", "parameters now optional"),
+    "required_changed": ("list of required parameters changed", "lists of required parameters changed"),
+    "result_added": ("result member added", "result members added"),
+    "result_removed": ("result member removed", "result members removed"),
+    "default_changed": ("default value changed", "default values changed"),
+    "argument_added": ("prompt argument added", "prompt arguments added"),
+    "argument_removed": ("prompt argument removed", "prompt arguments removed"),
+    "capability_added": ("capability added", "capabilities added"),
+    "capability_changed": ("capability changed", "capabilities changed"),
+    "identity_changed": ("server name changed", "server names changed"),
+    "icon_changed": ("icon changed", "icons changed"),
+    "address_changed": ("address changed", "addresses changed"),
+    "release_changed": ("other release configured", "other releases configured"),
+    "pin_tightened": ("exact version configured", "exact versions configured"),
+    "pin_loosened": ("exact version dropped", "exact versions dropped"),
+    "arguments_changed": ("command with other arguments", "commands with other arguments"),
+    "launcher_changed": ("other launcher configured", "other launchers configured"),
+    "variable_added": ("variable added", "variables added"),
+    "variable_changed": ("variable changed", "variables changed"),
+    "variable_removed": ("variable removed", "variables removed"),
+    "unlocked_entry": ("client added", "clients added"),
+}
+_RANKS = ("text", "item", "parameter", "argument", "annotation", "schema", "result")
+
+
+def _build_phrase(change: Change, *, is_required: bool) -> ChangePhrase:
+    member = change.path.rpartition("/")[2]
+    if change.kind in _TEXT_VERBS:
+        if member == "instructions":
+            phrase = f"instructions {_TEXT_VERBS[change.kind]}"
+            return ChangePhrase(one=phrase, many=phrase)
+        noun = member if member in ("title", "description", "name") else "text"
+        owner = "parameter " if change.path.startswith("/inputSchema") else ""
+        return _phrase(f"{owner}{noun}", _TEXT_VERBS[change.kind])
+    if change.kind in _ITEM_VERBS:
+        return _phrase(_ENTITIES.get(change.entity, change.entity), _ITEM_VERBS[change.kind])
+    if change.kind in _HINT_VERBS:
+        return _phrase("hint", _HINT_VERBS[change.kind])
+    if change.kind == "parameter_added":
+        return _phrase(f"{'required' if is_required else 'optional'} parameter", "added")
+    if change.kind in ("schema_added", "schema_removed"):
+        noun = "result schema" if change.path.startswith("/outputSchema") else "parameter schema"
+        return _phrase(noun, change.kind.removeprefix("schema_"))
+    if change.kind in _PHRASES:
+        one, many = _PHRASES[change.kind]
+        return ChangePhrase(one=one, many=many)
+    return _phrase(_name_detail(change), "changed")
+
+
+def _name_detail(change: Change) -> str:
+    if change.path.startswith("/inputSchema"):
+        return "parameter detail"
+    if change.path.startswith("/outputSchema"):
+        return "result detail"
+    return "configuration detail" if change.entity == "config" else "other detail"
+
+
+def _phrase(noun: str, verb: str) -> ChangePhrase:
+    return ChangePhrase(one=f"{noun} {verb}", many=f"{noun}s {verb}")
+
+
+def _rank(change: Change) -> int:
+    if change.path.endswith(("/description", "/instructions")) and change.kind in _TEXT_VERBS:
+        return -1
+    beginning = change.kind.partition("_")[0]
+    return _RANKS.index(beginning) if beginning in _RANKS else len(_RANKS)
