@@ -92,26 +92,6 @@ def write_report_file(path: Path, text: str) -> bool:
     return True
 
 
-def print_changes(report: Report) -> None:
-    """Print a report of changes. A new item is printed as its definition over several lines, not as one long row."""
-    from itertools import groupby
-
-    from pinwarden.cli.render.text import wrap
-
-    changes = report.facts["changes"]
-    pairs = list(zip(report.rows[: len(changes)], changes, strict=True))
-    for is_new, group in groupby(pairs, key=lambda pair: _is_new_item(pair[1])):
-        if not is_new:
-            print_rows(tuple(row for row, _ in group))
-            continue
-        for row, change in group:
-            print_rows((replace(row, after=None),))
-            sys.stdout.write(format_definition(change["after"]))
-    print_rows(report.rows[len(changes) :])  # the warnings of the scan
-    sys.stdout.write("".join(map(wrap, (*(f"note: {note}" for note in report.notes), report.summary))))
-    sys.stdout.flush()
-
-
 def print_rows(rows: tuple[Row, ...]) -> None:
     """Print rows of a report as text."""
     from pinwarden.cli.render.text import render_rows
@@ -243,7 +223,3 @@ def _path_in_repository(file: Path) -> str:
 
     root = find_repository_root(file.parent)
     return file.resolve().relative_to(root).as_posix() if root is not None else file.as_posix()
-
-
-def _is_new_item(change: Any) -> bool:
-    return not change["path"] and "before" not in change and isinstance(change.get("after"), dict)

@@ -60,6 +60,11 @@ def is_already_approved(project: Project, server: LockedServer, surface: Surface
     )
 
 
+def is_first_approval(project: Project, server: LockedServer) -> bool:
+    """Whether no client has an approved surface of the server."""
+    return all(_read_approved_digest(project, entry) is None for entry in server.entries)
+
+
 def add_scan_warnings(report: Report, project: Project, server: LockedServer, surface: Surface) -> Report:
     """Add scan warnings about text that is not approved yet, so that the user reads them before deciding."""
     return _add_warnings(report, _scan_server(project, server, surface))
