@@ -391,7 +391,7 @@ class TestFirstApproval:
     def test_no_earlier_approval_is_mentioned(self, world: World) -> None:
         outcome = world.run("approve", "notes", "--allow-execute")
         assert outcome.code == 1
-        assert "Not approved yet." in outcome.out
+        assert "notes: 1 item to approve for the first time" in outcome.out
         assert "was not there when the server was approved" not in outcome.out
         assert "right file" not in outcome.out
         assert "to approve for the first time" in outcome.out
