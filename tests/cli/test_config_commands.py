@@ -102,17 +102,15 @@ def machine(tmp_path: Path) -> Machine:
 
 
 class TestList:
-    def test_every_entry_is_a_line_with_its_tier_and_approver(self, machine: Machine) -> None:
-        outcome = machine.lock(our_entry(), entry("io.github.acme/plain", "cursor")).run("list")
-        ours, plain, summary = outcome.out.splitlines()[1:]
+    def test_every_server_is_a_row_with_its_version_and_states(self, machine: Machine) -> None:
+        outcome = machine.lock(our_entry(), entry("io.github.acme/plain", "cursor")).run("list", COLUMNS="120")
+        _, scope, ours, plain, _, summary, next_line = outcome.out.splitlines()
         assert outcome.code == 0
-        assert ours.split() == [
-            *("io.github.acme/notes", "1.2.3", "claude", "project", "conditional", "pinned", "ada@example.org"),
-            *("npm", "package", "@acme/notes", "1.2.3"),
-        ]
-        assert "not pinned" in plain
-        assert "not recorded" in plain
-        assert summary == "2 servers in 2 entries"
+        assert scope == "This project"
+        assert ours.split()[:4] == ["io.github.acme/notes", "1.2.3", "no", "client"]
+        assert plain.split()[:2] == ["io.github.acme/plain", "1.2.3"]
+        assert summary == "2 servers: 2 of 2 pinned, 1 of 2 approved, 1 of 2 verified."
+        assert next_line == "Next: pinwarden outdated"
 
     def test_the_json_matches_the_lock(self, machine: Machine) -> None:
         facts = parse_report(machine.install().run("list", "--format", "json"))
@@ -127,7 +125,7 @@ class TestList:
         outcome = machine.run("list")
         assert outcome.code == 1
         assert "integrity_mismatch" in outcome.out
-        assert outcome.out.startswith("NAME")
+        assert outcome.out.startswith("SERVER")
 
     def test_hostile_names_cannot_reach_the_terminal_or_move_a_column(self, machine: Machine) -> None:
         """Attack: escape codes and a direction override in a locked name."""
@@ -136,12 +134,14 @@ class TestList:
             outcome = machine.run("list", "--format", form)
             assert outcome.code == 0
             assert not set("\x1b\u202e") & set(outcome.out), form
-        lines = machine.run("list").out.splitlines()
-        assert lines[1].index("1.2.3") == lines[2].index("1.2.3") == lines[0].index("VERSION")
+        lines = machine.run("list", COLUMNS="120").out.splitlines()
+        versions = [line for line in lines if "1.2.3" in line]
+        assert [line.index("1.2.3") for line in versions] == [lines[0].index("VERSION")] * 2
 
-    def test_without_a_lock_there_is_nothing_to_list(self, machine: Machine) -> None:
+    def test_without_a_lock_the_list_is_empty(self, machine: Machine) -> None:
         outcome = machine.run("list", "--format", "json")
-        assert (outcome.code, parse_report(outcome)["error"]["code"]) == (3, "LOCK_MISSING")
+        assert (outcome.code, parse_report(outcome)["servers"]) == (0, [])
+        assert machine.run("list").out == "No MCP server is configured or locked here.\n"
         assert machine.run("list", "extra").code == 2
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import get_args
 
 from pinwarden.lock import server_entry
+from pinwarden.project import status as project_status
 from pinwarden.project.init_decisions import State
+from pinwarden.project.scopes import SCOPES
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
 from tools.outputs.parts import (
@@ -185,7 +187,35 @@ def update() -> Schema:
     return output("update", exactly(members, more), row=report_row())
 
 
+def status() -> Schema:
+    return output("status", _status_body(), problem=problem())
+
+
 def list_() -> Schema:
+    return output("list", _status_body(), problem=problem())
+
+
+def _status_body() -> Schema:
+    state = one_of(get_args(project_status.State))
+    server = exactly(
+        {
+            "name": FULL_TEXT,
+            "scope": one_of(SCOPES),
+            "clients": array(CLIENT),
+            "files": array(FULL_TEXT),
+            "package": TEXT,
+            "version": or_null(TEXT),
+            **dict.fromkeys(("locked", "pinned", "approved", "verified", "enforced"), state),
+            "changed": TRUTH,
+            "disabled": TRUTH,
+            "last_checked": or_null(TEXT),
+            "secrets": array(TEXT),
+            "blocked": array(TEXT),
+            "next_step": or_null(one_of(project_status.STEPS)),
+            "next_command": or_null(TEXT),
+        }
+    )
+    secret = exactly({"server": TEXT, "client": CLIENT, "file": FULL_TEXT, "source": TEXT, "name": TEXT, "fix": TEXT})
     entry = exactly(
         {
             "name": FULL_TEXT,
@@ -199,8 +229,18 @@ def list_() -> Schema:
             "locked_at": or_null(TEXT),
         }
     )
-    body = exactly({"ok": TRUTH, "entries": array(entry), "problems": array(ref("problem"))})
-    return output("list", body, problem=problem())
+    return exactly(
+        {
+            "ok": TRUTH,
+            "attention": TRUTH,
+            "servers": array(server),
+            "secrets": array(secret),
+            "unreadable": array(FULL_TEXT),
+            "next": or_null(TEXT),
+            "entries": array(entry),
+            "problems": array(ref("problem")),
+        }
+    )
 
 
 def explain() -> Schema:
@@ -273,5 +313,6 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "outdated": outdated,
     "update": update,
     "explain": explain,
+    "status": status,
     "list": list_,
 }

@@ -344,7 +344,7 @@ GENERAL_CODES = (
         "SERVER_NOT_LOCKED",
         EXIT_REFUSED,
         "The lock has no entry for this server.",
-        "Run `pinwarden list` to see the locked servers.",
+        "Run `pinwarden status` to see the locked servers.",
     ),
     ErrorCode(
         "SERVER_NOT_FOUND",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,7 @@ class GatewayState:
         if url:
             _check_url(url)
         self.url = url or str(folder / "gateway.sqlite")
+        self._checked: dict[tuple[str, str], float] = {}
 
     def close(self) -> None:
         """Close the databases."""
@@ -195,7 +197,19 @@ class GatewayState:
         """Return a recorder for the definitions that a server serves."""
         from pinwarden.gateway.store.reviews import SightingRecorder
 
-        return SightingRecorder(server, baseline, self.observed, self.reviews)
+        return SightingRecorder(
+            server, baseline, self.observed, self.reviews, on_served=lambda: self._record_checked(server, baseline)
+        )
+
+    def _record_checked(self, server: str, baseline: str) -> None:
+        """Remember for ``pinwarden status`` that a locked server was compared with its approvals now."""
+        from pinwarden.project.last_checked import record_checked
+
+        moment = time.monotonic()
+        last = self._checked.get((server, baseline))
+        if baseline.startswith(_LOCK_BASELINE) and (last is None or moment - last >= _SECONDS_BETWEEN_RECORDS):
+            self._checked[server, baseline] = moment
+            record_checked(self.folder, Path(baseline.removeprefix(_LOCK_BASELINE)), (server,))
 
 
 def open_state(project: Project, url: str | None = None) -> GatewayState:
@@ -215,15 +229,6 @@ def open_state_for_reading(project: Project, url: str | None = None, *, needed: 
     is_named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
     absent = not is_named and not needed and not Path(state.url).exists() and not state.has_journals()
     return GatewayState(state.folder, state.url, read_only=True, absent=absent)
-
-
-def find_state_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """Return the folder with the state of this user's gateways."""
-    named = variables.get("PINWARDEN_STATE")
-    if named:
-        return Path(named)
-    base = variables.get("XDG_STATE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else home / ".local" / "state") / "pinwarden"
 
 
 def find_running_folder(variables: Mapping[str, str], home: Path) -> Path:
@@ -287,25 +292,10 @@ def _read_host_id(folder: Path) -> str:
 
 
 _SUFFIX_LENGTH = 16
+_LOCK_BASELINE = "lock:"
+_SECONDS_BETWEEN_RECORDS = 60.0  # for one server, so that clients that connect often do not rewrite the file each time
 
 
 def name_lock_baseline(lock: Path) -> str:
     """Return the baseline of servers with an entry in this lockfile."""
-    return f"lock:{lock.resolve()}"
-
-
-def prepare_state_folder(folder: Path) -> None:
-    """Create the state folder if needed. Raises ``STORE_UNSAFE`` if other users can write to it."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as err:
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"the state folder {folder} cannot be used: {err}") from err
-    if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-        from shlex import quote
-
-        raise PinwardenError(
-            "STORE_UNSAFE",
-            f"{folder} belongs to another user, or other users may write to it",
-            hint=f"Run chmod 700 {quote(str(folder))}, or name another folder with PINWARDEN_STATE.",
-        )
+    return f"{_LOCK_BASELINE}{lock.resolve()}"

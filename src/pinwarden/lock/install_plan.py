@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from pinwarden.clients.documents import build_config, wrap_in_path
+from pinwarden.clients.secret_references import VARIABLE_REFERENCES
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -158,20 +159,6 @@ def _build_switches(client: str) -> dict[str, Any]:
 
 # The modern dialect
 
-_EXPANSIONS: dict[str, str] = {
-    "claude": "${{{}}}",
-    "gemini": "${{{}}}",
-    "generic": "${{{}}}",
-    "cursor": "${{env:{}}}",
-    "vscode": "${{env:{}}}",
-    "windsurf": "${{env:{}}}",
-    "roo": "${{env:{}}}",
-    "cline": "${{env:{}}}",
-    "opencode": "{{env:{}}}",
-    "continue": "${{{{ secrets.{} }}}}",
-}
-"""How a client references an environment variable. Codex and Zed do not expand variables."""
-
 _HTTP_TYPES = {"claude": "http", "vscode": "http", "generic": "http"}
 _PLACEHOLDER_DIFFERENCE = (
     "Values to supply are written as {example}, which this client replaces with the variable; "
@@ -180,7 +167,7 @@ _PLACEHOLDER_DIFFERENCE = (
 
 
 def _get_modern_placeholder(client: str) -> Callable[[str], str]:
-    placeholder_format = _EXPANSIONS.get(client)
+    placeholder_format = VARIABLE_REFERENCES.get(client)
     if placeholder_format is None:
         return lambda name: f"<{name}>"
     return lambda name: placeholder_format.format(to_variable_name(name))
@@ -260,9 +247,9 @@ def _build_modern_remote(remote: Remote, client: str, placeholder: Callable[[str
 
 
 def _describe_expansion(client: str) -> list[str]:
-    if _EXPANSIONS.get(client) is None or get_toolpin_placeholder(client)("NAME") == _get_modern_placeholder(client)(
-        "NAME"
-    ):
+    if VARIABLE_REFERENCES.get(client) is None or get_toolpin_placeholder(client)("NAME") == _get_modern_placeholder(
+        client
+    )("NAME"):
         return []
     return [_PLACEHOLDER_DIFFERENCE.format(example=_get_modern_placeholder(client)("NAME"))]
 

@@ -1,4 +1,4 @@
-"""Describe locked servers: ``pinwarden list``, and ``pinwarden explain`` with approvals, bytes and trust."""
+"""Describe a locked server for ``pinwarden explain``: approvals, bytes and trust."""
 
 from __future__ import annotations
 
@@ -37,35 +37,6 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 _MAX_TOOLS = 200  # more than any known server has; the rest is counted
-
-
-def list_locked(project: Project) -> Report:
-    """The report of ``pinwarden list``. A tampered lock is listed, with exit code 1."""
-    document = read_lock(project.lock)
-    lock = document.lock
-    servers = len({entry.name for entry in lock.entries})
-    counted = (
-        f"{servers} server{'' if servers == 1 else 's'} in "
-        f"{len(lock.entries)} entr{'y' if len(lock.entries) == 1 else 'ies'}"
-    )
-    broken = (
-        f"; the lock is not what was approved: {len(document.critical_problems)} problems"
-        if document.critical_problems
-        else ""
-    )
-    return Report(
-        command="list",
-        subject=project.lock.name,
-        summary=counted + broken,
-        exit_code=EXIT_REFUSED if document.critical_problems else EXIT_CLEAN,
-        rows=build_problem_rows(document),
-        facts={
-            "ok": not document.critical_problems,
-            "entries": [_entry_to_json(entry) for entry in lock.entries],
-            "problems": problems_to_json(document.problems),
-        },
-        rule_texts=PROBLEMS,
-    )
 
 
 def explain_locked(project: Project, server: str, *, now: str) -> Report:
@@ -214,6 +185,21 @@ def has_pinned_surface(entry: Entry) -> bool:
     """Whether the complete surface is pinned."""
     extension = read_extension(entry)
     return extension is not None and extension.surface is not None
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """An entry of the lock as ``pinwarden status`` prints it."""
+    return {
+        "name": entry.name,
+        "version": find_release(entry),
+        "client": entry.client,
+        "scope": entry.scope,
+        "target": describe_target(entry.selected_target),
+        "tier": entry.trust.get("tier"),
+        "surface_pinned": has_pinned_surface(entry),
+        "approved_by": approved_by(entry),
+        "locked_at": entry.locked_at,
+    }
 
 
 class _EntryExplanation:
@@ -415,20 +401,6 @@ def _trust_to_json(explanation: TierExplanation, trust: TrustReport) -> dict[str
 
 def _select_cap_members(row: Mapping[str, Any]) -> dict[str, Any]:
     return {member: row[member] for member in ("code", "message", "tier")}
-
-
-def _entry_to_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "version": find_release(entry),
-        "client": entry.client,
-        "scope": entry.scope,
-        "target": describe_target(entry.selected_target),
-        "tier": entry.trust.get("tier"),
-        "surface_pinned": has_pinned_surface(entry),
-        "approved_by": approved_by(entry),
-        "locked_at": entry.locked_at,
-    }
 
 
 _ARTIFACT_WORDS = {"oci": "image", "mcpb": "bundle"}

@@ -41,6 +41,7 @@ from pinwarden.project.approval_candidate import (
     scan_for_approval,
 )
 from pinwarden.project.configured_servers import RELEASE_INDEX, identify_entry
+from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.project import find_broken_rules
 from pinwarden.surface.drift.changes import CRITICAL, build_change_row
@@ -277,6 +278,7 @@ def approve_surfaces(
         return lock_store.LockWrite(lock=put_entries(old, assigned, now), files=files)
 
     lock_store.update(project.lock, change)
+    record_entries_checked(project, written)
     return written
 
 

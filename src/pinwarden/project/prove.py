@@ -45,6 +45,7 @@ from pinwarden.project.install_scripts import (
     report_skipped_scripts,
     report_unknown_scripts,
 )
+from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.project import Project
 
 
@@ -147,18 +148,20 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
     Returns the digests of packages whose install scripts are approved.
     """
     approved: frozenset[Digest] = frozenset()
+    pinned: list[Entry] = []
 
     def change(old: Any) -> lock_store.LockWrite:
         nonlocal approved
         same = [other for other in old.entries if _is_same_server(other, entry)]
         path = _choose_closure_path(project, entry, [other for other in old.entries if other not in same])
-        made = [add_pins(other, verified, path, now) for other in same]
+        pinned[:] = made = [add_pins(other, verified, path, now) for other in same]
         approved = frozenset().union(*(list_approved_digests(read_extension(changed)) for changed in made))
         return lock_store.LockWrite(
             lock=put_entries(old, made, now), files={path: verified.closure_data} if verified.closure_data else {}
         )
 
     lock_store.update(project.lock, change)
+    record_entries_checked(project, pinned)
     return approved
 
 

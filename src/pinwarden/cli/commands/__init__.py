@@ -15,6 +15,7 @@ from pinwarden.core.errors import PinwardenError
 
 _CATALOG = {
     "Get started": {
+        "status": ("status", "status", "Show every server: pinned, approved, verified, enforced, and what to do next"),
         "init": ("init", "init", "Find the MCP servers configured here and lock them"),
         "approve": (
             "approve",
@@ -39,7 +40,7 @@ _CATALOG = {
         "remove": ("lock", "remove", "Remove a server from the lock and from client configurations"),
         "update": ("lock", "update", "Show what newer releases would change; with --yes, lock them"),
         "outdated": ("lock", "outdated", "List locked servers that have a newer release"),
-        "list": ("status", "list_servers", "List the locked servers"),
+        "list": ("status", "status", "The same as pinwarden status"),
         "explain": ("status", "explain", "Explain what is locked for a server, and why it has its trust tier"),
         "doctor": ("status", "doctor", "Compare client configurations with the lock"),
         "secrets audit": ("status", "secrets_audit", "Find secrets stored as plain text in client configurations"),

@@ -173,7 +173,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
             f"{(args.name or words[0])[:120]!a} is not approved in {project.lock.resolve()}",
-            hint="Give its name in the lock with --name (pinwarden list shows the names), or another project with "
+            hint="Give its name in the lock with --name (pinwarden status shows the names), or another project with "
             "--project.",
         )
     name = args.name or name_command(words, str(Path.cwd()))

@@ -1,54 +1,58 @@
-"""``list``, ``explain``, ``doctor`` and ``secrets audit``: the locked servers, and whether configurations match."""
+"""``status``, ``explain``, ``doctor`` and ``secrets audit``: the servers, and whether configurations match the lock."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
 
+from pinwarden.cli.blocked_items import find_blocked_items
 from pinwarden.cli.commands import command
-from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
-from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from
-
-_HEADINGS = ("NAME", "VERSION", "CLIENT", "SCOPE", "TIER", "SURFACE", "APPROVED BY", "TARGET")
+from pinwarden.cli.output import add_format_argument, add_report_arguments, colour_wanted, emit, emit_report
+from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
 
 
-def _configure_list(parser: ArgumentParser) -> None:
+def _configure_status(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a server, a file or a secret needs attention"
+    )
     add_project_arguments(parser)
     add_format_argument(parser)
 
 
-@command(_configure_list)
-def list_servers(args: Namespace) -> int:
-    """List the locked servers: version, client, trust tier, whether the surface is pinned, and who approved it.
+@command(_configure_status)
+def status(args: Namespace) -> int:
+    """Show every MCP server of this project and of yours, and what to do next.
 
-    The exit code is 1 if the lock was changed outside Pinwarden; the list is still printed.
+    A server is one package, image, command or address, in however many clients. It is pinned if the clients' files name
+    an exact version, approved if a person looked at its tools, verified if its bytes were hashed here with all
+    dependencies, and enforced if every client starts it through pinwarden run. Uses no network and starts nothing.
+
+    The exit code is 1 if a lock was changed outside Pinwarden, and with --check if anything needs attention.
 
     Examples:
-      pinwarden list
-      pinwarden list --format json
+      pinwarden status
+      pinwarden status --scope user
+      pinwarden status --check
+      pinwarden status --format json
     """
-    from pinwarden.project.explain import list_locked
-    from pinwarden.project.scopes import report_in_scopes
+    from pinwarden.project.status_report import report_status
 
-    report = report_in_scopes(names_by_scope(args), lambda project, _: list_locked(project))
-    if args.format == "text":
-        from pinwarden.cli.render.text import table
+    projects = projects_in_scope(args)
+    blocked, notes = find_blocked_items(projects)
+    result = report_status(projects, blocked=blocked, notes=notes, check=args.check)
+    if args.format != "text":
+        return emit(result.report, args.format)
+    from pinwarden.cli.render.board import render_attention, render_board
+    from pinwarden.cli.render.text import wrap
+    from pinwarden.system.clock import wall_clock
 
-        rows = (
-            (
-                entry["name"],
-                entry["version"] or "-",
-                entry["client"],
-                entry["scope"],
-                entry["tier"] or "unknown",
-                "pinned" if entry["surface_pinned"] else "not pinned",
-                entry["approved_by"] or "not recorded",
-                entry["target"],
-            )
-            for entry in report.facts["entries"]
-        )
-        sys.stdout.write(table(_HEADINGS, rows))
-    return emit(report, args.format)
+    sys.stdout.write(render_board(result.servers, wall_clock(), colour=colour_wanted()))
+    attention = render_attention(result.servers, result.secrets)
+    sys.stdout.write("".join(f"\n{part}" for part in (attention,) if part) + ("\n" if result.servers else ""))
+    exit_code = emit(result.report, "text")
+    if result.next_command is not None:
+        sys.stdout.write(wrap(f"Next: {result.next_command}"))
+    return exit_code
 
 
 def _configure_explain(parser: ArgumentParser) -> None:

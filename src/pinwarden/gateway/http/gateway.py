@@ -99,7 +99,7 @@ class HttpGateway:
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
                 f"the gateway can serve no server of the lock: {reason}",
-                hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden list.",
+                hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden status.",
             )
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
         access = Access(self._list_hosts(), settings.origins, await clients.load())

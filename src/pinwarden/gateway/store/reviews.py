@@ -212,18 +212,19 @@ class SightingRecorder:
         baseline: str,
         observed: ObservedDefinitions,
         reviews: Reviews,
-        clock: Callable[[], str] = now,
+        on_served: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_served`` is called whenever the server served definitions."""
         self._server = server
         self._baseline = baseline
         self._observed = observed
         self._reviews = reviews
-        self._now = clock
+        self._on_served = on_served
 
     def record(self, verdicts: Iterable[Verdict]) -> tuple[AuditEvent, ...]:
         """Store the definitions. Returns an audit event for each new review."""
         checked = tuple(verdicts)
-        time = self._now()
+        time = now()
         reviews = [
             self._build_review(verdict, time) for verdict in checked if verdict.action != ALLOW and _is_served(verdict)
         ]
@@ -235,6 +236,8 @@ class SightingRecorder:
             self._reviews.supersede(make_storable_name(self._server), self._baseline, allowed)
         added = self._reviews.add(reviews) if reviews else []
         self._observed.record(self._build_sighting(verdict, time) for verdict in checked if _is_served(verdict))
+        if checked:
+            self._on_served()
         return tuple(build_review_event(review, HELD, review.reason) for review in added)
 
     def _build_review(self, verdict: Verdict, time: str) -> Review:

@@ -111,7 +111,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     ]
     signed = check_required_signatures(project, lock, policies, options)
     configs = _check_configs(project, lock, policies, options)
-    byte_check = _check_bytes(lock, options)
+    byte_check = _check_bytes(project, lock, options)
     evidence = _choose_evidence(options, (*integrity, *signed), byte_check)
     refused = [
         *_check_policies(lock, policies, options, evidence),
@@ -245,12 +245,15 @@ def _check_registries(lock: Lock, options: GateOptions) -> list[Row]:
     return list(check_registries(lock, options.registries, options))
 
 
-def _check_bytes(lock: Lock, options: GateOptions) -> ByteCheck | None:
+def _check_bytes(project: Project, lock: Lock, options: GateOptions) -> ByteCheck | None:
     if options.fetch_context is None:
         return None
     from pinwarden.project.gate.online import check_bytes
+    from pinwarden.project.last_checked import record_entries_checked
 
-    return check_bytes(lock, options.fetch_context, options.now)
+    check = check_bytes(lock, options.fetch_context, options.now)
+    record_entries_checked(project, (entry for entry in lock.entries if check.verified_evidence.get(entry.key)))
+    return check
 
 
 def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, whole: bool) -> list[Row]:

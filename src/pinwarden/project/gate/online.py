@@ -21,6 +21,7 @@ from pinwarden.lock.toolpin_pins import compare_tool_hashes, has_tool_hashes
 from pinwarden.project.artifact_check import check_artifact
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
+from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import build_change_row
@@ -68,6 +69,10 @@ def check_live_servers(
         if check is not None:
             checks.append(check)
     outcomes = probe_prepared([check.prepared for check in checks])
+    responses = zip(checks, outcomes, strict=True)
+    record_entries_checked(
+        project, (check.entry for check, outcome in responses if not isinstance(outcome, PinwardenError))
+    )
     for check, outcome in zip(checks, outcomes, strict=True):
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             yield _build_row(check.entry, "secret_repeated", outcome.message)

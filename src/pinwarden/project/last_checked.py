@@ -1,0 +1,138 @@
+"""When each locked server was last probed or verified: a small file in the state folder.
+
+The record is only information. A failure to write it never stops a command, and a damaged file counts as empty.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.core.text import parse_timestamp
+from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
+
+if TYPE_CHECKING:
+    from pinwarden.lock.entry import Entry
+    from pinwarden.project.project import Project
+
+FILE_NAME = "last-checked.json"
+FORMAT = "pinwarden-last-checked/1"
+MAX_SERVERS = 2000
+"""The most servers that are remembered; the one that was checked longest ago is forgotten first."""
+_MAX_BYTES = 2 * 1024 * 1024
+_MAX_KEY = 500  # characters of a path or name; longer ones are not recorded
+_LOCK_SECONDS = 1.0
+
+_Times = dict[str, dict[str, str]]
+
+
+class LastChecked(Record):
+    """The times of all locks on this machine."""
+
+    times: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By path of the lock, the time by name of the server or key of the lock entry."""
+    problem: str | None = None
+    """Why the file could not be read; None if it could, or if there is none."""
+
+    def find(self, lock: Path, entries: Iterable[Entry]) -> str | None:
+        """When one of these entries was last checked; None if that is not known."""
+        known = self.times.get(_key_of(lock), {})
+        times = (known.get(key, "") for entry in entries for key in (entry.key, entry.name))
+        return max(times, default="") or None
+
+
+def read_last_checked(project: Project) -> LastChecked:
+    """Read the times. Never raises; a file that cannot be used is described in ``problem``."""
+    path = find_state_folder(project.variables, project.home) / FILE_NAME
+    try:
+        return LastChecked(times=_read(path))
+    except PinwardenError as err:
+        return LastChecked(problem=f"{path} cannot be used, so it is unknown when servers were checked: {err.message}")
+
+
+def record_entries_checked(project: Project, entries: Iterable[Entry]) -> None:
+    """Remember that these entries of the project's lock were probed or verified now. Never raises."""
+    folder = find_state_folder(project.variables, project.home)
+    record_checked(folder, project.lock, tuple(entry.key for entry in entries))
+
+
+def record_checked(folder: Path, lock: Path, keys: Iterable[str]) -> None:
+    """Remember that servers of a lock were checked now, by name or by key of the lock entry. Never raises."""
+    from pinwarden.system.clock import wall_clock
+
+    place = _key_of(lock)
+    names = [key for key in keys if len(key) <= _MAX_KEY]
+    if not names or len(place) > _MAX_KEY:
+        return
+    with suppress(PinwardenError, OSError, ValueError):
+        prepare_state_folder(folder)
+        path = folder / FILE_NAME
+        with _exclude_other_writers(folder):
+            try:
+                times = _read(path)
+            except PinwardenError:
+                times = {}
+            times.setdefault(place, {}).update(dict.fromkeys(names, wall_clock()))
+            _write(path, _forget_oldest(times))
+
+
+def _key_of(lock: Path) -> str:
+    return str(lock.resolve())
+
+
+def _read(path: Path) -> _Times:
+    from pinwarden.core.strict_json import parse_json
+    from pinwarden.system.files import read_file
+
+    if not path.exists():
+        return {}
+    document = parse_json(read_file(path, _MAX_BYTES))
+    locks = document.get("locks") if isinstance(document, dict) and document.get("format") == FORMAT else None
+    if not isinstance(locks, dict):
+        raise PinwardenError("FILE_UNREADABLE", f"it is not a {FORMAT} document")
+    return {place: times for place, rows in locks.items() if (times := _parse_times(rows))}
+
+
+def _parse_times(rows: Any) -> dict[str, str]:
+    if not isinstance(rows, dict):
+        return {}
+    return {name: at for name, at in rows.items() if isinstance(at, str) and parse_timestamp(at) is not None}
+
+
+def _forget_oldest(times: _Times) -> _Times:
+    listed = [(at, place, name) for place, rows in times.items() for name, at in rows.items()]
+    for _, place, name in sorted(listed)[: max(0, len(listed) - MAX_SERVERS)]:
+        del times[place][name]
+    return {place: rows for place, rows in times.items() if rows}
+
+
+def _write(path: Path, times: _Times) -> None:
+    from pinwarden.core.strict_json import encode_json_file
+    from pinwarden.system.files import write_atomically
+
+    data = encode_json_file({"format": FORMAT, "locks": times})
+    if len(data) <= _MAX_BYTES:
+        write_atomically(path, data)
+
+
+@contextmanager
+def _exclude_other_writers(folder: Path) -> Iterator[None]:
+    """Wait for other processes that write the file, so that clients that start many servers lose no times."""
+    from pinwarden.system.files import try_lock_file
+
+    descriptor = os.open(folder / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not try_lock_file(descriptor):
+            if time.monotonic() > deadline:
+                raise PinwardenError("LOCK_BUSY", f"{folder / FILE_NAME} is in use")
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,169 @@
+"""The report of ``pinwarden status``: every server, what needs attention, and one next command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.record import Record
+from pinwarden.core.report import Report, Row, collect_kind_reasons, plural
+from pinwarden.lock.lockfile import PROBLEMS
+from pinwarden.project.config_secrets import audit_inputs
+from pinwarden.project.configs import ConfigView, read_config_view
+from pinwarden.project.doctor import ISSUE_KINDS
+from pinwarden.project.explain import entry_to_json
+from pinwarden.project.last_checked import read_last_checked
+from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
+from pinwarden.project.status import (
+    STEPS,
+    BlockedItems,
+    PlainSecret,
+    ServerStatus,
+    Step,
+    describe_secret,
+    server_statuses,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pinwarden.project.project import Project
+
+_COUNTED = ("pinned", "approved", "verified", "enforced")
+_FOR_ALL: Mapping[Step, str] = {
+    "lock": "pinwarden init",
+    "review": "pinwarden review",
+    "pin": "pinwarden pin",
+    "verify": "pinwarden prove",
+    "enforce": "pinwarden enforce",
+}
+"""The command that takes a step for every server that needs it."""
+
+
+class StatusReport(Record):
+    """The servers, and the report about them."""
+
+    servers: tuple[ServerStatus, ...]
+    secrets: tuple[PlainSecret, ...]
+    report: Report
+    next_command: str | None
+
+
+def report_status(
+    projects: Sequence[Project], *, blocked: BlockedItems | None = None, notes: Sequence[str] = (), check: bool = False
+) -> StatusReport:
+    """Build the report. The exit code is 1 if a lock was tampered with, and with ``check`` if there is anything to do.
+
+    ``blocked`` is what the gateway blocked; ``notes`` are remarks about how it was found.
+    """
+    views = {project.lock: read_config_view(project) for project in projects}
+    last_checked = read_last_checked(projects[0])
+    servers = server_statuses(projects, views=views, last_checked=last_checked, blocked=blocked)
+    documents = [view.document for view in views.values() if view.document is not None]
+    broken = any(document.critical_problems for document in documents)
+    secrets = (
+        *(secret for server in servers for secret in server.plain_secrets),
+        *(secret for project in projects for secret in _find_input_secrets(project, views[project.lock])),
+    )
+    rows = [row for document in documents for row in build_problem_rows(document)]
+    rows += (row for project in projects for row in _report_unreadable(project, views[project.lock]))
+    attention = bool(rows) or bool(secrets) or any(server.needs_attention for server in servers)
+    next_command = choose_next_command(servers)
+    report = Report(
+        command="status",
+        subject=projects[0].lock.name,
+        summary=_summarize(servers, broken=broken),
+        exit_code=EXIT_REFUSED if broken or (check and attention) else EXIT_CLEAN,
+        rows=tuple(rows),
+        notes=(*notes, *((last_checked.problem,) if last_checked.problem else ())),
+        facts={
+            "ok": not broken,
+            "attention": attention,
+            "servers": [_server_to_json(server) for server in servers],
+            "secrets": [_secret_to_json(secret) for secret in secrets],
+            "unreadable": [row.file for row in rows if row.code == "config_unreadable"],
+            "next": next_command,
+            "entries": [entry_to_json(entry) for document in documents for entry in document.lock.entries],
+            "problems": [problem for document in documents for problem in problems_to_json(document.problems)],
+        },
+        rule_texts={**PROBLEMS, **collect_kind_reasons(ISSUE_KINDS)},
+    )
+    return StatusReport(servers=servers, secrets=secrets, report=report, next_command=next_command)
+
+
+def choose_next_command(servers: Iterable[ServerStatus]) -> str | None:
+    """The one command to run next: the first step that a server needs. For several servers, it takes them all."""
+    listed = tuple(servers)
+    for step in STEPS:
+        waiting = [server for server in listed if server.next_step == step]
+        if len(waiting) > 1 and step in _FOR_ALL:
+            return _FOR_ALL[step]
+        if waiting:
+            return waiting[0].next_command
+    return "pinwarden outdated" if any(server.locked != "no" for server in listed) else None
+
+
+def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
+    """How many servers there are, and how many of them are in each state."""
+    if not servers:
+        return "No MCP server is configured or locked here."
+    states = []
+    for member in _COUNTED:
+        relevant = [state for server in servers if (state := getattr(server, member)) != "n/a"]
+        if relevant:
+            states.append(f"{relevant.count('yes')} of {len(relevant)} {member}")
+    shown = ": ".join((plural(len(servers), "server"), ", ".join(states) or "nothing to pin or verify"))
+    return f"{shown}. The lock is not what was approved." if broken else f"{shown}."
+
+
+def _find_input_secrets(project: Project, view: ConfigView) -> Iterator[PlainSecret]:
+    return (describe_secret(project, finding) for finding in audit_inputs(view.files))
+
+
+def _report_unreadable(project: Project, view: ConfigView) -> Iterator[Row]:
+    for file in view.files:
+        if file.fault:
+            yield Row(
+                code="config_unreadable",
+                severity=ISSUE_KINDS["config_unreadable"].severity,
+                entity="config",
+                name=file.client,
+                path="",
+                message=f"could not be read, so its servers are unknown: {file.problem}",
+                file=project.display_path(file.path),
+            )
+
+
+def _server_to_json(server: ServerStatus) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "scope": server.scope,
+        "clients": list(server.clients),
+        "files": list(server.files),
+        "package": server.package,
+        "version": server.version,
+        "locked": server.locked,
+        "pinned": server.pinned,
+        "approved": server.approved,
+        "verified": server.verified,
+        "enforced": server.enforced,
+        "changed": server.changed,
+        "disabled": server.disabled,
+        "last_checked": server.last_checked,
+        "secrets": list(server.secrets),
+        "blocked": list(server.blocked),
+        "next_step": server.next_step,
+        "next_command": server.next_command,
+    }
+
+
+def _secret_to_json(secret: PlainSecret) -> dict[str, Any]:
+    return {
+        "server": secret.server,
+        "client": secret.client,
+        "file": secret.file,
+        "source": secret.source,
+        "name": secret.name,
+        "fix": secret.fix,
+    }
