@@ -28,7 +28,7 @@ class World:
         self.root, self.home = folder / "project", folder / "home"
         self.root.mkdir()
         self.home.mkdir()
-        self.write("~/.codeium/windsurf/mcp_config.json", {"mcpServers": {"own": OK}})  # the user has a lock too
+        self.write("~/.codeium/windsurf/mcp_config.json", {"mcpServers": {"own": {**OK, "disabled": True}}})
 
     def run(self, *arguments: str) -> Outcome:
         return pinwarden(*arguments, cwd=self.root, env={"HOME": str(self.home)})

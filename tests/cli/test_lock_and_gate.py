@@ -329,7 +329,7 @@ class TestLiveServers:
         assert (refused.code, "[SURFACE_INVALID]" in refused.err) == (3, True)
         assert world.lock.read_bytes() == before
         outcome = world.run("init", "--allow-execute")
-        assert (outcome.code, "the server's description of itself" in " ".join(outcome.out.split())) == (1, True)
+        assert (outcome.code, "it cannot be digested" in " ".join(outcome.out.split())) == (1, True)
         assert world.lock.read_bytes() == before
 
 

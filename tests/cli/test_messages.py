@@ -73,7 +73,7 @@ class TestTypos:
 
     def test_a_folder_in_place_of_a_server_s_file_is_not_said_to_be_missing(self, world: World) -> None:
         outcome = world.run("contract", "explain", "--server", ".")
-        assert (outcome.code, "'.' is a folder, not a server's file" in outcome.err) == (2, True)
+        assert (outcome.code, "the server '.' is a folder, not a Python file" in outcome.err) == (2, True)
 
 
 class TestNextSteps:
@@ -172,9 +172,9 @@ class TestNextSteps:
     def test_a_file_that_is_not_a_bundle_is_reported_by_the_given_name(self, world: World, command: str) -> None:
         (world.root / "notes.car").write_bytes(b"")
         outcome = world.run("bundle", command, "notes.car")
-        assert (outcome.code, "notes.car.descriptor.json: No such file" in outcome.err) == (3, True)
+        assert (outcome.code, "notes.car.descriptor.json does not exist" in outcome.err) == (3, True)
         assert "hint: pinwarden bundle pack writes it next to the archive" in outcome.err
-        assert "error: none.car: No such file" in world.run("bundle", "verify", "none.car").err
+        assert "error: none.car cannot be read: No such file" in world.run("bundle", "verify", "none.car").err
 
     def test_a_file_that_is_not_an_audit_export_is_named(self, world: World) -> None:
         (world.root / "notes.txt").write_text("no log\n")

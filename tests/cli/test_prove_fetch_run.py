@@ -228,11 +228,10 @@ class TestRunning:
         for given in ("--eval=/p/data", "--root=/p", "/data"):
             assert "[ARGUMENTS_CHANGED]" in world.run("run", "notes", "--", given).err
 
-    def test_an_address_a_script_and_an_unknown_name_are_not_run(self, world: World) -> None:
+    def test_a_script_and_an_unknown_name_are_not_run(self, world: World) -> None:
         world.configure(notes=NOTES, clock=CLOCK, docs=DOCS, local={"command": "python3", "args": ["server.py"]})
         world.done("init", "--accept", "local")
         for name, code, says in (
-            ("docs", 2, "[NOTHING_TO_RUN]"),
             ("local", 2, "[NOTHING_TO_RUN]"),
             ("none", 1, "[SERVER_NOT_LOCKED]"),
         ):

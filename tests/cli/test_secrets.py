@@ -148,7 +148,7 @@ class TestVariablesForConfiguredServers:
         assert "[CONSENT_REQUIRED]" in refused.err
         assert "127.0.0.1" in refused.err
         assert "--pass-env GITHUB_TOKEN" in refused.err
-        assert "not sent to" in discovered.out
+        assert "Pinwarden does not send these variables to" in discovered.out
         assert contacted == []
         assert allowed.code == 0
         assert PASSWORD not in refused.err + discovered.out + allowed.out
@@ -164,7 +164,7 @@ class TestVariablesForConfiguredServers:
             approval = pinwarden("approve", "notes", "--yes", "--allow-private", cwd=tmp_path, env=env)
             agreed = pinwarden("ci", "--live", *named, cwd=tmp_path, env=env)
         assert gate.code != 0
-        assert "not sent to" in gate.out
+        assert "Pinwarden does not send these variables to" in " ".join(gate.out.split())
         assert approval.code == 2
         assert "[CONSENT_REQUIRED]" in approval.err
         assert "not sent to" not in agreed.out  # the policy still has something against plain http

@@ -62,7 +62,9 @@ class Machine:
 
     def asked(self, *command: str) -> Any:
         """What a command reports; its exit code has to say the same as its report."""
-        outcome = pinwarden(*command, "--format", "json", cwd=self.project, env={"HOME": str(self.home)})
+        outcome = pinwarden(
+            *command, "--scope", "project", "--format", "json", cwd=self.project, env={"HOME": str(self.home)}
+        )
         report = json.loads(outcome.out)
         assert (outcome.code == 0) is report.get("ok", True)
         return report
