@@ -111,7 +111,7 @@ def combine_reports(reports: Sequence[tuple[Project, Report]]) -> Report:
     first = reports[0][1]
     return replace(
         first,
-        summary="\n".join(f"{SCOPE_LABELS[project.scope]}: {report.summary}" for project, report in reports),
+        summary="; ".join(f"{SCOPE_LABELS[project.scope]}: {report.summary}" for project, report in reports),
         exit_code=_combine_exit_codes([report.exit_code for _, report in reports]),
         rows=tuple(row for _, report in reports for row in report.rows),
         notes=tuple(dict.fromkeys(note for _, report in reports for note in report.notes)),
