@@ -19,6 +19,7 @@ from benchmarks import (
     running,
     startup,
     surfaces,
+    verifying,
 )
 
 REPORTS: dict[str, Callable[[], str]] = {
@@ -33,6 +34,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "entitlements": entitlements.report,
     "gate": gate.report,
     "hashing": artifacts.hashing_report,
+    "verifying": verifying.report,
     "bundles": bundles.verifying_report,
     "starting": running.starting_report,
     "fetching": running.fetching_report,

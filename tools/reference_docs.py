@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pinwarden.cli.commands import COMMANDS
+from pinwarden.cli.global_arguments import GLOBAL_GROUP
 from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, grammar
 from pinwarden.core.errors import CODES
 from pinwarden.surface.drift.changes import CHANGE_KINDS
@@ -58,7 +59,20 @@ def commands_page() -> str:
         "Results go to stdout; errors, hints and progress to stderr.\n"
         "Exit codes: 0 everything is as expected, 1 something changed or was refused, 2 the command line is wrong,\n"
         "3 the check could not be done.\n\n"
+        f"{_global_section(commands)}"
         f"| command | what it does |\n|---|---|\n{overview}\n\n" + "\n".join(map(_command_section, commands))
+    )
+
+
+def _global_section(commands: tuple[CommandSpec, ...]) -> str:
+    """The options of every command. They may also precede the command's name."""
+    complete = next(command for command in commands if command.name == "ci")
+    options = [option for option in complete.options if option.group == GLOBAL_GROUP]
+    rows = "".join(f"| {_name(option)} | {_meaning(option)} |\n" for option in options)
+    return (
+        "Every command has these options, before or after its name. A command that prints no report has no `--json`\n"
+        "or `--output`, and one that writes a file of its own names it with `--output`.\n\n"
+        f"| option of every command | meaning |\n|---|---|\n{rows}\n"
     )
 
 
@@ -71,7 +85,11 @@ def _command_section(command: CommandSpec) -> str:
         f"```text\n{' '.join(words)}\n\n{command.description}\n```\n\n"
         "| argument | meaning |\n|---|---|\n"
     )
-    arguments = [argument for argument in (*command.positionals, *command.options) if "--help" not in argument.names]
+    arguments = [
+        argument
+        for argument in (*command.positionals, *command.options)
+        if "--help" not in argument.names and argument.group != GLOBAL_GROUP
+    ]
     return text + "".join(f"| {_name(argument)} | {_meaning(argument)} |\n" for argument in arguments)
 
 

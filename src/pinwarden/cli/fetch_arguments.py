@@ -55,6 +55,7 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
                 fetcher=fetcher,
                 store=Store(locate_store(project)),
                 on_progress=progress.update,
+                on_servers=progress.update_servers,
                 trust_root=Path(trust_root_file) if (trust_root_file := getattr(args, "trust_root", None)) else None,
             )
         finally:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pinwarden.cli.output import CapturedStdout
     from pinwarden.core.errors import PinwardenError
 
 _STDERR_LINES = 10
@@ -57,6 +58,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
     try:
         invocation.exit_code = _run_and_report(arguments, invocation)
         sys.stdout.flush()
+        if invocation.captured is not None and invocation.report_file is not None:
+            written = invocation.captured.write_to(invocation.report_file)
+            return invocation.exit_code if written else invocation.exit_code or EXIT_UNCHECKED
     except BrokenPipeError:
         # The reader closed the pipe (`| head`). The exit code stays that of the result, or 3 if there is none yet.
         _silence_stdout()
@@ -81,13 +85,17 @@ class _Invocation:
         from pinwarden.cli.commands import COMMANDS
 
         options, _ = _split_command(arguments)
-        formats = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
+        formats = ["json"] if "--json" in options else []
+        formats += [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
         formats += [word for option, word in pairwise(options) if option == "--format"]
         self.command = next((name for count in (2, 1) if (name := " ".join(options[:count])) in COMMANDS), "")
         self.output_format = next(
             (output_format for output_format in reversed(formats) if "=" not in output_format), "text"
         )
         self.files: Sequence[tuple[str, Path]] = ()
+        self.report_file: str | None = None
+        """The file of ``--output``, which gets what the command prints to stdout."""
+        self.captured: CapturedStdout | None = None
         self.exit_code = exit_code
 
 
@@ -120,8 +128,10 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     4. Call the command.
     """
     from pinwarden.cli.commands import command_parser, find_command, subcommands
+    from pinwarden.cli.global_arguments import move_to_command
     from pinwarden.core.errors import EXIT_CLEAN
 
+    arguments = move_to_command(arguments)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     help_text = _requested_help(arguments)
@@ -142,11 +152,20 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     if user_command and not command.takes_command:
         parser.error("this command takes no command after --")
     args.command = user_command
-    if getattr(args, "format_files", ()) or getattr(args, "output", None) not in (None, "-"):
+    from pinwarden.cli.verbosity import choose_verbosity
+
+    choose_verbosity(args)
+    report_file = getattr(args, "report_output", None)
+    if report_file or getattr(args, "format_files", ()) or getattr(args, "output", None) not in (None, "-"):
         from pinwarden.cli.output import refuse_overwriting_project_files
 
         refuse_overwriting_project_files(args, command.writes)
     invocation.files = getattr(args, "format_files", ())
+    invocation.report_file = None if report_file in (None, "-") else report_file
+    if invocation.report_file is not None:
+        from pinwarden.cli.output import CapturedStdout
+
+        invocation.captured = CapturedStdout()
     return command.run(args)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.cli.verbosity import colour_wanted
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 
@@ -92,6 +92,24 @@ def write_report_file(path: Path, text: str) -> bool:
     return True
 
 
+class CapturedStdout:
+    """Collects what is printed to stdout, for ``--output``."""
+
+    def __init__(self) -> None:
+        import io
+
+        self._bytes = io.BytesIO()
+        self._stdout = sys.stdout
+        sys.stdout = io.TextIOWrapper(self._bytes, encoding="utf-8", errors="backslashreplace", newline="\n")
+
+    def write_to(self, file: str) -> bool:
+        """Write the file, and print to stdout again."""
+        sys.stdout.flush()
+        data = self._bytes.getvalue()
+        sys.stdout = self._stdout
+        return write_report_file(Path(file), data.decode("utf-8", "backslashreplace"))
+
+
 def print_rows(rows: tuple[Row, ...]) -> None:
     """Print rows of a report as text."""
     from pinwarden.cli.render.text import render_rows
@@ -109,20 +127,14 @@ def format_definition(value: Any) -> str:
     return escape_json_for_log("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))
 
 
-def colour_wanted() -> bool:
-    """Whether stdout is a terminal that shows colours, and NO_COLOR is not set."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def refuse_overwriting_project_files(args: Namespace, writes: str = "") -> None:
     """Refuse to overwrite the lock, a policy or a client configuration with a report or an output.
 
     ``writes`` is the kind of project file that the command is meant to write.
     """
     outputs = [("--format", path) for _, path in getattr(args, "format_files", ())]
-    output = getattr(args, "output", None)
-    if output not in (None, "-"):
-        outputs.append(("--output", Path(output)))
+    named = (getattr(args, "output", None), getattr(args, "report_output", None))
+    outputs += [("--output", Path(output)) for output in named if output not in (None, "-")]
     if not outputs:
         return
     project_files = [

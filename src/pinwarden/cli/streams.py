@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+from pinwarden.cli.verbosity import is_verbose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pinwarden.project.parallel import RunningServer, ServerProgress
+
 _SPINNER = "|/-\\"
 
 
@@ -34,19 +40,31 @@ def wait_for_closed_pipe(descriptor: int, seconds: float) -> bool:
 
 
 class Progress:
-    """A spinner on stderr for work that takes longer than a second. Only on a terminal; removed at the end."""
+    """A spinner on stderr for work that takes longer than a second. Only on a terminal; removed at the end.
+
+    For several servers, it names those that are being worked on, with their seconds; with ``--verbose``, a line stays
+    for each that was finished.
+    """
 
     def __init__(self, activity: str) -> None:
         import threading
 
         self._activity = activity
         self._done = self._total = 0
+        self._running: tuple[RunningServer, ...] = ()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._spin, daemon=True)
 
     def update(self, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` items are finished."""
         self._done, self._total = done, total
+
+    def update_servers(self, progress: ServerProgress) -> None:
+        """Show which of several servers are being worked on."""
+        self._done, self._total, self._running = progress.done, progress.total, progress.running
+        if progress.finished is not None and is_verbose():
+            name, seconds = progress.finished
+            print_notice(f"{self._activity}: {name} took {seconds:.1f} s")
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
@@ -66,16 +84,32 @@ class Progress:
             return
         frame = 0
         while not self._stop.is_set():
-            seconds = int(time.monotonic() - started)
-            sys.stderr.write(f"\r\x1b[K{_SPINNER[frame % 4]} {self._activity}{self._bar()} {seconds}s")
+            now = time.monotonic()
+            line = f"{_SPINNER[frame % 4]} {self._activity}{self._bar()} {int(now - started)}s{self._servers(now)}"
+            sys.stderr.write(f"\r\x1b[K{_cut_to_terminal(line)}")
             sys.stderr.flush()
             frame += 1
             self._stop.wait(0.2)
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
+    def _servers(self, now: float) -> str:
+        """The servers that are being worked on; the one that takes longest comes first."""
+        from pinwarden.core.text import show_invisible
+
+        names = (f"{show_invisible(server.name)} {int(now - server.started)}s" for server in self._running)
+        return f": {', '.join(names)}" if self._total > 1 and self._running else ""
+
     def _bar(self) -> str:
         if self._total < 2:
             return ""
         filled = 20 * self._done // self._total
         return f" [{'#' * filled}{'.' * (20 - filled)}] {self._done}/{self._total}"
+
+
+def _cut_to_terminal(line: str) -> str:
+    """A line that fits the terminal: the spinner can erase only one line."""
+    from shutil import get_terminal_size
+
+    width = get_terminal_size((80, 24)).columns
+    return line if len(line) < width else f"{line[: width - 2]}…"

@@ -16,7 +16,8 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
-from pinwarden.project.fetch_context import FetchContext, add_content_digests, fetch_files
+from pinwarden.project.fetch_context import FetchContext, add_content_digests, context_of_one, fetch_files
+from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle, read_pinned_closure
 from pinwarden.project.server_environments import (
@@ -58,7 +59,7 @@ class FetchOptions(Record):
 def fetch(project: Project, names: Sequence[str], context: FetchContext, options: FetchOptions) -> Report:
     """Download the locked bytes of the named servers, or of all. The report of ``pinwarden fetch``.
 
-    For every server:
+    For every server, several at once:
 
     1. Download its files, and check them against the digests in the lock.
     2. Build its environment, or unpack its bundle.
@@ -68,17 +69,27 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     rows: list[Row] = []
     ready: list[dict[str, object]] = []
     failures: list[tuple[str, PinwardenError]] = []
-    for entry in select_entries(project, names):
-        try:
-            approved = list_approved_digests(read_extension(entry))
-            scripts = ScriptPermissions(approved=approved, without_sandbox=options.scripts_without_sandbox)
-            if is_bundle(entry):
-                ready.append(_fetch_bundle(entry, context, options))
-            else:
-                ready.append(_fetch_server(project, entry, context, scripts))
-        except PinwardenError as err:
-            rows.append(_build_row(entry, err, _choose_severity(err, frozen=options.frozen)))
-            failures.append((entry.name, err))
+    entries = select_entries(project, names)
+    each = context_of_one(context, len(entries))
+
+    def fetch_one(index: int) -> dict[str, object]:
+        entry = entries[index]
+        if is_bundle(entry):
+            return _fetch_bundle(entry, each, options)
+        approved = list_approved_digests(read_extension(entry))
+        scripts = ScriptPermissions(approved=approved, without_sandbox=options.scripts_without_sandbox)
+        return _fetch_server(project, entry, each, scripts)
+
+    def finish(index: int, result: dict[str, object] | PinwardenError) -> None:
+        if isinstance(result, PinwardenError):
+            rows.append(_build_row(entries[index], result, _choose_severity(result, frozen=options.frozen)))
+            failures.append((entries[index].name, result))
+        else:
+            ready.append(result)
+
+    run_for_servers(
+        [entry.name for entry in entries], fetch_one, finish, context=context, on_progress=context.on_servers
+    )
     rows += _check_yanked(project, names, options)
     failed = [row for row in rows if row.severity != "warning"]
     exit_code = EXIT_CLEAN

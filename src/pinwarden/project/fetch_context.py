@@ -19,6 +19,7 @@ from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 
 if TYPE_CHECKING:
+    from pinwarden.project.parallel import ProgressCallback
     from pinwarden.system.net.connections import Origin, SettingsSources
 
 MAX_DOWNLOADS = 16
@@ -35,6 +36,9 @@ class FetchContext(Record):
     fetcher: Fetcher
     store: Store
     on_progress: Progress | None = None
+    """How many files of one server are downloaded."""
+    on_servers: ProgressCallback | None = None
+    """Which of several servers are being worked on."""
     trust_root: Path | None = None
     """The trust root for attestations, if not sigstore's public one."""
 
@@ -185,6 +189,11 @@ def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context:
             for package in closure.packages
         ),
     )
+
+
+def context_of_one(context: FetchContext, servers: int) -> FetchContext:
+    """The context for one of several servers at once: their file counts would overwrite each other."""
+    return context if servers == 1 else replace(context, on_progress=None)
 
 
 def fetch_files(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> None:

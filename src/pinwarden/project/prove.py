@@ -38,7 +38,12 @@ from pinwarden.lock.extension import (
 from pinwarden.lock.lockfile import put_entries
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch import select_entries
-from pinwarden.project.fetch_context import FetchContext, resolve_npm_closure, resolve_pypi_closure
+from pinwarden.project.fetch_context import (
+    FetchContext,
+    context_of_one,
+    resolve_npm_closure,
+    resolve_pypi_closure,
+)
 from pinwarden.project.install_scripts import (
     AllowedScripts,
     add_approvals,
@@ -46,6 +51,7 @@ from pinwarden.project.install_scripts import (
     report_unknown_scripts,
 )
 from pinwarden.project.last_checked import record_entries_checked
+from pinwarden.project.parallel import ProgressCallback, run_for_servers
 from pinwarden.project.project import Project
 
 
@@ -62,56 +68,113 @@ class VerifiedArtifact(Record):
     """The digest of the files in an MCPB bundle."""
 
 
-def prove_servers(
+def prove_servers(  # noqa: PLR0913  what to verify, how, and who approves scripts
     project: Project,
     names: Sequence[str],
     context: FetchContext,
     now: str,
     allowed: AllowedScripts = AllowedScripts(),  # noqa: B008  a frozen value
+    *,
+    on_progress: ProgressCallback | None = None,
 ) -> Report:
     """Pin the bytes of the named servers, or of all servers, and build the report of ``pinwarden prove``.
 
-    For every server:
+    For every server, several at once:
 
     1. Download its artifact, hash it, and compare it with the lock.
     2. Resolve its dependencies, or read the pinned dependencies from the closure file.
+
+    Then, one after the other in the order of the lock:
+
     3. Write the pins into the lock, with the install scripts that the user approves now.
     4. Report install scripts that are not approved.
+
+    If the user interrupts it, the servers that are verified by then are pinned.
     """
-    rows: list[Row] = []
-    pinned: list[dict[str, Any]] = []
-    closures: list[Closure] = []
-    failures: list[tuple[str, PinwardenError]] = []
-    for entry in select_entries(project, names):
+    entries = select_entries(project, names)
+    proof = _Proof(project, now)
+    each = context_of_one(context, len(entries))
+
+    def verify(index: int) -> _Verification:
+        artifact_check = check_artifact(entries[index], each, now)
+        if artifact_check.refused:
+            return _Verification(rows=artifact_check.rows)
         try:
-            artifact_check = check_artifact(entry, context, now)
-            rows += artifact_check.rows
-            if not artifact_check.refused:
-                verified = _verify_closure(project, entry, artifact_check, context)
-                if verified.closure is not None:
-                    closures.append(verified.closure)
-                    verified = replace(verified, scripts=allowed.approvals(verified.closure, now))
-                approved = write_pins(project, entry, verified, now)
-                if verified.closure is not None:
-                    rows += report_skipped_scripts(entry.name, verified.closure, approved, context.store)
-                pinned.append(_server_to_json(entry, verified, approved))
+            verified = _verify_closure(project, entries[index], artifact_check, each)
         except PinwardenError as err:
-            rows.append(_build_failure_row(entry, err))
-            failures.append((entry.name, err))
-    rows += report_unknown_scripts(allowed, closures)
-    open_rows = [row for row in rows if is_failing(row)]
-    exit_code = EXIT_CLEAN
-    if open_rows:
-        exit_code = EXIT_UNCHECKED if all(row.code == COULD_NOT_CHECK for row in open_rows) else EXIT_REFUSED
-    return Report(
-        command="prove",
-        subject=project.lock.name,
-        summary=_summarize(pinned, open_rows, failures),
-        exit_code=exit_code,
-        rows=tuple(rows),
-        notes=hints_for_failures(failures),
-        facts={"servers": pinned, "findings": [row_to_json(row) for row in rows]},
+            return _Verification(rows=artifact_check.rows, error=err)
+        if verified.closure is not None:
+            verified = replace(verified, scripts=allowed.approvals(verified.closure, now))
+        return _Verification(rows=artifact_check.rows, verified=verified)
+
+    def finish(index: int, result: _Verification | PinwardenError) -> None:
+        proof.add(entries[index], result, context)
+
+    run_for_servers(
+        [entry.name for entry in entries],
+        verify,
+        finish,
+        context=context,
+        on_progress=on_progress or context.on_servers,
     )
+    return proof.build_report(allowed)
+
+
+class _Verification(Record):
+    """What a thread found out about one server: verified bytes, an error, or refused bytes, which the rows explain."""
+
+    rows: tuple[Row, ...]
+    verified: VerifiedArtifact | None = None
+    error: PinwardenError | None = None
+
+
+class _Proof:
+    """Pins what was verified, one server after the other in the order of the lock, and collects the report."""
+
+    def __init__(self, project: Project, now: str) -> None:
+        self._project = project
+        self._now = now
+        self._rows: list[Row] = []
+        self._pinned: list[dict[str, Any]] = []
+        self._closures: list[Closure] = []
+        self._failures: list[tuple[str, PinwardenError]] = []
+
+    def add(self, entry: Entry, result: _Verification | PinwardenError, context: FetchContext) -> None:
+        """Write the pins of a server, unless its verification failed or its bytes were refused."""
+        if isinstance(result, PinwardenError):
+            result = _Verification(rows=(), error=result)
+        rows, error, verified = list(result.rows), result.error, result.verified
+        if verified is not None:
+            try:
+                approved = write_pins(self._project, entry, verified, self._now)
+            except PinwardenError as err:
+                error = err
+            else:
+                if verified.closure is not None:
+                    self._closures.append(verified.closure)
+                    rows += report_skipped_scripts(entry.name, verified.closure, approved, context.store)
+                self._pinned.append(_server_to_json(entry, verified, approved))
+        if error is not None:
+            rows.append(_build_failure_row(entry, error))
+            self._failures.append((entry.name, error))
+        self._rows += rows
+
+    def build_report(self, allowed: AllowedScripts) -> Report:
+        """Build the report over all servers."""
+        rows = [*self._rows, *report_unknown_scripts(allowed, self._closures)]
+        open_rows = [row for row in rows if is_failing(row)]
+        exit_code = EXIT_CLEAN
+        if open_rows:
+            exit_code = EXIT_UNCHECKED if all(row.code == COULD_NOT_CHECK for row in open_rows) else EXIT_REFUSED
+        return Report(
+            command="prove",
+            subject=self._project.lock.name,
+            summary=_summarize(self._pinned, open_rows, self._failures),
+            exit_code=exit_code,
+            rows=tuple(rows),
+            notes=hints_for_failures(self._failures),
+            facts={"servers": self._pinned, "findings": [row_to_json(row) for row in rows]},
+        )
 
 
 def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> None:

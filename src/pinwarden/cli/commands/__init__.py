@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from pinwarden.cli.global_arguments import add_global_arguments
 from pinwarden.core.errors import PinwardenError
 
 _CATALOG = {
@@ -157,6 +158,7 @@ class CliCommand:
         *,
         takes_command: bool,
         writes: str,
+        prints_report: bool,
     ) -> None:
         self.run = run
         self.configure = configure
@@ -164,6 +166,8 @@ class CliCommand:
         """Whether a command to start may follow after ``--``."""
         self.writes = writes
         """The kind of project file that ``--output`` may name; every other kind is refused."""
+        self.prints_report = prints_report
+        """Whether its stdout can go to a file. Not for commands that serve, ask questions or run until stopped."""
 
     @property
     def description(self) -> str:
@@ -174,10 +178,16 @@ class CliCommand:
 
 
 def command(
-    configure: Callable[[argparse.ArgumentParser], None], *, takes_command: bool = False, writes: str = ""
+    configure: Callable[[argparse.ArgumentParser], None],
+    *,
+    takes_command: bool = False,
+    writes: str = "",
+    prints_report: bool = True,
 ) -> Callable[[Callable[[argparse.Namespace], int]], CliCommand]:
     """Decorate a function as a command. ``configure`` adds its options to a parser."""
-    return lambda run: CliCommand(run, configure, takes_command=takes_command, writes=writes)
+    return lambda run: CliCommand(
+        run, configure, takes_command=takes_command, writes=writes, prints_report=prints_report
+    )
 
 
 def find_command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -208,6 +218,7 @@ def command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParser]:
     )
     parser.takes_command = command.takes_command
     command.configure(parser)
+    add_global_arguments(parser, prints_report=command.prints_report)
     return command, parser
 
 
@@ -228,7 +239,9 @@ def _unknown_command(name: str) -> str:
     if family:
         return f"{name} needs one of these commands: {', '.join(command.split()[1] for command in family)}"
     if name.startswith("-"):
-        return f"unknown option {name[:80]!a}"
+        from pinwarden.cli.global_arguments import GLOBAL_OPTIONS, describe_unknown_arguments
+
+        return describe_unknown_arguments([name], [*GLOBAL_OPTIONS, "--help", "--version"])
     from difflib import get_close_matches
 
     near = get_close_matches(name, COMMANDS, n=1)
@@ -240,6 +253,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise PinwardenError("USAGE", message, hint=f"run: {self.prog} --help")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            from pinwarden.cli.global_arguments import describe_unknown_arguments
+
+            self.error(describe_unknown_arguments(unknown, self._option_string_actions))
+        return parsed
 
     def format_help(self) -> str:
         from pinwarden.cli.help import HelpFormatter, usage_line

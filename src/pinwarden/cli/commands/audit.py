@@ -86,7 +86,7 @@ def _configure_audit_tail(parser: ArgumentParser) -> None:
     add_format_argument(parser)
 
 
-@command(_configure_audit_tail)
+@command(_configure_audit_tail, prints_report=False)
 def audit_tail(args: Namespace) -> int:
     """Show the newest events of the audit log, and with --follow, new events as they are recorded.
 

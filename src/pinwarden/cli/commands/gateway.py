@@ -138,7 +138,7 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
     )
 
 
-@command(_configure_gateway)
+@command(_configure_gateway, prints_report=False)
 def gateway(args: Namespace) -> int:
     """Serve all locked servers over Streamable HTTP: each at /mcp/SERVER, and all together at /mcp.
 

@@ -65,7 +65,7 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
     add_operator_arguments(parser)
 
 
-@command(_configure_registry_serve)
+@command(_configure_registry_serve, prints_report=False)
 def registry_serve(args: Namespace) -> int:
     """Serve a registry of bundles with its transparency log.
 

@@ -58,7 +58,7 @@ def _configure_review(parser: ArgumentParser) -> None:
     parser.set_defaults(why="")  # without --why, Pinwarden asks for a reason at each decision
 
 
-@command(_configure_review)
+@command(_configure_review, prints_report=False)
 def review(args: Namespace) -> int:
     """Go through the changes that the gateway blocked, one by one: see the difference, then approve, reject or skip.
 

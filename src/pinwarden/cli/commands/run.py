@@ -68,7 +68,7 @@ def _configure_run(parser: ArgumentParser) -> None:
     add_project_arguments(parser)
 
 
-@command(_configure_run, takes_command=True)
+@command(_configure_run, takes_command=True, prints_report=False)
 def run(args: Namespace) -> int:
     """Start a server behind the gateway on stdin and stdout: the client sees only what you approved.
 

@@ -18,11 +18,12 @@ from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.toolpin_pins import compare_tool_hashes, has_tool_hashes
-from pinwarden.project.artifact_check import check_artifact
-from pinwarden.project.fetch_context import FetchContext
+from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
+from pinwarden.project.fetch_context import FetchContext, context_of_one
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import has_pinned_bytes
+from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
@@ -126,22 +127,34 @@ class ByteCheck(Record):
 
 
 def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
-    """Download and hash every pinned artifact again, each package once."""
+    """Download and hash every pinned artifact again, each package once, several at a time."""
     rows: list[Row] = []
-    known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
-    verified_evidence: dict[str, frozenset[str]] = {}
+    entries_by_key: dict[tuple[str, tuple[str, ...]], list[Entry]] = {}
     for entry in filter(has_pinned_bytes, lock.entries):
         try:
-            key = entry.name, read_locked_launch(entry).command
-            if key not in known:
-                known[key] = frozenset()
-                check = check_artifact(entry, context, now)
-                rows += (row for row in check.rows if row.severity != "info")
-                passed = (str(row["code"]) for row in check.outcome.evidence if row["status"] == "passed")
-                known[key] = frozenset() if check.refused else frozenset(passed)
-            verified_evidence[entry.key] = known[key]
+            entries_by_key.setdefault((entry.name, read_locked_launch(entry).command), []).append(entry)
         except PinwardenError as err:
             rows.append(_build_failure_row(entry, err))
+    servers = list(entries_by_key.values())
+    each = context_of_one(context, len(servers))
+    verified_evidence: dict[str, frozenset[str]] = {}
+
+    def finish(index: int, check: ArtifactCheck | PinwardenError) -> None:
+        if isinstance(check, PinwardenError):
+            rows.append(_build_failure_row(servers[index][0], check))
+            verified_evidence.update((entry.key, frozenset()) for entry in servers[index])
+            return
+        rows.extend(row for row in check.rows if row.severity != "info")
+        passed = frozenset(str(row["code"]) for row in check.outcome.evidence if row["status"] == "passed")
+        verified_evidence.update((entry.key, frozenset() if check.refused else passed) for entry in servers[index])
+
+    run_for_servers(
+        [entries[0].name for entries in servers],
+        lambda index: check_artifact(servers[index][0], each, now),
+        finish,
+        context=context,
+        on_progress=context.on_servers,
+    )
     if lock.entries and not any(map(has_pinned_bytes, lock.entries)):
         why = "--bytes: no entry has pinned bytes, so there is nothing to hash; pin them with pinwarden prove"
         rows.append(Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=why))

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -57,6 +58,9 @@ from pinwarden.system.target import HttpAddress
 DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 """When the current request must be complete, on the monotonic clock."""
+
+_TRACK_SOCKET: ContextVar[Callable[[socket.socket], None]] = ContextVar("track_socket")
+"""Registers a socket with the current fetcher, so that ``abort`` can end its wait."""
 
 _CHUNK = 1 << 18
 
@@ -219,6 +223,8 @@ class Fetcher:
         self._managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
         self._endpoint_addresses: dict[tuple[str, str, int], frozenset[str]] = {}
         self._lock = Lock()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._aborted = False
 
     @property
     def rules(self) -> FetchRules:
@@ -288,10 +294,25 @@ class Fetcher:
         for manager in self._managers.values():
             manager.clear()
 
+    def abort(self) -> None:
+        """End all requests, also those that wait on other threads. They and later ones raise ``FETCH_FAILED``."""
+        with self._lock:
+            self._aborted = True
+            open_sockets = tuple(self._sockets)
+        for sock in open_sockets:
+            _shut_down(sock)
+
     def count(self, size: int) -> None:
         """Report received bytes to ``on_bytes``."""
         if self._on_bytes:
             self._on_bytes(size)
+
+    def _track_socket(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._sockets.add(sock)
+            aborted = self._aborted
+        if aborted:
+            _shut_down(sock)
 
     def _send_with_retries(
         self,
@@ -307,7 +328,10 @@ class Fetcher:
         limits = self._rules.limits
         deadline = time.monotonic() + limits.total_seconds
         DEADLINE.set(deadline)
+        _TRACK_SOCKET.set(self._track_socket)
         for attempt in range(1, limits.attempts + 1):
+            if self._aborted:
+                raise fetch_error("ended", f"the request to {address.host} was interrupted")
             last = attempt == limits.attempts or time.monotonic() > deadline
             wait = min(0.25 * 2**attempt, limits.longest_pause_seconds)
             try:
@@ -323,7 +347,7 @@ class Fetcher:
                 finally:
                     response.finish(complete=False)
             except _NETWORK_ERRORS as err:
-                if last or isinstance(find_first_cause(err), ssl.SSLError):
+                if last or self._aborted or isinstance(find_first_cause(err), ssl.SSLError):
                     raise connection_error(err, address) from err
             self._pause(wait)
         raise AssertionError("the last attempt returns or raises")
@@ -418,6 +442,11 @@ def _build_status_error(response: _Response) -> PinwardenError:
     return status_error(response.address, response.status, body)
 
 
+def _shut_down(sock: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # without the TLS layer, whose reader is on another thread
+
+
 def _write_chunk(to: BinaryIO, chunk: bytes) -> None:
     try:
         to.write(chunk)
@@ -477,6 +506,7 @@ class _DeadlineReader(RawIOBase):
         self._raw = raw
         self._sock = sock
         self._idle = sock.gettimeout() or 60.0
+        _TRACK_SOCKET.get()(sock)
 
     def readable(self) -> bool:
         return True

@@ -1,0 +1,91 @@
+"""The options that every command has, and the message for an option that it does not have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+
+from pinwarden.cli.verbosity import COLOR_MODES
+
+GLOBAL_OPTIONS = ("--json", "-q", "--quiet", "-v", "--verbose", "--color", "--output", "-o")
+
+GLOBAL_GROUP = "output"
+"""The heading of these options in the help."""
+
+
+def add_global_arguments(parser: argparse.ArgumentParser, *, prints_report: bool) -> None:
+    """``--json``, ``--quiet``, ``--verbose``, ``--color`` and ``--output``.
+
+    A command without formats has no ``--json``, and one with an ``--output`` of its own keeps its meaning.
+    """
+    known = parser._option_string_actions
+    group = parser.add_argument_group(GLOBAL_GROUP)
+    if "--format" in known:
+        group.add_argument("--json", action=_JsonAction, nargs=0, help="the same as --format json")
+    amount = group.add_mutually_exclusive_group()
+    amount.add_argument("-q", "--quiet", action="store_true", help="print only findings that fail, and the summary")
+    amount.add_argument("-v", "--verbose", action="store_true", help="print everything, including notes and durations")
+    group.add_argument(
+        "--color",
+        choices=COLOR_MODES,
+        default="auto",
+        help="colours: on a terminal (auto), always, or never; NO_COLOR and FORCE_COLOR set the default",
+    )
+    if prints_report and "--output" not in known:
+        group.add_argument(
+            "--output",
+            "-o",
+            dest="report_output",
+            metavar="FILE",
+            help="write the report to this file instead of stdout",
+        )
+
+
+def move_to_command(arguments: Sequence[str]) -> list[str]:
+    """Global options that precede the command, moved behind its name: ``pinwarden --json ci`` is ``ci --json``."""
+    words = list(arguments)
+    leading: list[str] = []
+    while words and words[0].partition("=")[0] in GLOBAL_OPTIONS:
+        option = words.pop(0)
+        leading.append(option)
+        if option in ("--color", "--output", "-o") and words:
+            leading.append(words.pop(0))
+    if not leading or not words:
+        return list(arguments)
+    # The commands have one word or two; an option between the two words would hide the second one.
+    count = 2 if len(words) > 1 and not words[1].startswith("-") and _is_command(f"{words[0]} {words[1]}") else 1
+    return [*words[:count], *leading, *words[count:]]
+
+
+def describe_unknown_arguments(unknown: Sequence[str], known: Iterable[str]) -> str:
+    """The error for arguments that a command does not have, with a similar option if there is one."""
+    from difflib import get_close_matches
+
+    option = next((word for word in unknown if word.startswith("-")), None)
+    if option is None:
+        return f"unexpected argument {unknown[0][:80]!a}"
+    name = option.partition("=")[0]
+    near = get_close_matches(name, [word for word in known if word.startswith("--")], n=1, cutoff=0.6)
+    shown = name[:80] if name.isprintable() and name.isascii() else ascii(name[:80])
+    return f"unknown option {shown}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def _is_command(name: str) -> bool:
+    from pinwarden.cli.commands import COMMANDS
+
+    return name in COMMANDS
+
+
+class _JsonAction(argparse.Action):
+    """Does what ``--format json`` does, also its refusal of two formats on stdout."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option: str | None = None,
+    ) -> None:
+        """Choose JSON."""
+        del values
+        parser._option_string_actions["--format"](parser, namespace, "json", option)
