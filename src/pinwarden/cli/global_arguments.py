@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pinwarden.cli.verbosity import COLOR_MODES
 
@@ -41,7 +41,7 @@ def add_global_arguments(parser: argparse.ArgumentParser, *, prints_report: bool
         )
 
 
-def move_to_command(arguments: Sequence[str]) -> list[str]:
+def move_to_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
     """Global options that precede the command, moved behind its name: ``pinwarden --json ci`` is ``ci --json``."""
     words = list(arguments)
     leading: list[str] = []
@@ -53,7 +53,7 @@ def move_to_command(arguments: Sequence[str]) -> list[str]:
     if not leading or not words:
         return list(arguments)
     # The commands have one word or two; an option between the two words would hide the second one.
-    count = 2 if len(words) > 1 and not words[1].startswith("-") and _is_command(f"{words[0]} {words[1]}") else 1
+    count = 2 if len(words) > 1 and not words[1].startswith("-") and f"{words[0]} {words[1]}" in commands else 1
     return [*words[:count], *leading, *words[count:]]
 
 
@@ -68,12 +68,6 @@ def describe_unknown_arguments(unknown: Sequence[str], known: Iterable[str]) -> 
     near = get_close_matches(name, [word for word in known if word.startswith("--")], n=1, cutoff=0.6)
     shown = name[:80] if name.isprintable() and name.isascii() else ascii(name[:80])
     return f"unknown option {shown}" + (f", did you mean {near[0]}?" if near else "")
-
-
-def _is_command(name: str) -> bool:
-    from pinwarden.cli.commands import COMMANDS
-
-    return name in COMMANDS
 
 
 class _JsonAction(argparse.Action):

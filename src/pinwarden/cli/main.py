@@ -127,11 +127,11 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     3. Refuse to overwrite files of the project with a report.
     4. Call the command.
     """
-    from pinwarden.cli.commands import command_parser, find_command, subcommands
+    from pinwarden.cli.commands import COMMANDS, command_parser, find_command, subcommands
     from pinwarden.cli.global_arguments import move_to_command
     from pinwarden.core.errors import EXIT_CLEAN
 
-    arguments = move_to_command(arguments)
+    arguments = move_to_command(arguments, COMMANDS)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     help_text = _requested_help(arguments)
