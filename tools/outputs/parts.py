@@ -47,10 +47,16 @@ ENTITIES = (*(kind.entity for kind in surface.ITEM_KINDS), "server")
 """Subjects of changes and findings."""
 
 
+WITH_NEXT_COMMAND = ("init", "ci", "doctor", "prove", "update", "scan")
+NEXT_COMMAND: Schema = {"type": "string", "description": "The command to run next, quoted for a shell."}
+
+
 def output(command: str, body: Schema, description: str | None = None, **definitions: Schema) -> Schema:
     """The schema of a command's output. The default description is the command's line in --help."""
     name = command.replace(" ", "-")
     description = description or f"{COMMANDS[command]}."
+    if command in WITH_NEXT_COMMAND:
+        body = {**body, "properties": {**body["properties"], "next_command": NEXT_COMMAND}}
     return document(f"{name}:1", f"pinwarden {command} --format json", description, body, **definitions)
 
 

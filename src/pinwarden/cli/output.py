@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.cli.verbosity import colour_wanted
+from pinwarden.cli.verbosity import chosen_detail, colour_wanted, repeat_project_options
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 
@@ -43,6 +43,7 @@ def add_report_arguments(parser: ArgumentParser) -> None:
 
 def emit(report: Report, output_format: str) -> int:
     """Print the report and return its exit code."""
+    report = complete_next_command(report)
     sys.stdout.write(render(report, output_format, colour=colour_wanted()))
     sys.stdout.flush()  # before anything goes to stderr, so that a log of both keeps the order
     return report.exit_code
@@ -56,9 +57,17 @@ def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] 
     """
     if report.file is None and (file := next((Path(name) for name in about if Path(name).is_file()), None)):
         report = replace(report, file=_path_in_repository(file))
+    report = complete_next_command(report)
     exit_code = emit(report, args.format)
     written = [write_report_file(path, render(report, output_format)) for output_format, path in args.format_files]
     return exit_code if all(written) else exit_code or EXIT_UNCHECKED
+
+
+def complete_next_command(report: Report) -> Report:
+    """Add the project options of this command line to the suggested command."""
+    if report.next_command is None:
+        return report
+    return replace(report, next_command=repeat_project_options(report.next_command))
 
 
 def render(report: Report, output_format: str, *, colour: bool = False) -> str:
@@ -66,7 +75,7 @@ def render(report: Report, output_format: str, *, colour: bool = False) -> str:
     if output_format == "text":
         from pinwarden.cli.render.text import render_text
 
-        return render_text(report, colour=colour)
+        return render_text(report, colour=colour, detail=chosen_detail())
     function: Callable[[Report], str] = import_module(f"pinwarden.cli.render.{output_format}").render
     return function(report)
 

@@ -56,6 +56,10 @@ class Report(Record):
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     """Remarks that are not findings, for example a comparison that was skipped."""
+    details: tuple[str, ...] = ()
+    """Remarks about what has not changed since the last run. Text output counts them, and lists them if verbose."""
+    next_command: str | None = None
+    """The command that a user runs next, complete and quoted for a shell."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each row code, for formats that list their rules."""
     file: str | None = None

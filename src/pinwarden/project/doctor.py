@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from pinwarden.project.configs import (
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
+from pinwarden.project.next_step import CHOOSE_CONFIGS, choose_after_finding
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
 from pinwarden.system.target import StdioTarget, program_name
@@ -102,6 +103,7 @@ def check_installation(project: Project) -> Report:
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
         rows=tuple(sorted(rows, key=severity_rank)),
         notes=tuple(_build_notes(project, view, programs)),
+        next_command=_choose_next_command(view, rows, ok),
         facts={
             "ok": ok,
             "checked": len(view.locked),
@@ -262,6 +264,12 @@ def _build_notes(project: Project, view: ConfigView, programs: Iterable[Program]
     yield f"on the search path: {', '.join(present) or 'no runner'}" + (
         f"; not there: {', '.join(missing)}" if missing else ""
     )
+
+
+def _choose_next_command(view: ConfigView, rows: Sequence[Row], ok: bool) -> str | None:
+    if view.document is None:
+        return CHOOSE_CONFIGS if view.servers else None
+    return "pinwarden ci" if ok else choose_after_finding(rows, {server.name for server in view.servers})
 
 
 def _summarize(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:

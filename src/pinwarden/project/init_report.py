@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import parse_launch
@@ -14,6 +14,7 @@ from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_rea
 from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
+from pinwarden.project.next_step import choose_after_locking, has_all_bytes
 from pinwarden.system.masking import mask_name
 from pinwarden.system.probe_budget import get_probe_stderr
 from pinwarden.system.redaction import list_redacted_members, redact_entry
@@ -53,6 +54,8 @@ def build_init_report(discovery: Discovery) -> Report:
         else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=severity_rank)),
         notes=tuple(_build_notes(discovery)),
+        details=tuple(_build_details(discovery)),
+        next_command=_choose_next_command(discovery),
         facts={
             "clients": list(CLIENTS),
             "files": [
@@ -129,8 +132,10 @@ def _summarize(discovery: Discovery, unread: Sequence[ConfigFile], findings: int
     else:
         locked = [server for server in servers if server.refused is None]
         pinned = sum(discovery.is_pinned(server) for server in locked)
+        names = len({server.server.name for server in servers})
+        noun = f"entries of {plural(names, 'server')}" if names < len(servers) else "servers"
         summary = (
-            f"{len(locked)} of {len(servers)} configured servers locked in {name}, {pinned} with their live surface"
+            f"{len(locked)} of {len(servers)} configured {noun} locked in {name}, {pinned} with their live surface"
         )
     return "; ".join(part for part in (summary, broken, plural(findings, "finding")) if part)
 
@@ -145,18 +150,51 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
         yield f"searched the configuration files of {', '.join(list_client_titles())}"
     if not discovery.servers:
         yield _NO_SERVERS_HINT
+    yield from _describe_unrecorded(server for server in discovery.servers if server.status.state != "unchanged")
     for server in discovery.servers:
-        if (
-            server.refused is None
-            and server.not_probed_reason
-            and server.probe_error is None
-            and not discovery.is_pinned(server)
-        ):
-            yield f"{server.server.name}: tools not recorded: {server.not_probed_reason}"
-    for server in discovery.servers:
-        unseen = list_redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
-        if unseen:
-            yield describe_uncovered_members(server.server.name, unseen)
+        if server.status.state != "unchanged":
+            yield from _describe_redacted(server)
+
+
+def _build_details(discovery: Discovery) -> Iterator[str]:
+    """Notes about servers that are configured as before, which the last run printed too."""
+    if discovery.undecided:
+        return
+    unchanged = [server for server in discovery.servers if server.status.state == "unchanged"]
+    yield from _describe_unrecorded(server for server in unchanged if not discovery.is_pinned(server))
+    for server in unchanged:
+        yield from _describe_redacted(server)
+
+
+def _describe_unrecorded(servers: Iterable[DiscoveredServer]) -> Iterator[str]:
+    """Name the servers whose tools are not recorded, once for each reason."""
+    names_by_reason: dict[str, dict[str, None]] = {}
+    for server in servers:
+        if server.refused is None and server.surface is None and server.not_probed_reason and not server.probe_error:
+            names_by_reason.setdefault(server.not_probed_reason, {})[mask_name(server.server.name)] = None
+    for reason, names in names_by_reason.items():
+        count = f"{plural(len(names), 'server')} ({', '.join(names)})" if len(names) > 1 else next(iter(names))
+        yield f"{count}: tools not recorded: {reason}"
+
+
+def _describe_redacted(server: DiscoveredServer) -> Iterator[str]:
+    unseen = list_redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
+    if unseen:
+        yield describe_uncovered_members(server.server.name, unseen)
+
+
+def _choose_next_command(discovery: Discovery) -> str | None:
+    if discovery.undecided:
+        options = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
+        return f"pinwarden init {options}"
+    locked = [server for server in discovery.servers if server.refused is None]
+    if any(file.fault for file in discovery.files):
+        return "pinwarden doctor"
+    if not locked:
+        return None
+    return choose_after_locking(
+        without_tools=not all(map(discovery.is_pinned, locked)), without_bytes=not has_all_bytes(discovery.lock)
+    )
 
 
 def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:

@@ -51,6 +51,7 @@ from pinwarden.project.install_scripts import (
     report_unknown_scripts,
 )
 from pinwarden.project.last_checked import record_entries_checked
+from pinwarden.project.next_step import choose_after_proof
 from pinwarden.project.parallel import ProgressCallback, run_for_servers
 from pinwarden.project.project import Project
 
@@ -173,6 +174,7 @@ class _Proof:
             exit_code=exit_code,
             rows=tuple(rows),
             notes=hints_for_failures(self._failures),
+            next_command=_choose_next_command(self._pinned, open_rows),
             facts={"servers": self._pinned, "findings": [row_to_json(row) for row in rows]},
         )
 
@@ -273,6 +275,12 @@ def _summarize(
         subject = f"{'those' if parts else 'the bytes'} of {plural(len(failed), 'server')}"
         parts.append(f"{subject} could not be downloaded{why}, and their lock entries are unchanged")
     return "; ".join(parts)
+
+
+def _choose_next_command(pinned: Sequence[object], open_rows: Sequence[Row]) -> str | None:
+    failed = list(dict.fromkeys(row.name for row in open_rows if row.code == COULD_NOT_CHECK))
+    refused = [row.name for row in open_rows if row.code != COULD_NOT_CHECK and row.name]
+    return choose_after_proof(pinned=bool(pinned), refused=refused, failed=failed)
 
 
 def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.core.errors import EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import Report
 from pinwarden.project.project import LockScope, Project
@@ -115,6 +115,8 @@ def combine_reports(reports: Sequence[tuple[Project, Report]]) -> Report:
         exit_code=_combine_exit_codes([report.exit_code for _, report in reports]),
         rows=tuple(row for _, report in reports for row in report.rows),
         notes=tuple(dict.fromkeys(note for _, report in reports for note in report.notes)),
+        details=tuple(dict.fromkeys(note for _, report in reports for note in report.details)),
+        next_command=_choose_next_command([report for _, report in reports]),
         facts=_combine_facts([report.facts for _, report in reports]),
         rule_texts={code: text for _, report in reports for code, text in report.rule_texts.items()},
     )
@@ -137,6 +139,12 @@ def _is_owned(folder: Path) -> bool:
 def _combine_exit_codes(codes: Sequence[int]) -> int:
     """A finding takes precedence over a check that could not be completed."""
     return next((code for code in (EXIT_REFUSED, EXIT_UNCHECKED) if code in codes), max(codes))
+
+
+def _choose_next_command(reports: Sequence[Report]) -> str | None:
+    """The next command of the first scope that fails, or else of the first that has one."""
+    by_need = sorted(reports, key=lambda report: report.exit_code == EXIT_CLEAN)
+    return next((report.next_command for report in by_need if report.next_command), None)
 
 
 def _combine_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from pinwarden.project.newer_releases import (
     latest_version,
     look_up_releases,
 )
+from pinwarden.project.next_step import quote_name
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
@@ -273,6 +274,7 @@ def _report_proposal(project: Project, request: UpdateRequest, proposal: _Propos
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if proposal.failures else EXIT_CLEAN,
         rows=(*proposal.failures, *proposal.changes),
         notes=(*_build_notes(proposal), *((NOTHING_CHANGED,) if pending else ())),
+        next_command=" ".join(["pinwarden update", *map(quote_name, request.names), "--yes"]) if pending else None,
         facts={
             "updates": [_release_to_json(release) for release in newer],
             "renewals": [update.entry.name for update in proposal.dependencies],

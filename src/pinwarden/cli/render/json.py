@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """The facts as JSON, with invisible characters escaped so that it is safe to print."""
-    return escape_json_for_log(json.dumps(report.facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    facts = {**report.facts, **({"next_command": report.next_command} if report.next_command else {})}
+    return escape_json_for_log(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def render_error(err: PinwardenError, _command: str) -> str:

@@ -12,8 +12,10 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TextIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from pinwarden.cli.render.row_groups import CAUSES, RowGroup, describe_cause, group_rows
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 
 if TYPE_CHECKING:
@@ -22,20 +24,71 @@ if TYPE_CHECKING:
 _COLOURS = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
 _LEVEL_WIDTH = 8
 _MAX_CELL = 60
+Detail = Literal["quiet", "normal", "verbose"]
 _CONTEXT = 160  # characters of unchanged text between two changes of a long text
 
 
-def render_text(report: Report, *, colour: bool = False) -> str:
-    """Rows, then notes, then the summary."""
-    notes = (*(f"note: {note}" for note in report.notes), report.summary)
-    return render_rows(report.rows, colour=colour) + "".join(map(wrap, notes))
+def render_text(report: Report, *, colour: bool = False, detail: Detail = "normal") -> str:
+    """Rows, then notes, then the summary, then the next command.
+
+    ``quiet`` leaves out notes and what does not fail. ``verbose`` prints every row and every note in full.
+    """
+    rows = _choose_rows(report, detail)
+    notes = [] if detail == "quiet" else [f"note: {note}" for note in report.notes]
+    if detail == "verbose":
+        notes += [f"note: {note}" for note in report.details]
+    elif report.details and detail == "normal":
+        more = "note" if len(report.details) == 1 else "notes"
+        notes.append(f"note: {len(report.details)} more {more} about what has not changed (-v shows them)")
+    blocks = render_rows(rows, colour=colour, by_cause=detail != "verbose", rule_texts=report.rule_texts)
+    command = f"Next: {report.next_command}" if report.next_command else ""
+    shown = neutralize_log_commands(f"{show_invisible(command)}\n") if command else ""
+    return blocks + "".join(map(wrap, (*notes, report.summary))) + shown
 
 
-def render_rows(rows: tuple[Row, ...], *, colour: bool = False) -> str:
-    """Render only rows."""
+def _choose_rows(report: Report, detail: Detail) -> tuple[Row, ...]:
+    """With ``quiet``, the rows that fail; if the command fails because of warnings, those."""
+    if detail != "quiet":
+        return report.rows
+    failing = tuple(row for row in report.rows if row.severity in ("critical", "review"))
+    if failing or not report.exit_code:
+        return failing
+    return tuple(row for row in report.rows if row.severity == "warning")
+
+
+def render_rows(
+    rows: tuple[Row, ...],
+    *,
+    colour: bool = False,
+    by_cause: bool = False,
+    rule_texts: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Render only rows. ``by_cause`` prints rows about the same kind of problem as one block."""
     width = terminal_width()
-    lines = (line for row, names in _group_similar(rows) for line in _row(row, names, width, colour))
+    lines: list[str] = []
+    for group in group_rows(rows, by_cause=by_cause):
+        if group.same_text:
+            lines += _row(group.rows[0], [row.name for row in group.rows], width, colour)
+        else:
+            lines += _cause(group, rule_texts, width, colour)
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
+
+
+def _cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
+    """A block for several servers with the same kind of problem."""
+    first = group.rows[0]
+    names = ", ".join(group.names)
+    phrase = CAUSES.get(first.code)
+    common, particulars = describe_cause(group, rule_texts)
+    heading = f"{group.count} {phrase}: {names} ({first.code})" if phrase else f"{group.count}: {names}"
+    lines = _wrap_lines(show_invisible(heading), width)
+    level = f"{first.severity:{_LEVEL_WIDTH}}  "
+    lines[0] = _paint(level, first.severity, colour) + lines[0][len(level) :]
+    if not phrase:
+        lines += _wrap_lines(show_invisible(f"{common} ({first.code})".strip()), width)
+    for particular in particulars:
+        lines += _wrap_lines(show_invisible(particular), width, hanging="  ")
+    return lines
 
 
 def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
@@ -109,16 +162,6 @@ def terminal_width() -> int:
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
-def _group_similar(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
-    """Group rows that differ only in the item: thirteen tools with the same change are printed as one block."""
-    groups: dict[tuple[object, ...], tuple[Row, list[str]]] = {}
-    for row in rows:
-        location, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
-        key = (row.severity, row.entity, row.code, *location, *texts)
-        groups.setdefault(key, (row, []))[1].append(row.name)
-    return list(groups.values())
-
-
 def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     level = _paint(f"{row.severity:{_LEVEL_WIDTH}}", row.severity, colour)
     path = "".join(f"  {location}" for location in (row.path, _file_location(row)) if location)
@@ -127,7 +170,8 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
         times = f"  ({len(names)} times)" if len(names) > 1 else ""
         lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
     else:
-        lines = [f"{level}  {len(distinct)} {show_invisible(f'{_plural(row.entity)}{path}')}"]
+        noun = f"{row.entity[:-1]}ies" if row.entity.endswith("y") else f"{row.entity}s"
+        lines = [f"{level}  {len(distinct)} {show_invisible(f'{noun}{path}')}"]
         lines += _wrap_lines(show_invisible(", ".join(distinct)), width)
     lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
@@ -139,10 +183,6 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     elif row.excerpt:
         lines += _wrap_lines(f"> {show_invisible(row.excerpt)}", width)
     return lines
-
-
-def _plural(entity: str) -> str:
-    return f"{entity[:-1]}ies" if entity.endswith("y") else f"{entity}s"
 
 
 def _file_location(row: Row) -> str:
@@ -176,10 +216,15 @@ def _mark_text(operation: str, text: str) -> str:
     return _MARK_IN_TEXT.sub(lambda match: f"<U+{ord(match[0]):04X}>", text).join(_MARKS[operation])
 
 
-def _wrap_lines(text: str, width: int, *, colour: bool = False) -> list[str]:
+def _wrap_lines(text: str, width: int, *, colour: bool = False, hanging: str = "") -> list[str]:
     indent = " " * (_LEVEL_WIDTH + 2)
     lines = textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_on_hyphens=False,
+        drop_whitespace=True,
     )
     if not colour:
         return lines

@@ -49,6 +49,10 @@ class GateResult(Record):
     entry_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     rule_texts: Mapping[str, str] = field(default_factory=dict)
+    servers: frozenset[str] = frozenset()
+    """The names of the locked servers."""
+    without_tools: bool = False
+    """Whether a locked server has no approved surface, or one for another release."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -70,6 +74,8 @@ def build_gate_result(
         checks_not_done=_list_checks_not_done(lock, options, policies),
         entry_counts=_count_entries(lock, options),
         notes=tuple(_describe_coverage(lock, options, failed_names)),
+        servers=frozenset(entry.name for entry in lock.entries),
+        without_tools=not all(map(_has_live_pin, lock.entries)),
     )
     return replace(checked, rule_texts=_collect_rule_texts(options, checked.rows))
 
@@ -88,6 +94,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
         exit_code=exit_code,
         rows=tuple(sorted(rows, key=severity_rank)),
         notes=notes,
+        next_command=_choose_next_command(projects, rows),
         file=projects[0].subject,
         facts={
             "ok": exit_code == EXIT_CLEAN,
@@ -115,6 +122,18 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
         },
         rule_texts={code: text for checked in projects for code, text in checked.rule_texts.items()},
     )
+
+
+def _choose_next_command(projects: Sequence[GateResult], rows: Sequence[Row]) -> str | None:
+    """The way to fix the most severe finding; without one, the check that was not done yet."""
+    from pinwarden.project.next_step import CHECK_LIVE, RECORD_TOOLS, choose_after_finding
+
+    if any(map(is_failing, rows)):
+        return choose_after_finding(rows, frozenset().union(*(checked.servers for checked in projects)))
+    if any(checked.without_tools for checked in projects):
+        return RECORD_TOOLS
+    live_skipped = any(checked.checks_not_done.get("live") == "skipped" for checked in projects)
+    return CHECK_LIVE if live_skipped else None
 
 
 def has_closures(lock: Lock) -> bool:
