@@ -7,8 +7,9 @@ from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.blocked_items import find_blocked_items
 from pinwarden.cli.commands import command
-from pinwarden.cli.output import add_format_argument, add_report_arguments, colour_wanted, emit, emit_report
+from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
+from pinwarden.cli.verbosity import colour_wanted
 
 
 def _configure_status(parser: ArgumentParser) -> None:
