@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -60,13 +63,19 @@ class AtTerminal:
 
     INTERRUPT = "\x03"
 
-    def __init__(self, *arguments: str, cwd: Path, env: dict[str, str], seconds: float = 60) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        env: dict[str, str],
+        seconds: float = 60,
+        columns: int = 80,
+        program: str = "from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))",
+    ) -> None:
         self._controller, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         # Only the terminal that controls a session turns the key into a signal.
-        code = (
-            "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-            "from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))"
-        )
+        code = f"import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {program}"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             stdin=terminal,

@@ -90,18 +90,17 @@ def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discov
     loses no answer."""
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
+    from pinwarden.cli.questions import QUIT, ask
     from pinwarden.cli.render.text import render_rows
-    from pinwarden.core.text import show_invisible
     from pinwarden.project.init import lock_accepted
     from pinwarden.system.clock import now
 
     for server in discovery.undecided:
         sys.stderr.write(render_rows(server.status.rows))
-        sys.stderr.write(f"lock {show_invisible(server.server.name)} for {server.server.client} as it is now? [y/N] ")
-        sys.stderr.flush()
-        typed = sys.stdin.readline()
-        if not typed:
+        question = f"Lock {server.server.name} for {server.server.client} as it is now?"
+        answer = ask(question, ("yes", "no", QUIT), "no")
+        if answer == QUIT:
             break
-        if typed.strip().lower() in ("y", "yes"):
+        if answer == "yes":
             discovery = lock_accepted(discovery, server.key, now=now(), approver=approver)
     return discovery

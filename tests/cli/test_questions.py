@@ -1,0 +1,72 @@
+"""Questions at a terminal: letters and words, the default, unknown answers, Ctrl-C and Ctrl-D."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pinwarden.cli.questions import choice_letters
+from tests.cli.terminal import AtTerminal
+
+_CHOICES = "[Y]ES [s]how s[k]ip [a]ll [q]uit "
+_PROGRAM = (
+    "from pinwarden.cli.questions import ask; "
+    "print('answer:', ask('Pin notes?', ['yes', 'show', 'skip', 'all', 'quit'], 'yes'))"
+)
+
+
+def _asked(folder: Path) -> AtTerminal:
+    return AtTerminal(cwd=folder, env=dict(os.environ), program=_PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [("\n", "yes"), ("y\n", "yes"), ("s\n", "show"), ("K\n", "skip"), (" all \n", "all"), ("\x04", "quit")],
+)
+def test_a_letter_a_word_nothing_and_the_end_of_the_input_are_answers(typed: str, answer: str, tmp_path: Path) -> None:
+    with _asked(tmp_path) as terminal:
+        terminal.until(f"Pin notes? {_CHOICES}")
+        terminal.types(typed)
+        terminal.until(f"answer: {answer}")
+        assert terminal.ends() == 0
+
+
+def test_an_unknown_answer_asks_again_and_decides_nothing(tmp_path: Path) -> None:
+    with _asked(tmp_path) as terminal:
+        terminal.until(_CHOICES)
+        terminal.types("yesterday\n")
+        terminal.until(f"Answer with one of these: {_CHOICES}")
+        terminal.types("q\n")
+        terminal.until("answer: quit")
+        assert terminal.ends() == 0
+
+
+def test_an_interrupt_ends_the_line_and_reaches_the_caller(tmp_path: Path) -> None:
+    with _asked(tmp_path) as terminal:
+        terminal.until(_CHOICES)
+        terminal.types(AtTerminal.INTERRUPT)
+        assert "\r\n" in terminal.until("KeyboardInterrupt")
+        assert terminal.ends() != 0
+
+
+def test_keys_pressed_before_the_question_are_no_answer(tmp_path: Path) -> None:
+    program = f"print('busy', flush=True); sys.stdin.readline(); {_PROGRAM}"
+    with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=program) as terminal:
+        terminal.until("busy")
+        terminal.types("go on\ny\n")
+        terminal.until(_CHOICES)
+        terminal.types("skip\n")
+        terminal.until("answer: skip")
+        assert terminal.ends() == 0
+
+
+def test_every_choice_has_a_letter_of_its_own() -> None:
+    assert choice_letters(["yes", "show", "skip", "all", "quit"]) == {
+        "yes": "y",
+        "show": "s",
+        "skip": "k",
+        "all": "a",
+        "quit": "q",
+    }
