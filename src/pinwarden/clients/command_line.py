@@ -9,8 +9,7 @@ no request. A command that it does not know gets the kind ``path``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from pinwarden.clients import launchers
 from pinwarden.clients.launchers import DANGERS, UV_VALUES, Launch, build_url_launch, find_temporary_path_danger
@@ -19,7 +18,6 @@ from pinwarden.core.text import lazy_pattern
 from pinwarden.system.environment_variables import is_redirecting_variable
 from pinwarden.system.target import (
     HttpTarget,
-    StdioTarget,
     Target,
     is_absolute,
     parse_name_set,
@@ -170,11 +168,27 @@ def _unwrap_pinwarden_run(words: list[str]) -> Unwrapped | None:
     return None if positional else (words[dashes + 1 :], [])
 
 
+def _unwrap_shell(words: list[str]) -> Unwrapped | None:
+    """``sh -c "npx …"``. A text without any shell syntax only names a program and its arguments."""
+    index = next((index for index in range(1, len(words)) if re.fullmatch(r"-[a-z]*c", words[index])), 0)
+    if not index or len(words) != index + 2 or not all(word.startswith("-") for word in words[1:index]):
+        return None
+    if _SHELL_SYNTAX.search(words[index + 1]):
+        return None
+    inner = split_command_line(words[index + 1])
+    while inner and inner[0] in _BEFORE_COMMAND:
+        inner = inner[1:]
+    return (inner, ["shell_command"]) if inner and not _ASSIGNMENT.fullmatch(inner[0]) else None
+
+
 def _is_option_value(words: list[str], index: int) -> bool:
     return index > 0 and words[index - 1] in RUN_OPTIONS_WITH_VALUE
 
 
-_UNREPORTED_WRAPPERS = frozenset({"cmd", "uv", "python", "python3", "py"})
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
+_BEFORE_COMMAND = frozenset({"exec", "command", "nohup"})
+_SHELL_SYNTAX = lazy_pattern(r"[|&;<>()$`\\*?~#!{}\[\]\r\n]")
+_UNREPORTED_WRAPPERS = frozenset({"cmd", "uv", "python", "python3", "py", *_SHELLS})
 """Wrappers that `Launch.wrappers` leaves out, because they do not change how the launcher runs."""
 
 _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
@@ -183,6 +197,7 @@ _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
     "uv": _unwrap_uv,
     PROGRAM: _unwrap_pinwarden_run,
     **dict.fromkeys(("python", "python3", "py"), _unwrap_python_module),
+    **dict.fromkeys(_SHELLS, _unwrap_shell),
     **dict.fromkeys(
         ("sudo", "doas", "nohup", "nice", "time", "timeout", "exec", "command", "stdbuf"), _unwrap_prefix_program
     ),
@@ -214,68 +229,7 @@ _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
 """The parser of each launcher's arguments."""
 
 
-class _NotUniqueError(Exception):
-    """The word to replace does not occur exactly once."""
-
-
-def find_release_replacement(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
-    """Find the word of a command that names the release. Returns it with the word for the requested version.
-
-    A candidate counts only if the command with the new word starts the same package at the requested version, so that
-    no other number in the line is mistaken for the version. Returns None unless there is exactly one candidate.
-    """
-    launch = parse_launch(target)
-    wanted = _with_release(launch, version, digest)
-    candidates: list[tuple[str, str]] = []
-    for index, word in enumerate(target.command):
-        for replacement in _build_replacements(word, launch.via or launch, version, digest):
-            words = (*target.command[:index], replacement, *target.command[index + 1 :])
-            if parse_launch(replace(target, command=words)) == wanted:
-                candidates.append((word, replacement))
-                break
-    return candidates[0] if len(candidates) == 1 else None
-
-
-def replace_word(entry: Any, old: str, new: str) -> dict[str, Any] | None:
-    """Replace one word in the command of a client's entry. Returns None if the word does not occur exactly once."""
-    if not isinstance(entry, dict):
-        return None
-    command = entry.get("command")
-    try:
-        if isinstance(command, list) and "args" not in entry:
-            return {**entry, "command": _replace_only_word(command, old, new)}
-        if isinstance(command, dict):
-            return {**entry, "command": {**command, "args": _replace_only_word(command.get("args"), old, new)}}
-        return {**entry, "args": _replace_only_word(entry.get("args"), old, new)}
-    except _NotUniqueError:
-        return None
-
-
-def _with_release(launch: Launch, version: str, digest: str | None) -> Launch:
-    if launch.via is not None:
-        return replace(launch, via=_with_release(launch.via, version, digest))
-    return replace(launch, version=version, digest=digest if launch.digest else None)
-
-
-def _build_replacements(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
-    before = package.version or ""
-    if package.digest:
-        old, new = f":{before}@{package.digest}", f":{version}@{digest}"
-    else:
-        old, new = before, version
-    if before and word.endswith(old):
-        yield word.removesuffix(old) + new
-
-
-def _replace_only_word(words: Any, old: str, new: str) -> Sequence[Any]:
-    if not isinstance(words, list) or words.count(old) != 1:
-        raise _NotUniqueError
-    return [new if word == old else word for word in words]
-
-
-_MAX_SHELLS = 3  # nested ``sh -c`` commands that are unwrapped
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
-_BEFORE_COMMAND = frozenset({"exec", "command", "nohup"})
+_MAX_SHELLS = 3  # the depth up to which nested shells are unwrapped
 
 
 class LockedStart(Record):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.artifacts.newest_release import NewestRelease, is_newer_tag, is_release_tag
 from pinwarden.artifacts.python_package import parse_exact_version
-from pinwarden.clients.command_line import find_release_replacement, replace_word
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
 from pinwarden.clients.launchers import Launch
+from pinwarden.clients.release_words import find_release_word, replace_word
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -368,12 +368,11 @@ def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: 
 
         entry = replace_command(entry, get_client(server.client), launch.command)
         target = replace(target, command=launch.command)
-    words = find_release_replacement(target, latest.version, str(latest.digest) if latest.digest else None)
-    changed = replace_word(entry, *words) if words is not None else None
-    if words is None or changed is None:
+    word = find_release_word(target, latest.version, str(latest.digest) if latest.digest else None)
+    changed = replace_word(entry, word) if word is not None else None
+    if word is None or changed is None:
         message = (
             f"its command does not contain {release.locked} as a separate word; write {latest.version} there yourself"
         )
         raise PinwardenError("CONFIG_UNEDITABLE", message)
-    fresh = tuple(words[1] if word == words[0] else word for word in target.command)
-    return replace(server, entry=changed, target=replace(target, command=fresh))
+    return replace(server, entry=changed, target=replace(target, command=word.replace_in(target.command)))
