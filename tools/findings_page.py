@@ -27,6 +27,7 @@ from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
 from pinwarden.project.newer_dependencies import DEPENDENCY_KINDS
 from pinwarden.project.newer_releases import UPDATE_KINDS
+from pinwarden.project.pin import PIN_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
@@ -110,8 +111,8 @@ SECTIONS = (
     ),
     Section(
         heading="Changes at the registries",
-        commands="`ci --registry`, `outdated`, `update`",
-        tables=(REGISTRY_KINDS, UPDATE_KINDS, CLIENT_UPDATE_KINDS, YANK_KINDS),
+        commands="`ci --registry`, `outdated`, `update`, `pin`",
+        tables=(REGISTRY_KINDS, UPDATE_KINDS, CLIENT_UPDATE_KINDS, PIN_KINDS, YANK_KINDS),
     ),
     Section(
         heading="Package bytes and publishers",

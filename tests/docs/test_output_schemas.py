@@ -277,6 +277,10 @@ def case(command: str, arguments: str = "", *, on: Step = nothing, code: int = 0
     return Case(command=command, arguments=tuple(arguments.split()), prepare=on, code=code, errs=errs)
 
 
+def starts_any_release(world: World) -> None:
+    world.write(".mcp.json", {"mcpServers": {"notes": {"command": "npx", "args": ["-y", "acme-notes"]}}})
+
+
 SERVER = f"-- {sys.executable} -I -S {SCRIPTED} @script.json"
 
 
@@ -333,6 +337,9 @@ CASES = (
     case("add", f"{NPM} --offline --client claude --client vscode", on=registry),
     case("add", f"{NPM} --offline", on=added),
     case("add", f"{NPM} --offline", on=policy(lock=registry), code=1, errs=True),
+    case("pin", "--offline"),
+    case("pin", "--offline", on=starts_any_release, code=3),
+    case("pin", "none", code=1, errs=True),
     case("remove", NPM, on=added),
     case("remove", f"{NPM} --keep-config", on=added),
     case("remove", "none", on=added, code=1, errs=True),

@@ -8,6 +8,7 @@ from typing import get_args
 from pinwarden.lock import server_entry
 from pinwarden.project import status as project_status
 from pinwarden.project.init_decisions import State
+from pinwarden.project.pin import Approval
 from pinwarden.project.scopes import SCOPES
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
@@ -102,6 +103,24 @@ def lock() -> Schema:
 def add() -> Schema:
     installed = array(config_action("created", "updated", "unchanged"), minItems=1)
     return output("add", exactly({**locked_members(), "installed": installed}))
+
+
+def pin() -> Schema:
+    where = {"name": FULL_TEXT, "client": CLIENT, "scope": one_of(SCOPES), "file": FULL_TEXT}
+    pinned = {
+        "package": FULL_TEXT,
+        "from": or_null(TEXT),
+        "to": TEXT,
+        "locked": TRUTH,
+        "approval": one_of(get_args(Approval)),
+    }
+    body = {
+        "written": TRUTH,
+        "pins": array(exactly({**where, **pinned})),
+        "unpinned": array(exactly({**where, "reason": TEXT})),
+        "diff": or_null(FULL_TEXT),
+    }
+    return output("pin", exactly(body), "What was pinned, or would be: the diff shows the edits that were not written.")
 
 
 def remove() -> Schema:
@@ -307,6 +326,7 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "init": init,
     "lock": lock,
     "add": add,
+    "pin": pin,
     "remove": remove,
     "approve": approve,
     "verify": verify,

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.npm_package import NpmName, check_version, parse_packument
+from pinwarden.artifacts.npm_range import find_matching_versions
 from pinwarden.artifacts.pypi_index import ReleaseFile
-from pinwarden.artifacts.python_package import parse_exact_version, parse_file_version
+from pinwarden.artifacts.python_package import is_same_version, parse_exact_version, parse_file_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.versions import compare_versions
 
 if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
 # A tag that names a release: a version and perhaps a variant (v1.2.3, 1.2-alpine, server-4.0). A single number after a
@@ -40,33 +44,80 @@ class NewestRelease(Record):
     """For an image, the digest the tag points to."""
 
 
-def choose_npm_release(document: Any, name: NpmName) -> NewestRelease | None:
-    """Return the release npm installs by default: the one tagged ``latest``."""
+def choose_npm_release(
+    document: Any, name: NpmName, wanted: str = "latest", preferred: Sequence[str] = ()
+) -> NewestRelease | None:
+    """The release npm installs for a tag or range, by default the one tagged ``latest``.
+
+    A release of ``preferred`` is chosen instead if the registry lists it and the tag or range allows it.
+    """
     tags = document.get("dist-tags") if isinstance(document, dict) else None
-    latest = tags.get("latest") if isinstance(tags, dict) else None
-    if latest is None:
+    tagged = tags.get(wanted) if isinstance(tags, dict) else None
+    if tagged is None and wanted == "latest":
         return None
-    release = parse_packument(document, name, check_version(latest)) if isinstance(latest, str) else None
+    versions = document.get("versions") if isinstance(document, dict) else None
+    listed = [version for version in versions if isinstance(version, str)] if isinstance(versions, dict) else []
+    matching = listed if tagged is not None else find_matching_versions(listed, wanted)
+    chosen = next((version for version in preferred if version in matching), tagged)
+    if chosen is None:
+        chosen = _newest_in_range(tags, matching)
+    if chosen is None:
+        return None
+    release = parse_packument(document, name, check_version(chosen)) if isinstance(chosen, str) else None
     if release is None:
-        raise PinwardenError("FETCH_FAILED", "the packument has no release under its tag latest")
+        raise PinwardenError("FETCH_FAILED", f"the packument has no release under its tag {wanted[:80]}")
     return NewestRelease(
-        version=latest, published_at=release.published_at, publisher=release.publisher, deprecated=release.deprecated
+        version=chosen, published_at=release.published_at, publisher=release.publisher, deprecated=release.deprecated
     )
 
 
-def choose_python_release(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
-    """Return the highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one."""
+def _newest_in_range(tags: Any, matching: Sequence[str]) -> str | None:
+    """As npm: the release tagged ``latest`` if the range allows it, or else the highest version."""
+    latest = tags.get("latest") if isinstance(tags, dict) else None
+    if latest in matching:
+        return str(latest)
+    return max(matching, key=cmp_to_key(compare_versions), default=None)
+
+
+def choose_python_release(
+    files: Iterable[ReleaseFile], project: str, locked: str, constraint: str = "", preferred: Sequence[str] = ()
+) -> NewestRelease | None:
+    """The highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one.
+
+    With a ``constraint`` such as ``>=1,<2``, only versions that it allows. A version of ``preferred`` is chosen instead
+    if the index lists it and the constraint allows it.
+    """
     allow_prereleases = parse_exact_version(locked).is_prerelease
+    allowed = _parse_specifiers(constraint)
     by_version: dict[Version, list[ReleaseFile]] = {}
     for file in files:
         version = parse_file_version(file.name, project) if file.yanked is None else None
-        if version is not None and (allow_prereleases or not version.is_prerelease):
+        if version is not None and allowed.contains(version, prereleases=True):
             by_version.setdefault(version, []).append(file)
-    if not by_version:
+    wanted = [version for text in preferred for version in by_version if is_same_version(text, str(version))]
+    final = [version for version in by_version if allow_prereleases or not version.is_prerelease]
+    if not (wanted or final or (by_version and not locked.strip("0"))):
         return None
-    highest = max(by_version)
-    times = sorted(file.uploaded_at for file in by_version[highest] if file.uploaded_at)
-    return NewestRelease(version=str(highest), published_at=times[0] if times else None)
+    # Without any final release, installers choose a pre-release for a requirement without a version.
+    chosen = wanted[0] if wanted else max(final or by_version)
+    times = sorted(file.uploaded_at for file in by_version[chosen] if file.uploaded_at)
+    return NewestRelease(version=str(chosen), published_at=times[0] if times else None)
+
+
+def _parse_specifiers(constraint: str) -> SpecifierSet:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return SpecifierSet(constraint)
+    except InvalidSpecifier as err:
+        raise PinwardenError("PACKAGE_INVALID", f"{constraint[:120]!a} is not a version specifier") from err
+
+
+def choose_release_tag(tags: Sequence[str]) -> str | None:
+    """The highest tag that is only a version, such as ``1.2.3`` or ``v1.2``, with most parts."""
+    versions = [match for tag in tags if (match := _RELEASE_TAG.fullmatch(tag)) and not match["after"]]
+    plain = [match for match in versions if match["before"] in ("", "v") and "." in match["numbers"]]
+    return max(plain, key=lambda match: (_tag_numbers(match), match["before"] == ""))[0] if plain else None
 
 
 def is_release_tag(tag: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode
 from binascii import Error as BinasciiError
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -94,11 +95,22 @@ def fetch_artifact(
     )
 
 
-def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
-    """Return the release that npm would install today; None if the registry has no such package."""
+def find_newest_release(
+    package: PackageRef,
+    fetcher: Fetcher,
+    endpoint: ServiceEndpoint,
+    wanted: str = "latest",
+    preferred: Sequence[str] = (),
+) -> NewestRelease | None:
+    """The release that npm would install today for a tag or range; None if the registry lists none.
+
+    See `choose_npm_release` for ``preferred``.
+    """
     registry = _RegistryPackage(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
     body = registry.fetch(registry.name.in_url, _PACKUMENT_LIMITS)
-    return None if body is None else choose_npm_release(_parse_json(body, _PACKUMENT_LIMITS), registry.name)
+    if body is None:
+        return None
+    return choose_npm_release(_parse_json(body, _PACKUMENT_LIMITS), registry.name, wanted, preferred)
 
 
 class _RegistryPackage(Record):

@@ -24,7 +24,7 @@ from pinwarden.artifacts.artifact import (
     Missing,
     PackageRef,
 )
-from pinwarden.artifacts.newest_release import NewestRelease, choose_tag
+from pinwarden.artifacts.newest_release import NewestRelease, choose_release_tag, choose_tag
 from pinwarden.artifacts.oci_manifest import (
     IMAGE_CONFIGS,
     IMAGE_LIMITS,
@@ -84,6 +84,26 @@ def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Service
     document = registry.fetch_document(tag)
     if document is None or not document.is_verified:
         raise fetch_error("protocol", f"the registry lists the tag {tag} but serves no image for it")
+    return NewestRelease(version=tag, digest=document.digest)
+
+
+def find_tagged_image(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
+    """The digest that a tag points to now; None if there is no such image.
+
+    For ``latest`` or no tag, the version is the highest release tag if that points to the same image, and otherwise
+    ``latest``.
+    """
+    registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
+    tag = registry.reference.tag or "latest"
+    document = registry.fetch_document(tag)
+    if document is None:
+        return None
+    if not document.is_verified:
+        raise fetch_error("protocol", f"the registry serves an image for the tag {tag} that does not match its digest")
+    if tag == "latest" and (release := choose_release_tag(registry.list_tags())) is not None:
+        released = registry.fetch_document(release)
+        if released is not None and released.is_verified and released.digest == document.digest:
+            tag = release
     return NewestRelease(version=tag, digest=document.digest)
 
 

@@ -111,11 +111,22 @@ def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, an
     )
 
 
-def find_newest_release(package: PackageRef, fetcher: Fetcher, index: ServiceEndpoint) -> NewestRelease | None:
-    """Return the release that installers would choose today; None if the index has no such package."""
+def find_newest_release(
+    package: PackageRef,
+    fetcher: Fetcher,
+    index: ServiceEndpoint,
+    constraint: str = "",
+    preferred: Sequence[str] = (),
+) -> NewestRelease | None:
+    """The release that installers would choose today; None if the index lists none.
+
+    See `choose_python_release` for ``constraint`` and ``preferred``.
+    """
     name = normalize_name(package.name)
     page = _fetch_simple_page(fetcher, index, name)
-    release = choose_python_release(page.files, name, package.version) if page is not None else None
+    if page is None:
+        return None
+    release = choose_python_release(page.files, name, package.version, constraint, preferred)
     if release is None or is_same_version(release.version, package.version):
         return release
     json_release = _fetch_json_release(fetcher, index, name, release.version)

@@ -12,6 +12,8 @@ from typing import Any, cast
 from pinwarden.clients.table import FORMATS, Client, Format
 from pinwarden.core.errors import PinwardenError
 
+_MAX_OCCURRENCES = 50  # of a string in a file, each of which costs parsing the file
+
 
 def read_document(data: bytes, path: str) -> Any:
     """Parse a configuration file. An empty file gives an empty object, because clients also accept empty files."""
@@ -124,6 +126,52 @@ def set_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: di
         raise PinwardenError("CONFIG_UNEDITABLE", f"Pinwarden cannot edit the server at /{'/'.join(steps)[:120]}")
     holder[steps[-1]] = entry
     return _check_edit(put_value(decode_text(data), steps, entry), form, expected).encode()
+
+
+def replace_string(
+    data: bytes, words: tuple[str, str], *, form: Format, steps: tuple[str, ...], entry: Any
+) -> bytes | None:
+    """Replace one string by another, so that the server at ``steps`` becomes ``entry``.
+
+    Only the characters of that string change, which keeps comments and layout in every format. None if no single
+    occurrence of the string gives this entry.
+    """
+    from pinwarden.clients.jsonc import decode_text
+
+    expected = deepcopy(read_document(data, f"x.{form}"))
+    if not _set_at(expected, steps, entry):
+        return None
+    text, position = decode_text(data), -1
+    old, new = words
+    for _ in range(_MAX_OCCURRENCES):
+        position = text.find(old, position + 1)
+        if position < 0:
+            return None
+        edited = text[:position] + new + text[position + len(old) :]
+        try:
+            return _check_edit(edited, form, expected).encode()
+        except PinwardenError:
+            continue
+    return None
+
+
+def _set_at(document: Any, steps: tuple[str, ...], value: Any) -> bool:
+    """Set the value at a path of members and indexes. False if there is none."""
+    holder = document
+    for step in steps[:-1]:
+        holder = holder.get(step) if type(holder) is dict else None
+    if type(holder) is list:
+        index = next((i for i, item in enumerate(holder) if type(item) is dict and item.get("name") == steps[-1]), None)
+        if index is None and steps[-1].isdecimal() and int(steps[-1]) < len(holder):
+            index = int(steps[-1])
+        if index is None:
+            return False
+        holder[index] = value
+        return True
+    if type(holder) is not dict or steps[-1] not in holder:
+        return False
+    holder[steps[-1]] = value
+    return True
 
 
 def delete_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:

@@ -20,6 +20,7 @@ from pinwarden.clients.documents import (
     detect_format,
     find_entry,
     read_document,
+    replace_string,
     set_entry,
     set_entry_at,
 )
@@ -158,7 +159,7 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
     after = set_entry(before or b"", form=detect_format(path.name), client=known, name=name, fragment=fragment)
     if after == before:
         return "unchanged"
-    _write_if_unchanged(path, before, after)
+    write_if_unchanged(path, before, after)
     return "created" if before is None else "updated"
 
 
@@ -169,14 +170,20 @@ class ConfigEdits:
         self._done: list[tuple[Path, bytes, bytes]] = []
 
     def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-        """Replace the entry of a server at its JSON Pointer; an entry of the same name elsewhere in the file stays."""
-        before, after = _edit_entry(server, entry)
+        """Replace the entry of a server in place; the same name elsewhere in the file is another server."""
+        before = read_server_file(server)
+        after = edit_entry(before, server, entry)
         if after == before:
             return "unchanged"
         path = Path(server.path)
-        _write_if_unchanged(path, before, after)
+        write_if_unchanged(path, before, after)
         self._done.append((path, before, after))
         return "updated"
+
+    def write(self, path: Path, before: bytes, after: bytes) -> None:
+        """Write a file that was edited by `edit_entry` or `edit_word`, unless it changed in the meantime."""
+        write_if_unchanged(path, before, after)
+        self._done.append((path, before, after))
 
     def undo(self) -> None:
         """Restore the previous bytes of every edited file, except files that another program changed since."""
@@ -198,28 +205,47 @@ def config_edits() -> Iterator[ConfigEdits]:
 
 
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
-    """Raise ``CONFIG_UNEDITABLE`` if the entry of a server cannot be replaced in its file. Writes nothing."""
-    _edit_entry(server, entry)
+    """Raise if the entry of a server cannot be replaced in place. Writes nothing."""
+    edit_entry(read_server_file(server), server, entry)
 
 
-def _edit_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Return the bytes of a server's file before and after its entry is replaced, without writing them."""
+def read_server_file(server: ConfiguredServer) -> bytes:
+    """The file of a server, for an edit. Raises CONFIG_UNEDITABLE if the file must not be edited."""
+    path = Path(server.path)
+    _refuse_linked_folder(path, get_client(server.client))
+    data = _read_or_none(path)
+    if data is None:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} no longer contains the server {server.name[:80]!a}")
+    return data
+
+
+def edit_entry(data: bytes, server: ConfiguredServer, entry: dict[str, Any]) -> bytes:
+    """The bytes of a server's file with its entry replaced. Writes nothing."""
     from pinwarden.core.json_values import split_pointer
 
     path, known, name = Path(server.path), get_client(server.client), server.name
     steps = tuple(split_pointer(server.pointer))
-    _refuse_linked_folder(path, known)
-    before = _read_or_none(path)
-    if before is None or not steps:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} no longer contains the server {name[:80]!a}")
+    if not steps:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} is one server; edit it by hand")
     if path.suffix.lower() == ".md":
         raise PinwardenError("CONFIG_UNEDITABLE", f"{path} describes an agent in Markdown; edit it by hand")
     form = detect_format(path.name)
     usual = steps == (*known.root, name) or (known.entry_format.named_list and steps[:-1] == known.root)
     if not usual:
-        return before, set_entry_at(before, form=form, steps=steps, entry=entry)
+        return set_entry_at(data, form=form, steps=steps, entry=entry)
     fragment = build_config(known, name, entry)
-    return before, set_entry(before, form=form, client=known, name=name, fragment=fragment)
+    return set_entry(data, form=form, client=known, name=name, fragment=fragment)
+
+
+def edit_word(data: bytes, server: ConfiguredServer, entry: dict[str, Any], old: str, new: str) -> bytes:
+    """The bytes of a server's file with its entry replaced, which differs only in one word. Writes nothing."""
+    from pinwarden.core.json_values import split_pointer
+
+    form, steps = detect_format(server.path), tuple(split_pointer(server.pointer))
+    edited = None
+    if form != "json" and steps and not server.path.lower().endswith(".md"):
+        edited = replace_string(data, (old, new), form=form, steps=steps, entry=entry)
+    return edit_entry(data, server, entry) if edited is None else edited
 
 
 def remove_entry(path: Path, client: str, name: str) -> Action:
@@ -229,7 +255,7 @@ def remove_entry(path: Path, client: str, name: str) -> Action:
     before = _read_or_none(path)
     if before is None or find_entry(read_document(before, path.name), known, name) is None:
         return "missing"
-    _write_if_unchanged(path, before, delete_entry(before, form=detect_format(path.name), client=known, name=name))
+    write_if_unchanged(path, before, delete_entry(before, form=detect_format(path.name), client=known, name=name))
     return "removed"
 
 
@@ -240,7 +266,8 @@ def _read_or_none(path: Path) -> bytes | None:
     return read_file(path, MAX_CONFIG_BYTES)
 
 
-def _write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
+def write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
+    """Write a client's file unless it changed since it was read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as err:

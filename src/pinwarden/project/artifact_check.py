@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
@@ -143,6 +143,34 @@ def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRel
             return oci.find_newest_release(package, fetcher, sources.image(package.name, by_project=True))
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
+
+
+def resolve_floating_release(
+    package: Launch, context: FetchContext, preferred: Sequence[str] = ()
+) -> NewestRelease | None:
+    """Find the release that a package without an exact version starts now; None if the registry lists none.
+
+    The first listed release of ``preferred`` that the command allows is chosen instead.
+    """
+    sources, fetcher, wanted = context.sources, context.fetcher, package.version or ""
+    if package.kind == "npm":
+        from pinwarden.artifacts import npm
+
+        ref = PackageRef(ecosystem="npm", name=package.identity)
+        return npm.find_newest_release(ref, fetcher, sources.npm(ref.name), wanted or "latest", preferred)
+    if package.kind == "pypi":
+        from pinwarden.artifacts import pypi
+
+        ref = PackageRef(ecosystem="pypi", name=package.identity, version="0")
+        constraint = "" if wanted == "latest" else wanted
+        return pypi.find_newest_release(ref, fetcher, sources.pypi(), constraint, preferred)
+    if package.kind == "oci":
+        from pinwarden.artifacts import oci
+
+        tag = f":{wanted}" if wanted else ""
+        ref = PackageRef(ecosystem="oci", name=f"{package.identity}{tag}")
+        return oci.find_tagged_image(ref, fetcher, sources.image(ref.name, by_project=True))
+    raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.kind} packages are not looked up")
 
 
 def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:

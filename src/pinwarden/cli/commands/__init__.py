@@ -18,6 +18,7 @@ _CATALOG = {
     "Get started": {
         "status": ("status", "status", "Show every server: pinned, approved, verified, enforced, and what to do next"),
         "init": ("init", "init", "Find the MCP servers configured here and lock them"),
+        "pin": ("pin", "pin", "Write exact releases into client configurations in place of floating ones"),
         "approve": (
             "approve",
             "approve",

@@ -1,0 +1,322 @@
+"""``pinwarden pin``: write exact releases into the clients' files in place of floating ones, and into the lock.
+
+The files and the locks of all scopes are written together or not at all. An approved surface stays approved if the
+release is the one that was probed for it; otherwise the lock records that it is the surface of another release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pinwarden.clients.config import ConfiguredServer
+from pinwarden.clients.files import config_edits, edit_word, read_server_file
+from pinwarden.clients.release_words import ReleaseWord, find_release_word, replace_word
+from pinwarden.clients.table import get_client
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, build_kind_table, plural
+from pinwarden.lock import lock_store
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import LockExtension, has_surface, read_extension, with_extension
+from pinwarden.lock.locked_config import CONFIG_SOURCE, read_config_origin
+from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
+from pinwarden.project.client_install import is_as_approved
+from pinwarden.project.config_diff import diff_config
+from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
+from pinwarden.project.floating_releases import ReleaseResolver, find_floating_package
+from pinwarden.project.lock import keep_earlier_pins, refuse_policy_violations
+from pinwarden.project.locked_servers import not_locked_error
+from pinwarden.project.project import load_policies
+from pinwarden.system.clock import now as current_time
+from pinwarden.system.target import StdioTarget
+
+if TYPE_CHECKING:
+    from pinwarden.artifacts.newest_release import NewestRelease
+    from pinwarden.clients.launchers import Launch
+    from pinwarden.lock.lockfile import Lock
+    from pinwarden.project.fetch_context import FetchContext
+    from pinwarden.project.project import Project
+
+Approval = Literal["kept", "outdated", "none"]
+_UNCHECKED_CODES = ("FETCH_FAILED", "FETCH_LIMIT", "OFFLINE")
+
+PIN_KINDS: FindingKinds = build_kind_table(
+    review=(("not_pinned", "The entry still names no exact release."),),
+    info=(("pinned", "The entry names an exact release now."),),
+)
+
+
+class ServerPin(Record):
+    """One entry in a client's file, and the exact release to write into it."""
+
+    server: ConfiguredServer
+    """As the file has it now."""
+    package: Launch
+    """The package as it is written now."""
+    release: NewestRelease
+    word: ReleaseWord
+    changed: ConfiguredServer
+    """With the exact release."""
+    locked: Entry | None = None
+    """The lock entry that follows the edit; None if the server is not locked as it is configured."""
+    approval: Approval = "none"
+    """What the edit means for the approved surface."""
+
+    @property
+    def version(self) -> str:
+        """The release as it is written: a version, or a tag and a digest."""
+        digest = f"@{self.release.digest}" if self.release.digest is not None else ""
+        return f"{self.release.version}{digest}"
+
+
+class UnpinnedServer(Record):
+    """An entry without an exact release that cannot be pinned."""
+
+    server: ConfiguredServer
+    problem: PinwardenError
+
+
+class FileEdit(Record):
+    """The edit of one file."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+class PinPlan(Record):
+    """What would be written for one scope."""
+
+    project: Project
+    pins: tuple[ServerPin, ...]
+    unpinned: tuple[UnpinnedServer, ...]
+    exact: int
+    """How many entries name an exact release already, or start no package."""
+
+
+def plan_pins(
+    project: Project, names: Sequence[str], context: FetchContext, resolver: ReleaseResolver | None = None
+) -> PinPlan:
+    """Find the entries of a scope that name no exact release, and choose the release for each. Nothing is written.
+
+    Share one ``resolver`` between scopes, so that a server gets the same release in all of them.
+    """
+    lock = lock_store.read(project.lock)
+    if lock is not None:
+        refuse_if_tampered(verify(lock))
+    servers = project.find_servers()
+    known = {server.name for server in servers} | {entry.name for entry in (lock.entries if lock else ())}
+    for name in names:
+        if name not in known:
+            raise not_locked_error(lock.entries if lock is not None else (), name)
+    resolver = resolver or ReleaseResolver((project,), context)
+    pins: list[ServerPin] = []
+    unpinned: list[UnpinnedServer] = []
+    requested = [server for server in servers if not names or server.name in names]
+    for server in requested:
+        package = find_floating_package(server)
+        if package is None:
+            continue
+        try:
+            pin = _plan_edit(server, package, resolver.resolve(server, package))
+            pins.append(_plan_lock_entry(project, lock, pin))
+        except PinwardenError as err:
+            unpinned.append(UnpinnedServer(server=server, problem=err))
+    exact = len(requested) - len(pins) - len(unpinned)
+    return PinPlan(project=project, pins=tuple(pins), unpinned=tuple(unpinned), exact=exact)
+
+
+def write_pins_plan(*plans: PinPlan, now: str | None = None) -> None:
+    """Write the planned releases into the clients' files and the locks of all scopes, or change nothing."""
+    moment = now or current_time()
+    with ExitStack() as stack:
+        for plan in plans:
+            keys = [pin.locked.key for pin in plan.pins if pin.locked is not None]
+            if keys:
+                stack.enter_context(lock_store.restore_on_error(plan.project.lock, keys))
+        edits = stack.enter_context(config_edits())
+        for edit in list_file_edits(plans):
+            edits.write(edit.path, edit.before, edit.after)
+        for plan in plans:
+            _write_lock(plan, moment)
+
+
+def list_file_edits(plans: Sequence[PinPlan]) -> list[FileEdit]:
+    """The edits of all files, each with the pins of all scopes in it."""
+    edits: dict[Path, FileEdit] = {}
+    for pin in (pin for plan in plans for pin in plan.pins):
+        path = Path(pin.server.path)
+        if path not in edits:
+            data = read_server_file(pin.server)
+            edits[path] = FileEdit(path=path, before=data, after=data)
+        edit = edits[path]
+        edits[path] = replace(edit, after=_edit_file(edit.after, pin))
+    return list(edits.values())
+
+
+def build_diff(plans: Sequence[PinPlan]) -> str:
+    """The edits of all files as a unified diff, with secrets masked."""
+    if not plans:
+        return ""
+    project = plans[0].project
+    diffs = (diff_config(project.display_path(edit.path), edit.before, edit.after) for edit in list_file_edits(plans))
+    return "".join(f"{diff}\n" for diff in diffs)
+
+
+def build_pin_report(plans: Sequence[PinPlan], *, written: bool) -> Report:
+    """The report of ``pinwarden pin``."""
+    pins = [(plan.project, pin) for plan in plans for pin in plan.pins]
+    unpinned = [(plan.project, entry) for plan in plans for entry in plan.unpinned]
+    exact = sum(plan.exact for plan in plans)
+    files = len({pin.server.path for _, pin in pins})
+    outcome = "now name" if written else "would name"
+    parts = [f"{plural(len(pins), 'entry', 'entries')} in {plural(files, 'file')} {outcome} an exact release"]
+    parts += [f"{plural(len(unpinned), 'entry', 'entries')} could not be pinned"] if unpinned else []
+    if not pins and not unpinned:
+        parts = ["Every entry that starts a package names an exact release"]
+    unchecked = unpinned and all(entry.problem.code in _UNCHECKED_CODES for _, entry in unpinned)
+    refused = bool(unpinned) or (bool(pins) and not written)
+    return Report(
+        command="pin",
+        subject="client configurations",
+        summary="; ".join(parts) + (f"; {exact} unchanged" if exact else ""),
+        exit_code=EXIT_CLEAN
+        if not refused
+        else EXIT_UNCHECKED
+        if unchecked and (written or not pins)
+        else EXIT_REFUSED,
+        rows=tuple(_build_rows(pins, unpinned, written=written)),
+        facts={
+            "written": written and bool(pins),
+            "pins": [_pin_to_json(project, pin) for project, pin in pins],
+            "unpinned": [
+                {**_server_to_json(project, entry.server), "reason": entry.problem.message}
+                for project, entry in unpinned
+            ],
+            "diff": (build_diff(plans) or None) if not written else None,
+        },
+    )
+
+
+def _plan_edit(server: ConfiguredServer, package: Launch, release: NewestRelease) -> ServerPin:
+    """The edit of a client's entry. Raises CONFIG_UNEDITABLE if the release cannot be written without ambiguity."""
+    target = server.target
+    if not isinstance(target, StdioTarget):
+        raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
+    digest = str(release.digest) if release.digest is not None else None
+    word = find_release_word(target, release.version, digest, add_digest=True)
+    entry = replace_word(server.entry, word) if word is not None else None
+    if word is None or entry is None:
+        raise PinwardenError(
+            "CONFIG_UNEDITABLE",
+            f"its command does not name {package.identity[:120]} in exactly one place",
+            hint=f"Write the release {release.version} into {Path(server.path).name} yourself.",
+        )
+    changed = replace(server, entry=entry, target=replace(target, command=word.replace_in(target.command)))
+    pin = ServerPin(server=server, package=package, release=release, word=word, changed=changed)
+    _edit_file(read_server_file(server), pin)
+    return pin
+
+
+def _edit_file(data: bytes, pin: ServerPin) -> bytes:
+    return edit_word(data, pin.server, pin.changed.entry, pin.word.old, pin.word.new)
+
+
+def _plan_lock_entry(project: Project, lock: Lock | None, pin: ServerPin) -> ServerPin:
+    """Find the lock entry that follows the edit, and what the edit means for its approval."""
+    entry = next((entry for entry in (lock.entries if lock else ()) if _is_entry_of(project, entry, pin.server)), None)
+    if entry is None or not is_as_approved(entry, pin.server, get_client(pin.server.client)):
+        return pin
+    now = current_time()
+    changed = _build_entry(lock, entry, pin, now)
+    refuse_policy_violations(load_policies(project), changed.document, now, pin.release.published_at)
+    if not has_surface(entry):
+        return replace(pin, locked=entry)
+    extension = read_extension(changed)
+    outdated = extension is not None and extension.surface_of is not None
+    return replace(pin, locked=entry, approval="outdated" if outdated else "kept")
+
+
+def _is_entry_of(project: Project, entry: Entry, server: ConfiguredServer) -> bool:
+    where = read_config_origin(entry)
+    if entry.source != CONFIG_SOURCE or entry.name != server.name or entry.client != client_name_in_lock(server.client):
+        return False
+    here = (server.client, server.scope, project.display_path(server.path))
+    return where is None or here == (where.client, where.scope, where.file)
+
+
+def _build_entry(lock: Lock | None, entry: Entry, pin: ServerPin, now: str) -> Entry:
+    """The lock entry with the exact release, and with the approval of the earlier one."""
+    known = read_extension(entry)
+    fresh = build_plain_entry(pin.changed, now)
+    if known is None:
+        return fresh
+    extension = LockExtension(approval=known.approval, configured_in=known.configured_in)
+    return keep_earlier_pins(lock, with_extension(fresh, extension))
+
+
+def _write_lock(plan: PinPlan, now: str) -> None:
+    locked = [(pin.locked, pin) for pin in plan.pins if pin.locked is not None]
+    if not locked:
+        return
+
+    def change(old: Lock | None) -> lock_store.LockWrite:
+        present = {entry.key: entry for entry in (old.entries if old is not None else ())}
+        if any(present.get(entry.key) != entry for entry, _ in locked):
+            raise PinwardenError("LOCK_BUSY", f"{plan.project.lock.name} changed in the meantime")
+        made = [_build_entry(old, entry, pin, now) for entry, pin in locked]
+        return lock_store.LockWrite(lock=put_entries(old, made, now))
+
+    lock_store.update(plan.project.lock, change)
+
+
+def _build_rows(
+    pins: Sequence[tuple[Project, ServerPin]], unpinned: Sequence[tuple[Project, UnpinnedServer]], *, written: bool
+) -> Iterator[Row]:
+    for project, entry in unpinned:
+        unchecked = entry.problem.code in _UNCHECKED_CODES
+        yield Row(
+            code=COULD_NOT_CHECK if unchecked else "not_pinned",
+            severity="review",
+            entity="server",
+            name=entry.server.name,
+            path="",
+            message=entry.problem.message,
+            file=project.display_path(entry.server.path),
+        )
+    if not written:
+        return
+    for project, pin in pins:
+        note = "; its approved tools are those of another release now" if pin.approval == "outdated" else ""
+        yield Row(
+            code="pinned",
+            severity=PIN_KINDS["pinned"].severity,
+            entity="server",
+            name=pin.server.name,
+            path="",
+            message=f"{pin.package.identity} is pinned at {pin.version}{note}",
+            file=project.display_path(pin.server.path),
+        )
+
+
+def _pin_to_json(project: Project, pin: ServerPin) -> dict[str, Any]:
+    return {
+        **_server_to_json(project, pin.server),
+        "package": pin.package.identity,
+        "from": pin.package.version,
+        "to": pin.version,
+        "locked": pin.locked is not None,
+        "approval": pin.approval,
+    }
+
+
+def _server_to_json(project: Project, server: ConfiguredServer) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "client": server.client,
+        "scope": project.scope,
+        "file": project.display_path(server.path),
+    }
